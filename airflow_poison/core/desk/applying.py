@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.actor import acting
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.desk.actions import EDITS, Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
 from airflow_poison.core.desk.canary import judged
 from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
@@ -77,6 +78,30 @@ def apply(
         return _applied(table, found, clock, store, _Told(table, plan_id, progress, stop, wait))
 
 
+def waits_at(table: QueueTable, plan_id: str) -> int | None:
+    """Return the version of the queue at which ``apply`` would do nothing: passes have to end first, or somebody has paused the plan.
+
+    None: there is something to do, or the plan has ended. Raises PlanNotFoundError.
+    """
+    snapshot, found = table.snapshot(), stored(table, plan_id)
+    if found.state is PlanState.PAUSED:
+        return snapshot.version
+    if found.state not in {PlanState.RUNNING, PlanState.CANARY}:
+        return None
+    planned, members = view_of(table, found), Members.stored(table.plan_members(found))
+    if found.state is PlanState.CANARY:
+        members = members.only(found.record["canary"]["ids"])
+    edited_by = plan_id if planned.action.verb is Verb.EDIT else ""
+    looked = _Change(members, lambda rows: (rows, _all(rows)), planned.action.event, {}, edited_by=edited_by)
+    chunks = _Chunks(table, plan_id, looked, SystemClock(), CHUNK, _Told(table, plan_id, lambda _view: None, lambda: False, time.sleep))
+    if chunks.is_free(snapshot):
+        return None
+    if found.state is PlanState.RUNNING:
+        return snapshot.version if chunks.claimed(snapshot) else None
+    seen = judged(table, found)
+    return snapshot.version if seen.waiting and not seen.decided(planned.canary) else None
+
+
 def undo(
     table: QueueTable,
     plan_id: str,
@@ -120,7 +145,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
     planned, members = view_of(table, found), Members.stored(table.plan_members(found))
     change = _change(planned.action, found.plan, members, table, store)
     most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
-    chunk = min(planned.chunk or most, planned.rate or most)
+    chunk = min(planned.chunk or planned.rate or most, most)
     states = frozenset({found.state})
     if found.state is PlanState.CANARY:
         ids = found.record["canary"]["ids"]
@@ -228,7 +253,7 @@ class _Chunks:
                 continue
             self._failed = 0
             if done is None:
-                return not self._claimed()
+                return not self.claimed(self.table.snapshot())
             if done:
                 self.told.after()
                 if self.rate is not None:
@@ -260,9 +285,12 @@ class _Chunks:
             if file.path not in self._finished and file.path not in claimed and self.change.members.may_be_in(file):
                 yield file
 
-    def _claimed(self) -> int:
+    def is_free(self, snapshot: Snapshot) -> bool:
+        """Whether one of the members is in a file that no pass has claimed."""
+        return any(self._part(file).chosen for file in self._free(snapshot))
+
+    def claimed(self, snapshot: Snapshot) -> int:
         """Return how many of the members passes have claimed."""
-        snapshot = self.table.snapshot()
         claimed = snapshot.claimed_paths
         return sum(self._part(file).chosen for file in snapshot.files if file.path in claimed and self.change.members.may_be_in(file))
 

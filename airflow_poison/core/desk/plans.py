@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow_poison.core.actor import acting
+from airflow_poison.core.actor import WHO, acting
 from airflow_poison.core.desk import sql
 from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Verb, editor
 from airflow_poison.core.desk.found import files_of
@@ -163,6 +163,8 @@ def plan(table: QueueTable, selection: Selection, action: PlanAction, clock: Clo
         [(messages, claimed)] = engine.execute(
             "select count(*), count(*) filter (file in (select unnest(?::varchar[]))) from chosen", [taken]
         ).fetchall()
+        if action.body is not None and messages > 1:
+            raise SettingError("body", f"{messages:,} messages", "a selection of one message: the others would lose theirs; use patch or function")
         groups = engine.execute(
             f"""select error, coalesce(any_value(error_type), ''), coalesce(any_value(error_message), ''), count(*) as messages from chosen
             group by error order by messages desc, error limit {GROUPS}"""
@@ -236,7 +238,7 @@ def record(
         if value is not None and value < 1:
             raise SettingError(name, value, "a whole number, at least 1")
     view, now = planned.view, clock.now()
-    plan_id = sha256(key.encode()).hexdigest()[:12] if key else uuid4().hex[:12]
+    plan_id = id_of(key) if key else uuid4().hex[:12]
     said = view.to_dict() | {"plan": plan_id, "at": now.isoformat(), "who": who, "reason": reason, "rate": rate, "chunk": chunk}
     said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
     told = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
@@ -249,6 +251,11 @@ def record(
             state=PlanState.RUNNING if canary is None else PlanState.CANARY,
         )
     return plan_id
+
+
+def id_of(key: str) -> str:
+    """Return the id of the plan that is recorded with a key."""
+    return sha256(key.encode()).hexdigest()[:12]
 
 
 def _members(members: pa.Table) -> pa.Table:
@@ -322,6 +329,12 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
         chunk=said["chunk"],
         canary=None if canary is None else Canary(canary["messages"], canary["share"]),
     )
+
+
+def paused_by(table: QueueTable, plan_id: str) -> str:
+    """Return who has paused a plan last; empty when nobody has."""
+    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == PlanState.PAUSED]
+    return str(told[-1].get(WHO, "")) if told else ""
 
 
 def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:
