@@ -50,6 +50,11 @@ def test_it_has_the_messages_that_meet_every_condition(poisoned: Queue, conditio
     assert ids(poisoned, **conditions) == expected
 
 
+@pytest.mark.parametrize("limit", [1, 50, 51])
+def test_a_page_of_a_type_of_failure_is_found_whatever_its_size(poisoned: Queue, limit: int) -> None:
+    assert [row.lookup_id for row in find(poisoned.table, Selection(error_type="KeyError"), limit=limit).messages] == [1, 2, 3, 4][:limit]
+
+
 @pytest.mark.parametrize(("text", "numbers"), [("7", (7,)), ("1,2,5-7", (1, 2, 5, 6, 7)), (" [3, 1] ", (1, 3)), ("5-5", (5,)), ("7-5", ())])
 def test_lookup_ids_may_be_text(text: str, numbers: tuple[int, ...]) -> None:
     assert Selection.from_dict({"lookup_ids": text}).lookup_ids == numbers
