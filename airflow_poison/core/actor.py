@@ -58,6 +58,11 @@ def shell_user() -> str:
     return f"shell:{user}@{socket.gethostname()}"
 
 
+def is_anybody_acting() -> bool:
+    """Whether somebody has said who acts."""
+    return _acting.get() is not None
+
+
 def signed_by_actor(events: Sequence[Event]) -> Sequence[Event]:
     """Return events with who has caused them; as they are where nobody has said so."""
     actor = _acting.get()

@@ -493,6 +493,13 @@ def _edits(edit: Callable[[Edited], Edited]) -> Become:
     return become
 
 
+def check_target(target: str, table: QueueTable, store: QueueStore) -> None:
+    """Raise SettingError or QueueNotFoundError for a queue that the messages of another one cannot be sent to."""
+    if target == table.name:
+        raise SettingError("target", target, "another queue than the one that the messages are in")
+    store.open(target, upgrade=False)  # a typing error must not make one
+
+
 def _letters(target: str, table: QueueTable, store: QueueStore | None) -> Become:
     if store is None:
         raise SettingError("store", None, "the store of the queue, for messages that are sent to another one")
@@ -503,9 +510,7 @@ def _letters(target: str, table: QueueTable, store: QueueStore | None) -> Become
 
         targets = [target or dict(cell or ()).get(ORIGIN_QUEUE, "") for cell in rows["properties"].to_pylist()]
         for name in {*targets} - known - {""}:
-            if name == table.name:
-                raise SettingError("target", name, "another queue than the one that the messages are in")
-            store.open(name)  # a typing error must not make one
+            check_target(name, table, store)
             known.add(name)
         fit = np.array([bool(each) for each in targets])
         return addressed(rows.filter(pa.array(fit)), [each for each in targets if each]), fit

@@ -50,6 +50,7 @@ def follow(
                 return view
             wait(left)
             view = find_plan(table, plan_id)
+        view = find_plan(table, plan_id)  # somebody may have cancelled it just now
         if view.state not in waiting or stop():
             return view
 

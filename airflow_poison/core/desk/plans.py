@@ -331,6 +331,15 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
     )
 
 
+def why_stopped(table: QueueTable, plan_id: str) -> str:
+    """Return what has become of the canary that has stopped a plan, as a clause."""
+    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == PlanState.STOPPED]
+    if not told:
+        return "its canary has failed"
+    settled, failed = told[-1].get("settled", "0"), told[-1].get("failed", "0")
+    return f"of the messages that went first {int(settled):,} were settled and {int(failed):,} failed"
+
+
 def paused_by(table: QueueTable, plan_id: str) -> str:
     """Return who has paused a plan last; empty when nobody has."""
     told = [details for details in table.details_of_plan(plan_id) if details.get("state") == PlanState.PAUSED]

@@ -110,3 +110,13 @@ def test_it_ends_when_it_is_told_to(poisoned: Queue) -> None:
     plan_id, asked = recorded(poisoned, canary=Canary(2, 1.0)), list[str]()
     view, waits = followed(poisoned, plan_id, lambda: asked.append("stop"), stop=lambda: bool(asked))
     assert (view.state, waits) == ("canary", 1)
+
+
+def test_it_ends_when_somebody_cancels_what_was_waited_for(poisoned: Queue) -> None:
+    plan_id = recorded(poisoned, canary=Canary(2, 1.0))
+
+    def act() -> None:
+        poisoned.receive("two")
+        cancel(poisoned.table, plan_id, poisoned.clock, who="x")
+
+    assert followed(poisoned, plan_id, act)[0].state == "cancelled"
