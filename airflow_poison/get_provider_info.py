@@ -6,6 +6,7 @@ INTEGRATION = "Poison messages"
 OPERATORS = (
     "airflow_poison.operators.send",
     "airflow_poison.operators.manage",
+    "airflow_poison.operators.desk",
     "airflow_poison.operators.receive",
     "airflow_poison.operators.alert",
     "airflow_poison.operators.ask",
@@ -32,7 +33,7 @@ def get_provider_info() -> dict[str, object]:
         "operators": _modules(*OPERATORS),
         "cli": ["airflow_poison.cli.main.get_poison_cli_commands"],
         "sensors": _modules(*SENSORS),
-        "triggers": _modules("airflow_poison.triggers.queue", "airflow_poison.triggers.events"),
+        "triggers": _modules("airflow_poison.triggers.queue", "airflow_poison.triggers.events", "airflow_poison.triggers.plan"),
         "task-decorators": [
             {"class-name": "airflow_poison.decorators.receive.receive_task", "name": "receive"},
             {"class-name": "airflow_poison.decorators.send.send_task", "name": "send"},

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
 from airflow_poison.cli.command import IDS, QUEUE, SET, WHERE, Argument, command, noted_warnings, option, wrong_usage
-from airflow_poison.cli.stores import opened_queue, opened_store, shell_actor, system_clock
+from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
 from airflow_poison.cli.terminal import one_line, tell
+from airflow_poison.core.actor import shell_user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -174,7 +175,7 @@ def maintain(args: Namespace) -> None:
 
     retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
     table, store, clock = opened_queue(args), opened_store(args), system_clock()
-    retained = retain(table, clock, who=shell_actor(), store=store)
+    retained = retain(table, clock, who=shell_user(), store=store)
     done = verb(table, clock, store=store, retention=retention)
     done = done if retained is None else replace(done, retained=retained.to_dict())
     told = [

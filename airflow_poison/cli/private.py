@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
 from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, end_with_no, option, switch, wrong_usage
-from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, shell_actor, system_clock
+from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import tell
+from airflow_poison.core.actor import shell_user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,7 +39,7 @@ def mask(args: Namespace) -> None:
         raise wrong_usage("--off: expected without paths.")
     if args.paths or args.off:
         table = opened_queue(args)
-        with acting(shell_actor()):
+        with acting(shell_user()):
             masking = declare_mask(table, system_clock(), args.paths)
     else:
         table = queue_to_read(args)
@@ -73,7 +74,7 @@ def retain(args: Namespace) -> None:
         return
     if args.record:
         _record(table, wanted)
-    done = verb(table, clock, wanted, who=shell_actor(), store=opened_store(args))
+    done = verb(table, clock, wanted, who=shell_user(), store=opened_store(args))
     if done is None:
         end_with_no(args.output, f"no retention is recorded in {table.name!r}: give --after, or record one with --after and --record.")
     told = [f"{terminal.messages(done.older)} of {table.name} are old poison." if done.older != 1 else f"1 message of {table.name} is old poison."]
@@ -102,5 +103,5 @@ def _record(table: QueueTable, retention: Retention | None) -> None:
     from airflow_poison.core.actor import acting
     from airflow_poison.core.desk.retention import declare_retention
 
-    with acting(shell_actor()):
+    with acting(shell_user()):
         declare_retention(table, system_clock(), retention)

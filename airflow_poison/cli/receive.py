@@ -172,10 +172,10 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
 
 def _redriven(table: QueueTable, code: HandlerCode, progress: Callable[[str], None]) -> None:
     """Redrive for a new handler, where the queue is set so."""
-    from airflow_poison.cli.rules import who
+    from airflow_poison.core.actor import shell_user
     from airflow_poison.core.desk.redrive import redrive
 
-    for view in redrive(table, system_clock(), code, who=who()):
+    for view in redrive(table, system_clock(), code, who=shell_user()):
         progress(f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back")
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import json
-import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +31,7 @@ def rules(args: Namespace) -> None:
     Run the rules of a queue, as far as it is time; with --dry-run only say what each has and would take, also of the rules of --declare. What a
     rule asks waits as a paused plan. Exit code 0: done, 2: it could not be done.
     """
+    from airflow_poison.core.actor import shell_user
     from airflow_poison.core.desk import rule_runs
     from airflow_poison.core.desk.redrive import redrive, set_redrive
     from airflow_poison.core.desk.rules import checked_rules, declare_rules
@@ -50,13 +49,8 @@ def rules(args: Namespace) -> None:
         declare_rules(table, given, clock)
     if args.redrive_on_new_handler is not None:
         set_redrive(table, canary, clock)
-    redrive(table, clock, who=who())
-    _print(args, rule_runs.run_rules(table, clock, who=who(), store=opened_store(args)))
-
-
-def who() -> str:
-    """Return the user of this shell, as events say who has acted."""
-    return f"shell:{getpass.getuser()}@{socket.gethostname()}"
+    redrive(table, clock, who=shell_user())
+    _print(args, rule_runs.run_rules(table, clock, who=shell_user(), store=opened_store(args)))
 
 
 def _read(name: str) -> object:

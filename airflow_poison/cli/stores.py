@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from getpass import getuser
-from socket import gethostname
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.cli.command import CANNOT, end_with_no, others_on_stderr, say, wrong_usage
@@ -44,11 +42,6 @@ def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
         if policy is None and hasattr(args, "policy_json"):
             raise QueueNotFoundError(f"{error} Here, --system SYSTEM makes it.") from error
         raise
-
-
-def shell_actor() -> str:
-    """Return who types a command, as events say it."""
-    return f"shell:{getuser()}@{gethostname()}"
 
 
 def queue_to_read(args: Namespace) -> QueueTable:

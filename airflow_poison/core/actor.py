@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -44,6 +47,20 @@ def acting(who: str, why: str = "") -> Iterator[None]:
         yield
     finally:
         _acting.reset(token)
+
+
+def shell_user() -> str:
+    """Return who acts in a shell or a script: ``shell:<user>@<host>``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = str(os.getuid())
+    return f"shell:{user}@{socket.gethostname()}"
+
+
+def is_anybody_acting() -> bool:
+    """Whether somebody has said who acts."""
+    return _acting.get() is not None
 
 
 def signed_by_actor(events: Sequence[Event]) -> Sequence[Event]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.former_names import renamed
+from airflow_poison.hooks.actor import acting_here
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ class ConversationHook(QueueHook):
         enable: bool = False,
         wait: timedelta = _AT_ONCE,
         on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None,
+        reason: str = "",
     ) -> ActResult:
         """End this side of a conversation, whether or not its queue is enabled (spec SB-21, SB-26, SB-54). All its messages go (spec SB-30).
 
@@ -112,7 +114,8 @@ class ConversationHook(QueueHook):
             told=on_conversation_ended,
             wait=wait,
         )
-        return ending.end_and_enable(conversation, key) if enable else ending.end(conversation, key)[0]
+        with acting_here(reason):
+            return ending.end_and_enable(conversation, key) if enable else ending.end(conversation, key)[0]
 
     def conversations(self, queue_name: str, *, conversation: str | None = None, ended: bool = False) -> tuple[ConversationRow, ...]:
         """Return the conversation endpoints of a queue, sorted by handle, as ``sys.conversation_endpoints`` shows them.

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from functools import cached_property
-from getpass import getuser
 from pathlib import Path
-from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -16,7 +14,9 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
 from airflow_poison.former_names import renamed
+from airflow_poison.hooks.actor import acting_here, actor_here
 from airflow_poison.hooks.connection import StoreConnection, options_with_credentials, secrets_of, spark_master
+from airflow_poison.hooks.desk import DeskVerbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,11 +45,12 @@ if TYPE_CHECKING:
 
 
 @renamed(name="queue_name")
-class QueueHook(BaseHook):
+class QueueHook(DeskVerbs, BaseHook):
     """Opens the queues of a connection.
 
     While no connection ``poison_default`` is defined, the store is the folder ``poison`` in ``AIRFLOW_HOME`` and Spark runs as ``local[*]``:
-    the embedded default needs no set-up.
+    the embedded default needs no set-up. What people change is recorded with who has done it (the task that runs here, else the user of the shell),
+    and with the ``reason`` that they give.
 
     :param conn_id: connection of type ``poison``.
     """
@@ -112,10 +113,9 @@ class QueueHook(BaseHook):
 
             declare_services(store, table, services, clock)
         if mask is not None:
-            from airflow_poison.core.actor import acting
             from airflow_poison.core.desk.masking import declare_mask
 
-            with acting(_actor()):
+            with acting_here():
                 declare_mask(table, clock, mask)
         return table
 
@@ -123,7 +123,7 @@ class QueueHook(BaseHook):
         """Return a queue for those who only read: nothing in its folder is changed. Raises QueueNotFoundError."""
         return self.store().open(queue_name, upgrade=False)
 
-    def enable(self, queue_name: str) -> EnableResult:
+    def enable(self, queue_name: str, *, reason: str = "") -> EnableResult:
         """Let a halted queue receive again; what was sent to it while it was disabled arrives.
 
         The message that halted it keeps its counts: remove it first, or it may halt the queue again.
@@ -133,17 +133,19 @@ class QueueHook(BaseHook):
 
         store, clock = self.store(), SystemClock()
         table = store.open(queue_name)
-        result = enable(table, clock)
-        Ending(table, clock, store).carry()
+        with acting_here(reason):
+            result = enable(table, clock)
+            Ending(table, clock, store).carry()
         return result
 
     def disable(self, queue_name: str, reason: str = "") -> DisableResult:
         """Set a queue to OFF (spec SB-18): no pass begins, and what is sent to it waits. A pass that runs finishes what it has claimed."""
         from airflow_poison.core.passes.alter import disable
 
-        return disable(self.store().open(queue_name), SystemClock(), reason)
+        with acting_here(reason):
+            return disable(self.store().open(queue_name), SystemClock(), reason)
 
-    def alter(self, queue_name: str, settings: Mapping[str, object], system: str | None = None) -> AlterResult:
+    def alter(self, queue_name: str, settings: Mapping[str, object], system: str | None = None, *, reason: str = "") -> AlterResult:
         """Change some recorded settings of a queue, in our words or the manual's. Raises SettingError; then nothing has changed.
 
         A DAG that declares a policy for the queue records its own again at its next run.
@@ -152,9 +154,10 @@ class QueueHook(BaseHook):
         """
         from airflow_poison.core.passes.alter import alter
 
-        return alter(self.store().open(queue_name), SystemClock(), settings=settings, system=system)
+        with acting_here(reason):
+            return alter(self.store().open(queue_name), SystemClock(), settings=settings, system=system)
 
-    def restart(self, queue_name: str, what: Restart | str) -> RestartResult:
+    def restart(self, queue_name: str, what: Restart | str, *, reason: str = "") -> RestartResult:
         """Restart the queue's ``endpoint``, its application ``server`` or the ``broker``, as far as the queue is concerned.
 
         Raises MessageClaimedError while a pass receives, SettingError.
@@ -163,7 +166,8 @@ class QueueHook(BaseHook):
         from airflow_poison.core.policies.policy import Restart
         from airflow_poison.core.policies.settings import choice
 
-        return restart(self.store().open(queue_name), SystemClock(), choice("what", what, Restart))
+        with acting_here(reason):
+            return restart(self.store().open(queue_name), SystemClock(), choice("what", what, Restart))
 
     def inspect(
         self,
@@ -187,16 +191,19 @@ class QueueHook(BaseHook):
         table = self.queue_to_read(queue_name)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)
 
-    def move(self, queue_name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None) -> int:
+    def move(self, queue_name: str, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None, reason: str = "") -> int:
         """Move messages to ``main`` or to ``poison``, all or none; return how many. Raises MessageNotFoundError and MessageClaimedError.
 
         :param run: a key: what a move with the same key has moved before, and is not there now, is no error.
         """
         from airflow_poison.core.passes.move import move
 
-        return move(self.store().open(queue_name), SystemClock(), lookup_ids, target, run=run)
+        with acting_here(reason):
+            return move(self.store().open(queue_name), SystemClock(), lookup_ids, target, run=run)
 
-    def send_to(self, queue_name: str, lookup_ids: Collection[int], queue: str | None = None, *, run: str | None = None) -> SendToResult:
+    def send_to(
+        self, queue_name: str, lookup_ids: Collection[int], queue: str | None = None, *, run: str | None = None, reason: str = ""
+    ) -> SendToResult:
         """Move messages to another queue, all or none.
 
         :param queue: where to; it must exist. None: to the queue that each message came from.
@@ -206,9 +213,10 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.relay import send_to
 
         store = self.store()
-        return send_to(store.open(queue_name), store, SystemClock(), lookup_ids, queue, run=run)
+        with acting_here(reason):
+            return send_to(store.open(queue_name), store, SystemClock(), lookup_ids, queue, run=run)
 
-    def put_back(self, queue_name: str, lookup_ids: Collection[int] | None = None) -> int:
+    def put_back(self, queue_name: str, lookup_ids: Collection[int] | None = None, *, reason: str = "") -> int:
         """Put messages back from poison to main, for one more cycle (spec WCF-28); return how many.
 
         :param lookup_ids: which; None: all that no pass has claimed.
@@ -216,7 +224,8 @@ class QueueHook(BaseHook):
         """
         from airflow_poison.core.passes.move import put_back
 
-        return put_back(self.store().open(queue_name), SystemClock(), lookup_ids)
+        with acting_here(reason):
+            return put_back(self.store().open(queue_name), SystemClock(), lookup_ids)
 
     def declare_rules(self, queue_name: str, rules: Sequence[Rule | Mapping[str, Any]]) -> tuple[Rule, ...]:
         """Record what becomes of a queue's poison by itself, in the place of the rules that it has. Raises SettingError and QueryError."""
@@ -235,7 +244,7 @@ class QueueHook(BaseHook):
         if dry_run:
             return rule_runs.dry_run(self.queue_to_read(queue_name), SystemClock())
         store = self.store()
-        return rule_runs.run_rules(store.open(queue_name), SystemClock(), who=_this_run() or "hook", store=store, run=run)
+        return rule_runs.run_rules(store.open(queue_name), SystemClock(), who=actor_here(), store=store, run=run)
 
     def redrive_on_new_handler(self, queue_name: str, canary: Canary | Mapping[str, Any] | None) -> Canary | None:
         """Let a queue redrive its poison by itself when its handler is a new one; None: not any more.
@@ -246,26 +255,33 @@ class QueueHook(BaseHook):
 
         return set_redrive(self.store().open(queue_name), canary, SystemClock())
 
-    def remove(self, queue_name: str, lookup_id: int) -> Message:
+    def remove(self, queue_name: str, lookup_id: int, *, reason: str = "") -> Message:
         """Take one message out of the queue by its lookup id (spec WCF-25), from whichever sub-queue it is in; return it.
 
         Raises MessageNotFoundError and MessageClaimedError.
         """
         from airflow_poison.core.passes.move import remove
 
-        return remove(self.store().open(queue_name), lookup_id, SystemClock())
+        with acting_here(reason):
+            return remove(self.store().open(queue_name), lookup_id, SystemClock())
 
-    def remove_conversation(self, queue_name: str, conversation_id: str, *, unmask: bool = False) -> RemoveResult:
+    def remove_conversation(self, queue_name: str, conversation_id: str, *, unmask: bool = False, reason: str = "") -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError.
 
         :param unmask: what is returned has the values that the queue hides.
         """
         from airflow_poison.core.passes.move import remove_messages
 
-        return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id, unmask=unmask)
+        with acting_here(reason):
+            return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id, unmask=unmask)
 
     def recover(
-        self, queue_name: str, lookup_id: int | None = None, on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None
+        self,
+        queue_name: str,
+        lookup_id: int | None = None,
+        on_conversation_ended: Callable[[ConversationEnded], object] = lambda _ended: None,
+        *,
+        reason: str = "",
     ) -> RecoverResult:
         """Remove the message that halted the queue, with its conversation, and enable the queue (spec SB-34). Inspect first: it is for good.
 
@@ -278,7 +294,8 @@ class QueueHook(BaseHook):
         from airflow_poison.core.passes.recovery import recover
 
         store = self.store()
-        return recover(store.open(queue_name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
+        with acting_here(reason):
+            return recover(store.open(queue_name), SystemClock(), lookup_id=lookup_id, store=store, told=on_conversation_ended)
 
     def maintain(
         self,
@@ -296,7 +313,6 @@ class QueueHook(BaseHook):
         :param poison_retention: recorded in the queue, its parts as a dict also; None: as recorded, {}: none.
         Raises SettingError, StoreUnreachableError.
         """
-        from airflow_poison.core.actor import acting
         from airflow_poison.core.desk.retention import Retention, declare_retention, retain
         from airflow_poison.core.passes.maintain import RETENTION, maintain
 
@@ -304,9 +320,9 @@ class QueueHook(BaseHook):
         keep = RETENTION if retention is None else retention
         table = store.open(queue_name)
         if poison_retention is not None:
-            with acting(_actor()):
+            with acting_here():
                 declare_retention(table, clock, Retention.read(poison_retention or None))
-        retained = retain(table, clock, who=_actor(), store=store)  # first: what it leaves behind is cleaned up as everything else is
+        retained = retain(table, clock, who=actor_here(), store=store)  # first: what it leaves behind is cleaned up as everything else is
         done = maintain(table, clock, store=store, retention=keep, min_files=min_files)
         return done if retained is None else replace(done, retained=retained.to_dict())
 
@@ -318,7 +334,7 @@ class QueueHook(BaseHook):
         from airflow_poison.core.desk.retention import retain
 
         store = self.store()
-        return retain(store.open(queue_name), SystemClock(), retention, who=_actor(), store=store)
+        return retain(store.open(queue_name), SystemClock(), retention, who=actor_here(), store=store)
 
     def spark(self, py_files: Sequence[str] = ()) -> SparkSession:
         """Return the running Spark session, or start one.
@@ -384,12 +400,6 @@ def _this_run() -> str | None:
     """Return the task instance that runs here; None outside of one."""
     task = _this_task()
     return None if task is None else f"task {task.task_id} of DAG {task.dag_id}, run {task.run_id}"
-
-
-def _actor() -> str:
-    """Return who acts here: the task instance that runs, else whoever runs this process."""
-    task = _this_task()
-    return f"python:{getuser()}@{gethostname()}" if task is None else f"dag:{task.dag_id}/{task.run_id}/{task.task_id}"
 
 
 def _this_task() -> Any:

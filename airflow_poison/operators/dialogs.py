@@ -263,9 +263,10 @@ class QueueEndConversationOperator(ConversationOperator):
     :param on_conversation_ended: notifiers, or functions of the context, told after the commit, at least once. The context has
         ``conversation_ended``: a dict with ``queue``, ``conversation`` (the handle), ``conversation_id``, ``group_id``, ``service``,
         ``far_service``, ``error``, ``description`` and ``cleanup``.
+    :param reason: why, for the events. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "conversation", "error", "description", "wait", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "conversation", "error", "description", "wait", "reason", "conn_id")
     ui_color = "#fbe3e4"
     operator_extra_links = (QueueLink(), EventsLink())
 
@@ -277,9 +278,11 @@ class QueueEndConversationOperator(ConversationOperator):
         cleanup: bool = False,
         enable: bool = False,
         on_conversation_ended: Targets = None,
+        reason: str = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        self.reason = reason
         self.error = error
         self.description = description
         self.cleanup = cleanup
@@ -302,6 +305,7 @@ class QueueEndConversationOperator(ConversationOperator):
             enable=self.enable,
             wait=span("wait", self.wait) or timedelta(0),
             on_conversation_ended=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+            reason=self.reason,
         )
         if result.repeated:
             self.log.info("An earlier try has ended conversation %s.", self.conversation)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import MessageNotFoundError, SettingError
 from airflow_poison.core.policies import checked_policy
+from airflow_poison.hooks.actor import acting_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink, RetryLink
@@ -50,7 +51,7 @@ class QueueAlterOperator(QueueOperator):
     :param action: ``enable``, ``disable``, ``alter``, ``restart_endpoint``, ``restart_server`` or ``restart_broker``. (templated)
     :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
     :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
-    :param reason: for ``disable``: why, one line; whoever meets the disabled queue is told. (templated)
+    :param reason: why, one line, for the events; of ``disable``, whoever meets the disabled queue is told. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "action", "settings", "system", "reason", "conn_id")
@@ -82,13 +83,13 @@ class QueueAlterOperator(QueueOperator):
             )
         match action:
             case Action.ENABLE:
-                return hook.enable(self.queue_name)
+                return hook.enable(self.queue_name, reason=self.reason)
             case Action.DISABLE:
                 return hook.disable(self.queue_name, self.reason)
             case Action.ALTER:
-                return hook.alter(self.queue_name, self.settings or {}, self.system)
+                return hook.alter(self.queue_name, self.settings or {}, self.system, reason=self.reason)
             case Action.RESTART_ENDPOINT | Action.RESTART_SERVER | Action.RESTART_BROKER:
-                return hook.restart(self.queue_name, action.removeprefix("restart_"))
+                return hook.restart(self.queue_name, action.removeprefix("restart_"), reason=self.reason)
             case _:
                 assert_never(action)
 
@@ -211,19 +212,27 @@ class QueueMoveOperator(WithLineage, QueueOperator):
     :param lookup_ids: which messages, numbers or text of them. (templated)
     :param target: ``main``: for another cycle; ``poison``: out of the way; ``queue``: into another queue. (templated)
     :param to_queue: with ``target="queue"``: the queue, which must exist. (templated)
+    :param reason: why, for the events. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "lookup_ids", "target", "to_queue", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "lookup_ids", "target", "to_queue", "reason", "conn_id")
     ui_color = "#fdf3d8"
     operator_extra_links = (QueueLink(), EventsLink())
 
     def __init__(
-        self, *, lookup_ids: Sequence[int] | int | str | None = None, target: str = "main", to_queue: str | None = None, **kwargs: Any
+        self,
+        *,
+        lookup_ids: Sequence[int] | int | str | None = None,
+        target: str = "main",
+        to_queue: str | None = None,
+        reason: str = "",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.lookup_ids = lookup_ids
         self.target = target
         self.to_queue = to_queue
+        self.reason = reason
         self.lineage = Lineage()
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -243,13 +252,13 @@ class QueueMoveOperator(WithLineage, QueueOperator):
         if self.lookup_ids is None:
             if self.target != "main":
                 raise SettingError("lookup_ids", self.lookup_ids, f"the messages that go to {self.target!r}")
-            return {"main": hook.put_back(self.queue_name)}
+            return {"main": hook.put_back(self.queue_name, reason=self.reason)}
         numbers = lookup_ids_of(self.lookup_ids)
 
         def move(run: str) -> dict[str, int]:
             if self.target == QUEUE:
-                return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run).to)
-            return {self.target: hook.move(self.queue_name, numbers, self.target, run=run)}
+                return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run, reason=self.reason).to)
+            return {self.target: hook.move(self.queue_name, numbers, self.target, run=run, reason=self.reason)}
 
         return with_own_key(move, context, hook, self.queue_name, self.target, refused=MessageNotFoundError)
 
@@ -263,15 +272,19 @@ class QueueRemoveOperator(QueueOperator):
 
     :param lookup_ids: which messages, numbers or text of them. (templated)
     :param conversation_id: all messages of a conversation instead; none is no error. (templated)
+    :param reason: why, for the events. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "lookup_ids", "conversation_id", "conn_id")
+    template_fields: Sequence[str] = ("queue_name", "lookup_ids", "conversation_id", "reason", "conn_id")
     ui_color = "#fbe3e4"
 
-    def __init__(self, *, lookup_ids: Sequence[int] | int | str | None = None, conversation_id: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, lookup_ids: Sequence[int] | int | str | None = None, conversation_id: str | None = None, reason: str = "", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.lookup_ids = lookup_ids
         self.conversation_id = conversation_id
+        self.reason = reason
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
@@ -284,7 +297,8 @@ class QueueRemoveOperator(QueueOperator):
         def remove(run: str) -> RemoveResult:
             return remove_messages(table, SystemClock(), numbers, self.conversation_id, run=run)
 
-        result = with_own_key(remove, context, hook, table.uri, refused=MessageNotFoundError)
+        with acting_here(self.reason):
+            result = with_own_key(remove, context, hook, table.uri, refused=MessageNotFoundError)
         self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
         return result.to_dict()
 

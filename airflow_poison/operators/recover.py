@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_poison.core.actor import acting
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import DecisionOutdatedError
 from airflow_poison.core.policies.recovery import REMOVAL
+from airflow_poison.hooks.actor import actor_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
@@ -101,8 +103,10 @@ class QueueRecoverOperator(QueueOperator):
                 told=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
             )
 
+        user = self.decision["by"]
         try:
-            result = with_own_key(act, context, hook, table.uri, refused=DecisionOutdatedError)
+            with acting(actor_here() if user is None else f"airflow:{user['name']}", str(self.decision["answer"])):
+                result = with_own_key(act, context, hook, table.uri, refused=DecisionOutdatedError)
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error
         went = f"{counted(result.messages, 'message')} went to {result.to!r}" if result.to else f"{counted(result.messages, 'message')} gone"

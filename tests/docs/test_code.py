@@ -77,6 +77,7 @@ def demo(home: Path) -> None:
 PREPARED: dict[str, Callable[[Path], None]] = {
     "README.md": demo,
     "docs/how-to/query-queue-tables.md": poisoned,
+    "docs/how-to/deal-with-poison.md": poisoned,
     "docs/how-to/recover.md": halted,
 }
 

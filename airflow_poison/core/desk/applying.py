@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.core.actor import acting
+from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
 from airflow_poison.core.desk.canary import judged
 from airflow_poison.core.desk.exporting import exported
@@ -81,6 +82,30 @@ def apply(
         return _applied(table, found, clock, store, _Told(table, plan_id, progress, stop, wait))
 
 
+def waits_at(table: QueueTable, plan_id: str) -> int | None:
+    """Return the version of the queue at which ``apply`` would do nothing: passes have to end first, or somebody has paused the plan.
+
+    None: there is something to do, or the plan has ended. Raises PlanNotFoundError.
+    """
+    snapshot, found = table.snapshot(), stored(table, plan_id)
+    if found.state is PlanState.PAUSED:
+        return snapshot.version
+    if found.state not in {PlanState.RUNNING, PlanState.CANARY}:
+        return None
+    planned, members = view_of(table, found), Members.stored(table.plan_members(found))
+    if found.state is PlanState.CANARY:
+        members = members.only(found.record["canary"]["ids"])
+    edited_by = plan_id if planned.action.verb is Verb.EDIT else ""
+    looked = _Change(members, lambda rows: (rows, _all(rows)), _tell(planned.action.event), edited_by=edited_by)
+    chunks = _Chunks(table, plan_id, looked, SystemClock(), CHUNK, _Told(table, plan_id, lambda _view: None, lambda: False, time.sleep))
+    if chunks.is_free(snapshot):
+        return None
+    if found.state is PlanState.RUNNING:
+        return snapshot.version if chunks.claimed(snapshot) else None
+    seen = judged(table, found)
+    return snapshot.version if seen.waiting and not seen.decided(planned.canary) else None
+
+
 def undo(
     table: QueueTable,
     plan_id: str,
@@ -127,7 +152,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
     change = _change(PlanAction.from_dict(found.record["action"]), found.plan, members, table, store)
     change = replace(change, facts=facts_of(found))
     most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
-    chunk = min(planned.chunk or most, planned.rate or most)
+    chunk = min(planned.chunk or planned.rate or most, most)
     states = frozenset({found.state})
     if found.state is PlanState.CANARY:
         ids = found.record["canary"]["ids"]
@@ -236,7 +261,7 @@ class _Chunks:
                 continue
             self._failed = 0
             if done is None:
-                return not self._claimed()
+                return not self.claimed(self.table.snapshot())
             if done:
                 self.told.after()
                 if self.rate is not None:
@@ -268,9 +293,12 @@ class _Chunks:
             if file.path not in self._finished and file.path not in claimed and self.change.members.may_be_in(file):
                 yield file
 
-    def _claimed(self) -> int:
+    def is_free(self, snapshot: Snapshot) -> bool:
+        """Whether one of the members is in a file that no pass has claimed."""
+        return any(self._part(file).chosen for file in self._free(snapshot))
+
+    def claimed(self, snapshot: Snapshot) -> int:
         """Return how many of the members passes have claimed."""
-        snapshot = self.table.snapshot()
         claimed = snapshot.claimed_paths
         return sum(self._part(file).chosen for file in snapshot.files if file.path in claimed and self.change.members.may_be_in(file))
 
@@ -492,6 +520,13 @@ def _edits(edit: Callable[[Edited], Edited]) -> Become:
     return become
 
 
+def check_target(target: str, table: QueueTable, store: QueueStore) -> None:
+    """Raise SettingError or QueueNotFoundError for a queue that the messages of another one cannot be sent to."""
+    if target == table.name:
+        raise SettingError("target", target, "another queue than the one that the messages are in")
+    store.open(target, upgrade=False)  # a typing error must not make one
+
+
 def _letters(target: str, table: QueueTable, store: QueueStore | None) -> Become:
     if store is None:
         raise SettingError("store", None, "the store of the queue, for messages that are sent to another one")
@@ -502,9 +537,7 @@ def _letters(target: str, table: QueueTable, store: QueueStore | None) -> Become
 
         targets = [target or dict(cell or ()).get(ORIGIN_QUEUE, "") for cell in rows["properties"].to_pylist()]
         for name in {*targets} - known - {""}:
-            if name == table.name:
-                raise SettingError("target", name, "another queue than the one that the messages are in")
-            store.open(name)  # a typing error must not make one
+            check_target(name, table, store)
             known.add(name)
         fit = np.array([bool(each) for each in targets])
         return addressed(rows.filter(pa.array(fit)), [each for each in targets if each]), fit

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, replace
+from datetime import date, datetime, time
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.desk import sql
@@ -15,7 +18,6 @@ from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     import pyarrow as pa
 
@@ -231,3 +233,30 @@ def query(table: QueueTable, text: str, *, limit: int | None = None, unmask: boo
 def _shown(name: str, kind: str) -> str:
     quoted = '"' + name.replace('"', '""') + '"'
     return f"{quoted}::varchar as {quoted}" if kind == "JSON" else quoted
+
+
+def answer_as_dict(queue: str, answer: pa.Table, limit: int | None) -> dict[str, Any]:
+    """Return an answer as plain values: ``queue``, ``columns``, ``rows`` and whether there are ``more``.
+
+    Instants are ISO 8601, bytes Base64, and other values that JSON has no type for text.
+
+    :param limit: so many rows of it; None: all.
+    """
+    rows = [{name: _cell(value) for name, value in row.items()} for row in answer.slice(0, limit).to_pylist(maps_as_pydicts="lossy")]
+    return {"queue": queue, "columns": answer.column_names, "rows": rows, "more": len(rows) < answer.num_rows}
+
+
+def _cell(value: object) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if isfinite(value) else str(value)
+        case bytes():
+            return base64.b64encode(value).decode()
+        case list():
+            return [_cell(each) for each in value]
+        case dict():
+            return {str(name): _cell(each) for name, each in value.items()}
+        case _:
+            return value.isoformat() if isinstance(value, date | time) else str(value)

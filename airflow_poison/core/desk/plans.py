@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from airflow_poison.core.actor import acting
+from airflow_poison.core.actor import WHO, acting
 from airflow_poison.core.desk import sql
 from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Verb, editor
 from airflow_poison.core.desk.found import files_of
@@ -181,6 +181,8 @@ def plan(
         [(messages, claimed)] = engine.execute(
             "select count(*), count(*) filter (file in (select unnest(?::varchar[]))) from chosen", [taken]
         ).fetchall()
+        if action.body is not None and messages > 1:
+            raise SettingError("body", f"{messages:,} messages", "a selection of one message: the others would lose theirs; use patch or function")
         groups = engine.execute(
             f"""select error, coalesce(any_value(error_type), ''), coalesce(any_value(error_message), ''), count(*) as messages from chosen
             group by error order by messages desc, error limit {GROUPS}"""
@@ -262,7 +264,7 @@ def record(
         if value is not None and value < 1:
             raise SettingError(name, value, "a whole number, at least 1")
     view, now = planned.view, clock.now()
-    plan_id = keyed(key) if key else uuid4().hex[:12]
+    plan_id = id_of(key) if key else uuid4().hex[:12]
     said = view.to_dict() | {
         "plan": plan_id,
         "at": now.isoformat(),
@@ -288,7 +290,7 @@ def record(
     return plan_id
 
 
-def keyed(key: str) -> str:
+def id_of(key: str) -> str:
     """Return the id of the plan that is recorded with a key."""
     return sha256(key.encode()).hexdigest()[:12]
 
@@ -371,6 +373,21 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
         canary=None if canary is None else Canary(canary["messages"], canary["share"]),
         export_to=said.get("export_to", ""),
     )
+
+
+def why_stopped(table: QueueTable, plan_id: str) -> str:
+    """Return what has become of the canary that has stopped a plan, as a clause."""
+    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == PlanState.STOPPED]
+    if not told:
+        return "its canary has failed"
+    settled, failed = told[-1].get("settled", "0"), told[-1].get("failed", "0")
+    return f"of the messages that went first {int(settled):,} were settled and {int(failed):,} failed"
+
+
+def paused_by(table: QueueTable, plan_id: str) -> str:
+    """Return who has paused a plan last; empty when nobody has."""
+    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == PlanState.PAUSED]
+    return str(told[-1].get(WHO, "")) if told else ""
 
 
 def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:

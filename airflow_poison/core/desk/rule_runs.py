@@ -14,7 +14,7 @@ from airflow_poison.core.actor import acting
 from airflow_poison.core.desk import sql
 from airflow_poison.core.desk.applying import apply
 from airflow_poison.core.desk.found import files_of
-from airflow_poison.core.desk.plans import CHUNK, OPEN, facts_of, keyed, plan, record
+from airflow_poison.core.desk.plans import CHUNK, OPEN, facts_of, id_of, plan, record
 from airflow_poison.core.desk.rules import RuleVerb, rules_of
 from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.errors import PlanStateError
@@ -144,7 +144,7 @@ def run_rules(
 
 def proposal(table: QueueTable, run: str, rule: str) -> StoredPlan | None:
     """Return what a run of the rules has proposed for a rule and nobody has decided yet."""
-    mine = keyed(_key(run, rule))
+    mine = id_of(_key(run, rule))
     return next((each for each in table.stored_plans() if each.plan == mine and each.state is PlanState.PAUSED), None)
 
 

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 _COUNT = re.compile(r"\s*(abort_count|move_count|crash_count|priority)\s*(=|!=|<=|>=|<|>)\s*(\d{1,9})\s*")
 _GROUP = re.compile(r"[0-9a-f]{12}")
+_RANGE = re.compile(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18}))?\s*", re.ASCII)
 _LARGEST = 2**63 - 1
+_MOST_IDS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +135,26 @@ def _properties(name: str, value: object) -> Mapping[str, str]:
 
 
 def _lookup_ids(name: str, value: object) -> tuple[int, ...] | None:
+    """Return lookup ids of a list, or of text such as ``1,2,5-9``."""
     if value is None:
         return None
+    given = _ranges(value) if isinstance(value, str) else value
     try:
-        numbers = tuple(sorted({index(each) for each in value}))  # type: ignore[attr-defined]  # what cannot be iterated is refused below
+        numbers = tuple(sorted({index(each) for each in given}))  # type: ignore[attr-defined]  # what cannot be iterated is refused below
     except TypeError:
-        raise SettingError(name, value, "a list of whole numbers, for example [7, 8]") from None
+        raise SettingError(name, value, f"a list of whole numbers, for example [7, 8], or text such as 1,2,5-9, at most {_MOST_IDS:,}") from None
     return tuple(number for number in numbers if 0 <= number <= _LARGEST)
+
+
+def _ranges(text: str) -> list[int] | None:
+    """Return the numbers of ``1,2,5-9``; None for another text."""
+    numbers: list[int] = []
+    for part in text.strip().removeprefix("[").removesuffix("]").split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None or int(match[2] or match[1]) - int(match[1]) + len(numbers) >= _MOST_IDS:
+            return None
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return numbers
 
 
 _READ = {

@@ -147,6 +147,7 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
         engine.execute("set timezone = 'UTC'")
         engine.execute("set autoinstall_known_extensions = false")
         engine.execute("set autoload_known_extensions = false")
+        engine.execute("set disabled_optimizers = 'late_materialization'")  # DuckDB 2.0.0 mixes up a struct's fields and the file's name there
         engine.execute("set allowed_paths = ?", [[*paths, *recorded]])
         engine.execute("set enable_external_access = false")
         engine.execute("set lock_configuration = true")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
+from airflow_poison.core.actor import is_anybody_acting
 from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, SettingError, SystemChangeError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import FailureKind
@@ -98,7 +99,9 @@ def enable(table: QueueTable, clock: Clock) -> EnableResult:
 
 
 def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
-    """Set the queue to OFF (spec SB-18, SB-19): no pass begins, and what is sent to it waits in ``transmission``. No event (spec section 11, item 3).
+    """Set the queue to OFF (spec SB-18, SB-19): no pass begins, and what is sent to it waits in ``transmission``.
+
+    No event of the specification (its section 11, item 3); whoever acts by name leaves ``POLICY_CHANGED``.
 
     A pass that runs finishes what it has claimed. The reader of the poison sub-queue goes on: it is an endpoint of its own.
 
@@ -116,7 +119,11 @@ def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
             why = f"{why}; it was {control.state.value} before: {control.reason}"
         return replace(control, state=QueueState.DISABLED, reason=why[:LONGEST_REASON])
 
-    table.alter(change, lambda _before, _after: (), clock.now())
+    def told(before: Control, after: Control) -> list[Event]:
+        by_name = is_anybody_acting() and before.state is not after.state
+        return [Event(EventType.POLICY_CHANGED, clock.now(), details={"state": after.state.value})] if by_name else []
+
+    table.alter(change, told, clock.now())
     return DisableResult(table.name, seen[-1].state.value, sum(claim.messages for claim in table.snapshot().claims))
 
 

@@ -334,6 +334,7 @@ class QueueTable(Table):
     plan_members = plans.plan_members
     remove_plans = plans.remove_plans
     removals_of = plans.removals_of
+    details_of_plan = history.details_of_plan
     bring_back = plans.bring_back
 
     # A pass

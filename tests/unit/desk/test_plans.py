@@ -283,6 +283,19 @@ def test_a_plan_goes_at_its_rate(poisoned: Queue) -> None:
     assert all(0.5 < seconds <= 1 for seconds in waits)
 
 
+def test_a_chunk_that_is_larger_than_a_second_of_the_rate_is_one_commit(poisoned: Queue) -> None:
+    waits: list[float] = []
+    plan_id = record(poisoned.table, planned(poisoned), poisoned.clock, who="x", rate=3, chunk=6)
+    assert apply(poisoned.table, plan_id, poisoned.clock, wait=waits.append).done == 9
+    assert [round(seconds) for seconds in waits] == [2, 1]
+
+
+def test_a_body_is_of_one_message(poisoned: Queue) -> None:
+    with pytest.raises(SettingError, match=r"body='9 messages'.* one message"):
+        planned(poisoned, PlanAction(verb=Verb.EDIT, body="{}"))
+    assert planned(poisoned, PlanAction(verb=Verb.EDIT, body="{}"), lookup_ids=(3,)).view.messages == 1
+
+
 # Paused, cancelled, undone --------------------------------------------------------------------------------------------
 
 

@@ -50,6 +50,22 @@ def test_it_has_the_messages_that_meet_every_condition(poisoned: Queue, conditio
     assert ids(poisoned, **conditions) == expected
 
 
+@pytest.mark.parametrize("limit", [1, 50, 51])
+def test_a_page_of_a_type_of_failure_is_found_whatever_its_size(poisoned: Queue, limit: int) -> None:
+    assert [row.lookup_id for row in find(poisoned.table, Selection(error_type="KeyError"), limit=limit).messages] == [1, 2, 3, 4][:limit]
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("7", (7,)), ("1,2,5-7", (1, 2, 5, 6, 7)), (" [3, 1] ", (1, 3)), ("5-5", (5,)), ("7-5", ())])
+def test_lookup_ids_may_be_text(text: str, numbers: tuple[int, ...]) -> None:
+    assert Selection.from_dict({"lookup_ids": text}).lookup_ids == numbers
+
+
+@pytest.mark.parametrize("text", ["", "x", "1;2", "1-", "1.5", "1-1000001", "1-600000,1-600000"])
+def test_another_text_is_no_lookup_ids(text: str) -> None:
+    with pytest.raises(SettingError, match=r"lookup_ids=.*such as 1,2,5-9"):
+        Selection.from_dict({"lookup_ids": text})
+
+
 def test_a_text_is_greater_than_no_number(queue: Queue) -> None:
     queue.sent(body(1, "key", delay="late"), body(2, "key", delay=61), body(3, "key", delay=None), body(4, "key"), "no JSON", key="a").receive()
     assert ids(queue, where="body.delay > 60") == [2]
