@@ -178,6 +178,7 @@ def test_messages_are_put_back_at_most_so_often_and_then_the_next_rule_has_them(
         poisoned.receive(f"again-{number}")
     assert numbers(run(poisoned)) == [(0, 0, 0), (4, 4, 0)]
     assert (in_place(poisoned, POISON), is_whole(poisoned)) == ([5, 6, 7, 8, 9], True)
+    assert sorted(each.lookup_id or 0 for each in poisoned.table.events(types=[EventType.RETURNED])) == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_what_people_put_back_does_not_count_for_a_rule(poisoned: Queue) -> None:
