@@ -858,7 +858,7 @@ def test_who_has_acted_is_linked_where_airflow_shows_it(who: str, links: tuple[s
 
 
 def test_what_was_asked_of_a_version_is_read_once(at_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = [("groups", {}), ("messages", {"sub_queue": "poison"}), ("messages", {"selection": '{"text": "x, where=1"}'})]
+    asked = [("groups", {}), ("messages", {"sub_queue": "poison"}), ("messages", {"selection": '{"text": "x, where=1 = 1"}'})]
     first = [at_desk.poster.get(name, queue="orders", **query).json() for name, query in asked]
     other = at_desk.poster.get("messages", queue="orders", selection='{"text": "x", "where": "1 = 1"}').json()
     assert (other["total"], first[2]["total"]) == (3, 0)  # the odd ones are of carrier VX
