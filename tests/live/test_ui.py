@@ -277,6 +277,37 @@ def test_a_person_who_was_alerted_finds_the_conversation_its_partner_and_what_en
     assert [each for each in page.complaints() if "404" not in each] == []
 
 
+def test_who_may_act_puts_messages_back_and_undoes_it(page: Page, airflow: LiveAirflow) -> None:
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+    table = declare(airflow.store, "page-desk", policy, SystemClock())
+    put(table, [f"<{number}" for number in range(7)], "a")
+    ReceivePass(table=table, policy=policy, handler=refuse, engine=LocalEngine, clock=SystemClock(), isolation="none").run("0" * 40)
+
+    def places() -> dict[str, int]:
+        return {file.sub_queue: file.rows for file in table.snapshot().files}
+
+    page.go("/plugin/poison?queue=page-desk&sub_queue=poison")
+    page.until_text("ValueError: refused")
+    assert "Put back" not in page.text()
+    page.sign_in(airflow.client.call("POST", "/auth/token", {"username": "op", "password": "op-password"})["access_token"])
+    page.go("/plugin/poison?queue=page-desk&sub_queue=poison")
+    page.click("Put back …")
+    page.click("Plan: nothing is done yet")
+    page.until_text("Put back 7 messages")
+    shoot(page, "plan")
+    assert places() == {"poison": 7}
+    page.click("Put back 7 messages")
+    page.until_text("done")
+    airflow.until(lambda: places() == {"main": 7}, "the messages are in main")
+    page.click("Undo …")
+    page.click("Undo")
+    airflow.until(lambda: places() == {"poison": 7}, "the messages are in poison again")
+    page.until_text("undone")
+    shoot(page, "undone")
+    assert {event.details["who"] for event in table.events() if event.details.get("plan")} == {"airflow:op"}
+    assert page.complaints() == []
+
+
 def _tile(page: Page, name: str) -> list[str]:
     lines: list[list[str]] = page.run("[...document.querySelectorAll('.poison .tile')].map((each) => each.innerText.split(/\\n+/))")
     return next(each for each in lines if each[0] == name)
