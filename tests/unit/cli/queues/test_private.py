@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import getpass
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.desk import retention
+from airflow_poison.cli import changes, private
+from airflow_poison.core.clock import SystemClock, VirtualClock
 from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, messages, orders
 
 if TYPE_CHECKING:
@@ -78,15 +80,18 @@ def test_what_is_removed_is_printed_without_hidden_values_and_saved_whole(poison
 
 @pytest.fixture
 def old(poison: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two poison messages that are old at once."""
+    """Two poison messages, 31 days ago."""
     poison(f"send orders bad1 bad2 good {MOVE}")
     poison(f"receive orders {TAKE}")
-    monkeypatch.setattr(retention, "_may_be_older", lambda _earliest, _before: True)
+    later = VirtualClock(SystemClock().now() + timedelta(days=31))
+    for module in (private, changes):
+        monkeypatch.setattr(module, "system_clock", lambda: later)
 
 
 @pytest.mark.usefixtures("old")
 def test_old_poison_is_reported(poison: Callable[..., Ran]) -> None:
-    assert poison("retain orders --after 30d").out == "0 messages of orders are old poison.\n"
+    assert poison("retain orders --after 30d").out == "2 messages of orders are old poison.\n"
+    assert poison("retain orders --after 32d").out == "0 messages of orders are old poison.\n"
     assert "--after is missing" in poison("retain orders --export-to here --remove", code=2).err
     assert "no retention is recorded in 'orders'" in poison("retain orders", code=1).err
     assert "is not allowed; allowed: None without remove=True" in poison("retain orders --after 30d --export-to here", code=2).err
@@ -95,22 +100,21 @@ def test_old_poison_is_reported(poison: Callable[..., Ran]) -> None:
 
 @pytest.mark.usefixtures("old")
 def test_old_poison_is_written_and_removed_as_it_is_recorded(poison: Callable[..., Ran]) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(retention.settings, "duration", lambda _name, value, _least: value)
-        told = answer(poison("retain orders --after 0s --export-to kept --remove --record -o json"))
+    told = answer(poison("retain orders --after 30d --export-to kept --remove --record -o json"))
     assert (told["older"], told["removed"], told["waiting"]) == (2, 2, 0)
     [file] = told["files"]
-    assert sorted(pq.read_table(file)["body"].to_pylist()) == [b"bad1", b"bad2"]
+    assert [row["body"] for row in pq.read_table(file).to_pylist()] == [b"bad1", b"bad2"]
     assert messages(poison) == []
-    assert orders().snapshot().control.desk["retention"] == {"after": 0.0, "export_to": str(Path("kept").absolute()), "remove": True}
+    assert orders().snapshot().control.desk["retention"] == {"after": 2_592_000.0, "export_to": str(Path("kept").absolute()), "remove": True}
+    assert poison("retain orders").out == "0 messages of orders are old poison.\n"
 
 
 @pytest.mark.usefixtures("old")
 def test_maintenance_does_what_is_recorded(poison: Callable[..., Ran]) -> None:
     assert answer(poison("maintain orders -o json"))["retained"] is None
     poison("retain orders --after 30d --record")
-    ran = poison("maintain orders")
-    assert "0 messages of old poison, 0 of them written elsewhere and removed." in ran.out
+    assert "2 messages of old poison, 0 of them written elsewhere and removed." in poison("maintain orders").out
+    poison("retain orders --after 30d --export-to kept --remove --record")
     assert answer(poison("maintain orders -o json"))["retained"]["older"] == 0
     assert poison("retain orders --off").out == "orders has no retention.\n"
     assert answer(poison("maintain orders -o json"))["retained"] is None
