@@ -1,0 +1,124 @@
+"""The story of docs/tutorial/night.md: an outage at night, 200,000 poison messages, found, tried with a canary and redriven in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+from airflow_poison import Msmq4
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.delivering import LocalEngine
+from airflow_poison.core.passes.messages import with_columns
+from airflow_poison.core.passes.receive import ReceivePass
+from airflow_poison.core.passes.send import send
+from airflow_poison.core.store.files import Replacement
+from tests.live import chromium
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from airflow_poison.core.message import Message
+    from airflow_poison.core.store.queue_table import QueueTable
+    from tests.live.chromium import Page
+    from tests.live.live_airflow import LiveAirflow
+
+MESSAGES, OUTAGE, QUEUE = 200_000, 182_000, "shipments"
+POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+SHOTS = os.environ.get("POISON_SCREENSHOTS")
+
+
+def failure(number: int) -> dict[str, str]:
+    """What a shipment failed with: most with an outage, the others for reasons of their own."""
+    if number <= OUTAGE:
+        kind, text = "requests.exceptions.ConnectionError", f"rates service: no answer for shipment {number} after 30.0 s"
+    elif number <= 199_000:
+        kind, text = "KeyError", "'currency'"
+    else:
+        kind, text = "ValueError", f"could not convert string to float: 'N/A{number}'"
+    return {
+        "kind": "exception",
+        "type": kind,
+        "message": text,
+        "fingerprint": f"{len(kind):012x}",
+        "trace": '  File "/dags/shop.py", line 31, in price',
+    }
+
+
+@pytest.fixture
+def shipments(airflow: LiveAirflow) -> QueueTable:
+    """The queue in the morning."""
+    clock = SystemClock()
+    table = declare(airflow.store, QUEUE, POLICY, clock)
+    bodies = [json.dumps({"shipment": n, "carrier": ("VX", "AA", "UA")[n % 3], "weight": n % 40}).encode() for n in range(1, MESSAGES + 1)]
+    send(table, [pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})], key="night", clock=clock)
+    for file in table.snapshot().files:
+        rows = table.read(file)
+        failed = [failure(number or 0) for number in rows["lookup_id"].to_pylist()]
+        reasons = [f"{each['type']}: {each['message']}" for each in failed]
+        poison = with_columns(rows, last_error=failed, reason=reasons, sub_queue="poison", move_count=1)
+        table.replace_files([Replacement(file, poison)], [], clock.now())
+    return table
+
+
+@pytest.fixture
+def page(airflow: LiveAirflow, tmp_path: Path) -> Iterator[Page]:
+    if chromium.found() is None:
+        pytest.skip("There is no Chromium on this machine (Debian: apt-get install chromium).")
+    with chromium.page(tmp_path / "profile", airflow.url) as browser:
+        browser.sign_in(airflow.client.call("POST", "/auth/token", {"username": "op", "password": "op-password"})["access_token"])
+        yield browser
+
+
+def shoot(page: Page, name: str) -> None:
+    if SHOTS:
+        page.screenshot(Path(SHOTS) / f"{name}.png")
+
+
+def land(message: Message) -> None:
+    """Take a message: the rates service answers again."""
+    del message
+
+
+def places(table: QueueTable) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for file in table.snapshot().files:
+        found[file.sub_queue] = found.get(file.sub_queue, 0) + file.rows
+    return found
+
+
+def receive(table: QueueTable, key: str) -> int:
+    work = ReceivePass(table=table, policy=POLICY, handler=land, engine=LocalEngine, clock=SystemClock(), isolation="none")
+    return work.run(key * 40).settled
+
+
+def test_an_outage_at_night_is_found_tried_with_a_canary_and_redriven(page: Page, airflow: LiveAirflow, shipments: QueueTable) -> None:
+    page.go("/plugin/poison")
+    page.until_text(QUEUE)
+    shoot(page, "night-overview")
+    page.go(f"/plugin/poison?queue={QUEUE}&sub_queue=poison")
+    page.until_text("182,000")
+    page.until_text("KeyError")
+    shoot(page, "night-groups")
+    page.click("Redrive …")
+    page.click("Plan: nothing is done yet")
+    page.until_text("Redrive 182,000 messages")
+    shoot(page, "night-plan")
+    assert places(shipments) == {"poison": MESSAGES}
+    page.click("Redrive 182,000 messages")
+    canary = airflow.until(lambda: places(shipments).get("main"), "the canary is in main")
+    page.until_text("canary")
+    shoot(page, "night-canary")
+    assert canary < 1_000
+    assert receive(shipments, "1") == canary
+    airflow.until(lambda: places(shipments).get("main") == OUTAGE - canary, "the others are in main")
+    page.until_text("182,000 of 182,000 messages done")
+    shoot(page, "night-done")
+    assert receive(shipments, "2") == OUTAGE - canary
+    assert places(shipments) == {"poison": MESSAGES - OUTAGE}
+    assert page.complaints() == []
