@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Msmq4, Outage, ServiceBroker
+from airflow_poison import Canary, Msmq4, Outage, ServiceBroker
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.core.delivery.batching import Batching
 from airflow_poison.core.delivery.transform import Transformation
@@ -29,6 +29,7 @@ GIVEN: dict[str, Any] = {
     "py_files": ["/a.zip"],
     "outage": Outage(at_least=30),
     "mask": ["$.card"],
+    "redrive_on_new_handler": Canary(10),
     "conn_id": "poison_big",
     "output": "/lake/landed",
     "output_schema": "n bigint",
