@@ -169,8 +169,8 @@ def browse(table: QueueTable, places: Collection[SubQueue], limit: int, *, bodie
     :param bodies: read the bodies, too; without them they are empty.
     :param unmask: with the values that the queue hides.
     """
-    masking = None if unmask else recorded_mask(table)
     snapshot, found, more = table.snapshot(), list[MessageRow](), dict[SubQueue, int]()
+    masking = None if unmask else Masking.recorded(snapshot.control.desk)
     for place in (place for place in _PLACES if place in places):
         files = [file for file in snapshot.files if file.sub_queue == place]
         rows = first_rows(table, files, limit, bodies=bodies or masking is not None)
@@ -186,8 +186,9 @@ def look_up(table: QueueTable, chosen: Chosen, *, unmask: bool = False) -> tuple
 
     :param unmask: with the values that the queue hides.
     """
-    masking = None if unmask else recorded_mask(table)
-    rows = [row for holder in find(table, table.snapshot(), chosen) for row in MessageRow.of(table.select(holder.file, holder.lookup_ids))]
+    snapshot = table.snapshot()
+    masking = None if unmask else Masking.recorded(snapshot.control.desk)
+    rows = [row for holder in find(table, snapshot, chosen) for row in MessageRow.of(table.select(holder.file, holder.lookup_ids))]
     return tuple(sorted((masked(row, masking) for row in rows), key=lambda row: row.lookup_id))
 
 
