@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.message import Message
+    from airflow_poison.core.policies.policy import Policy
     from tests.unit.passes.given import Queue
 
 CARD, MAIL, TOKEN = "4111-1111-1111-1111", "ann@shop.example", "t0ps3cret"
@@ -162,9 +163,11 @@ def test_alerts_have_none(shop: Queue) -> None:
     assert told
 
 
-def test_outages_are_told_without_hidden_values(shop: Queue) -> None:
+@pytest.mark.parametrize("policy", [NO_RETRY, ServiceBroker()], ids=["each alone", "an endpoint"])
+def test_outages_are_told_without_hidden_values(shop: Queue, policy: Policy) -> None:
     told: list[str] = []
     outage = Outage(share=0.5, at_least=3, probe=1, every=timedelta(minutes=5))
+    shop = shop.having(policy=policy)
     result = sent(shop, *(order(number) for number in range(1, 9))).receive(isolation="process", outage=outage, progress=told.append)
     assert result.outage is not None
     assert "no card ***" in str(result.outage)

@@ -11,10 +11,12 @@ import pytest
 
 from airflow_poison.core.checking.check import check
 from airflow_poison.core.desk import exporting
+from airflow_poison.core.desk.actions import PlanAction, Verb
 from airflow_poison.core.desk.applying import apply, undo
 from airflow_poison.core.desk.exporting import file_name
-from airflow_poison.core.desk.plans import cancel, find_plan, pause, plans
+from airflow_poison.core.desk.plans import cancel, find_plan, pause, plan, plans, record
 from airflow_poison.core.desk.retention import RetainResult, Retention, declare_retention, recorded_retention, retain
+from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.desk.settings import configure
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.passes.maintain import maintain
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 POISON = SubQueue.POISON
+REMOVE = PlanAction(verb=Verb.REMOVE)
 
 
 def retained(queue: Queue, retention: Retention | None = None) -> RetainResult:
@@ -115,8 +118,8 @@ def test_old_poison_is_written_then_removed(poisoned: Queue, exports: Path, expo
     assert sorted(written(exports)) == list(range(1, 10))
     assert {number: row["body"] for number, row in written(exports).items()} == {number: row["body"] for number, row in kept.items()}
     assert all(row["last_error"]["type"] for row in written(exports).values())
-    [plan] = plans(poisoned.table)
-    assert (plan.who, plan.reason, plan.export_to, plan.done) == ("shell:ann@here", "retention", str(exports), 9)
+    [view] = plans(poisoned.table)
+    assert (view.who, view.reason, view.export_to, view.done) == ("shell:ann@here", "retention", str(exports), 9)
     is_whole(poisoned)
     assert (retained(poisoned, export).older, len(written(exports))) == (0, 9)
 
@@ -188,12 +191,55 @@ def test_what_a_pass_has_claimed_waits(poisoned: Queue, exports: Path, export: R
     assert len(written(exports)) == 9
 
 
+def test_what_comes_back_after_it_was_written_without_it_stays(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+    grown_old(poisoned)
+    removing = record(poisoned.table, plan(poisoned.table, Selection(lookup_ids=(3,)), REMOVE, poisoned.clock), poisoned.clock, who="shell:bob@here")
+
+    def meanwhile() -> None:
+        apply(poisoned.table, removing, poisoned.clock)
+
+    def back() -> None:
+        undo(poisoned.table, removing, poisoned.clock, who="shell:bob@here")
+
+    at_point.do("desk.retain.after_record", meanwhile)
+    at_point.do("desk.export.after_file", back)
+    assert retained(poisoned, export).removed == 8
+    assert sorted(poisoned.rows()) == [3]
+    assert 3 not in written(exports)
+
+
 def test_a_plan_that_somebody_has_paused_waits(poisoned: Queue, export: Retention, at_point: AtPoint) -> None:
     grown_old(poisoned)
     at_point.do("desk.retain.after_record", lambda: pause(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock, who="shell:bob@here"))
     for _ in range(2):
         assert retained(poisoned, export).waiting == 9
     assert len(plans(poisoned.table)) == 1
+
+
+def test_plans_of_two_that_died_are_done_one_after_the_other(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+    def die() -> None:
+        raise DiedError
+
+    def dies() -> None:
+        at_point.do("desk.retain.after_record", die)
+        with pytest.raises(DiedError):
+            retained(poisoned, export)
+
+    def dies_meanwhile() -> None:
+        dies()
+        at_point.do("desk.retain.after_record", die)
+
+    grown_old(poisoned)
+    at_point.do("store.plan.before_commit", dies_meanwhile)
+    with pytest.raises(DiedError):
+        retained(poisoned, export)
+    assert len(plans(poisoned.table)) == 2
+    poisoned.table.claim("reader", lease=LEASE, now=poisoned.clock.now(), max_messages=100, sub_queue=POISON)
+    assert retained(poisoned, export).waiting == 9
+    assert len(written(exports)) == 9
+    poisoned.table.release(poisoned.table.snapshot().claims[0])
+    assert retained(poisoned, export).removed == 9
+    assert len(written(exports)) == 9
 
 
 def test_whoever_applies_the_plan_writes_its_messages_first(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
