@@ -7,7 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.command import IDS, QUEUE, SET, WHERE, Argument, command, noted_warnings, option, wrong_usage
+from airflow_poison.cli.acting import PLANNED, act, is_planned
+from airflow_poison.cli.command import IDS, QUEUE, REASON, SET, WHERE, Argument, command, noted_warnings, option, wrong_usage
+from airflow_poison.cli.selecting import ANY
 from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
 from airflow_poison.cli.terminal import one_line, tell
 from airflow_poison.core.actor import shell_user
@@ -15,6 +17,8 @@ from airflow_poison.core.actor import shell_user
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
+
+    from airflow_poison.core.desk.actions import PlanAction
 
 
 @command("return", QUEUE, *WHERE)
@@ -42,18 +46,22 @@ def return_due(args: Namespace) -> None:
     Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages, or the word all: what is in poison and not claimed goes to main"}),
     option("--to", "PLACE", "main, poison, or origin: the queue that each message came from (default: main)", completes=("main", "poison", "origin")),
     option("--to-queue", "QUEUE", "another queue, which must exist", completes="queues"),
+    *PLANNED,
     *WHERE,
 )
 def move(args: Namespace) -> None:
     """Move messages to another sub-queue or queue.
 
-    Move messages, all or none: to main for another cycle, to poison, or into another queue. Exit code 0: moved, 1: one of them is not there, 2: it
-    could not be done.
+    Move messages to main for another cycle, to poison, or into another queue. Ids: all or none. Options of a selection: a plan, which is shown, and
+    on a terminal asked for. Exit code 0: moved, 1: one of them is not there, not wanted, or passes hold some of a selection, 2: it could not be done.
     """
     from airflow_poison.core.passes.move import move as verb
     from airflow_poison.core.passes.move import put_back
     from airflow_poison.core.passes.relay import send_to
 
+    if is_planned(args):
+        act(args, _planned_move(args))
+        return
     everything = args.lookup_ids == ["all"]
     numbers = [] if everything else values.lookup_ids(args.lookup_ids)
     if args.to is not None and args.to_queue is not None:
@@ -74,7 +82,21 @@ def move(args: Namespace) -> None:
     tell(args.output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
 
 
-@command("enable", QUEUE, *WHERE)
+def _planned_move(args: Namespace) -> PlanAction:
+    """Return where a selection goes. Raises InputError."""
+    from airflow_poison.core.desk.actions import PlanAction, Verb
+
+    if args.to is not None and args.to_queue is not None:
+        raise wrong_usage("--to and --to-queue: expected one of them.")
+    place = values.one_of("--to", args.to or "main", ("main", "poison", "origin"))
+    if args.to_queue is not None or place == "origin":
+        return PlanAction(verb=Verb.SEND_TO, target=args.to_queue or "")
+    if place == "poison" and args.sub_queue is None:
+        args.sub_queue = ANY
+    return PlanAction(verb=Verb.MOVE, target=place)
+
+
+@command("enable", QUEUE, REASON, *WHERE)
 def enable(args: Namespace) -> None:
     """Let a halted queue receive again.
 
@@ -93,7 +115,7 @@ def enable(args: Namespace) -> None:
     tell(args.output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
 
 
-@command("disable", QUEUE, option("--reason", "TEXT", "why; whoever meets the disabled queue is told"), *WHERE)
+@command("disable", QUEUE, REASON, *WHERE)
 def disable(args: Namespace) -> None:
     """Set a queue to OFF.
 
@@ -117,6 +139,7 @@ def disable(args: Namespace) -> None:
     option(
         "--system", "SYSTEM", "another messaging system; settings that are not given have its defaults (default: the queue's)", completes="systems"
     ),
+    REASON,
     *WHERE,
 )
 def alter(args: Namespace) -> None:
@@ -145,7 +168,9 @@ def alter(args: Namespace) -> None:
     tell(args.output, done.to_dict(), *told)
 
 
-@command("restart", QUEUE, Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")), *WHERE)
+@command(
+    "restart", QUEUE, Argument(("what",), {"metavar": "WHAT", "help": "endpoint, server or broker"}, ("endpoint", "server", "broker")), REASON, *WHERE
+)
 def restart(args: Namespace) -> None:
     """Restart a queue's endpoint, its application server or its broker.
 

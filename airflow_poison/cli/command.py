@@ -6,16 +6,18 @@ that declares commands imports the core, rich or anything heavy before a command
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from typing import NoReturn
 
     from airflow_poison.core.errors import InputError
@@ -59,7 +61,8 @@ class Command:
             with errors_in_one_line():
                 if args.output not in OUTPUTS:
                     raise wrong_usage(f"--output {args.output}: expected one of {', '.join(OUTPUTS)}.")
-                self.run(args)
+                with _signed(args):
+                    self.run(args)
             sys.stdout.flush()
         except BrokenPipeError:  # what Python still holds of the output goes nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -67,6 +70,13 @@ class Command:
         except KeyboardInterrupt:
             say("interrupted", _WHOLE)
             raise SystemExit(INTERRUPTED) from None
+
+
+def _signed(args: Namespace) -> AbstractContextManager[None]:
+    """Record what a command with --reason does with who has called it."""
+    from airflow_poison.core.actor import acting, shell_user
+
+    return acting(shell_user(), args.reason or "") if hasattr(args, "reason") else nullcontext()
 
 
 def command(name: str, *arguments: Argument) -> Callable[[Callable[[Namespace], None]], Command]:
@@ -114,9 +124,24 @@ SYSTEM: Final = option(
 POLICY: Final = (SYSTEM, SET, POLICY_JSON)
 """What gives a queue its policy; without any of it the recorded one rules."""
 
-IDS: Final = Argument(("lookup_ids",), {"metavar": "ID", "nargs": "+", "help": "lookup ids of messages"})
+
+class MayBeMissing(argparse.Action):
+    """One or more words that may be missing, and may stand behind options: ``*`` does not find them there."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"required": False})
+
+    def __call__(self, _parser: object, namespace: Namespace, found: object, _flag: str | None = None) -> None:
+        """Keep them."""
+        setattr(namespace, self.dest, found)
+
+
+IDS: Final = Argument(
+    ("lookup_ids",), {"metavar": "ID", "nargs": "+", "action": MayBeMissing, "help": "lookup ids of messages, or options of a selection instead"}
+)
 CONVERSATION: Final = Argument(("conversation",), {"metavar": "CONVERSATION", "help": "its handle at this side"}, "handles")
 WAIT: Final = option("--wait", "DURATION", "how long to wait while a pass holds the conversation's group (default: not at all)", default="0s")
+REASON: Final = option("--reason", "TEXT", "why; what is done is recorded with it, and with who you are")
 YES: Final = switch("--yes", "do not ask")
 UNMASK: Final = switch("--unmask", "with the values that the queue hides")
 SAVE: Final = option("--save", "FILE", "write the whole messages into this new file first, as JSON lines; 'send --format saved' reads them")
@@ -130,7 +155,13 @@ def errors_in_one_line() -> Iterator[None]:
     try:
         yield
     except errors.PoisonError as error:
-        no = (errors.QueueHaltedError, errors.MessageNotFoundError, errors.ConversationNotFoundError, errors.DecisionOutdatedError)
+        no = (
+            errors.QueueHaltedError,
+            errors.MessageNotFoundError,
+            errors.ConversationNotFoundError,
+            errors.DecisionOutdatedError,
+            errors.PlanNotFoundError,
+        )
         say("error", str(error))
         raise SystemExit(NO if isinstance(error, no) else CANNOT) from None
     except BrokenPipeError:

@@ -34,6 +34,23 @@ def queues(args: Namespace) -> Iterable[str]:
     return opened_store(args).names()
 
 
+def plans(args: Namespace) -> Iterable[str]:
+    """Return the ids of the queue's plans, the newest first."""
+    from airflow_poison.cli.stores import queue_to_read
+    from airflow_poison.core.desk.plans import plans as look
+
+    return [view.plan for view in look(queue_to_read(args))]
+
+
+def errors(args: Namespace) -> Iterable[str]:
+    """Return the ids of the error groups of the queue's poison, the largest first."""
+    from airflow_poison.cli.stores import queue_to_read, system_clock
+    from airflow_poison.core.desk.found import groups
+    from airflow_poison.core.desk.selection import Selection
+
+    return [group.error for group in groups(queue_to_read(args), Selection(), system_clock(), limit=50).groups if group.error]
+
+
 def handles(args: Namespace) -> Iterable[str]:
     """Return the handles of the queue's conversations."""
     from airflow_poison.cli.stores import queue_to_read

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
+from airflow_poison.cli.acting import PLANNED, act, is_planned
 from airflow_poison.cli.command import (
     CONVERSATION,
     IDS,
     NO,
     QUEUE,
+    REASON,
     SAVE,
     UNMASK,
     WAIT,
@@ -100,6 +102,7 @@ DECISIONS = tuple(_MEANS)
     option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
     option("--error", "N", "with end: the code that the partner is told (default: 127)"),
     option("--description", "TEXT", "with end: what the partner reads (default: Unable to process message.)"),
+    REASON,
     *WHERE,
 )
 def decide(args: Namespace) -> None:
@@ -209,18 +212,34 @@ def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
 # Messages go for good ------------------------------------------------------------------------------------------------
 
 
-@command("remove", QUEUE, IDS, switch("--conversation", "with all messages of the conversations that they belong to"), SAVE, UNMASK, YES, *WHERE)
+@command(
+    "remove",
+    QUEUE,
+    IDS,
+    switch("--conversation", "with all messages of the conversations that they belong to"),
+    SAVE,
+    UNMASK,
+    *PLANNED,
+    *WHERE,
+)
 def remove(args: Namespace) -> None:
     """Take messages out of a queue for good.
 
-    Print messages whole, or save them, then take them out of the queue, all or none. Asks first on a terminal. Exit code 0: removed, 1: not there, or
-    not wanted, 2: it could not be done.
+    Print messages whole, or save them, then take them out of the queue, all or none. With options of a selection instead of ids: a plan, which 'undo'
+    takes back while the table still has the files. Asks first on a terminal. Exit code 0: removed, 1: not there, not wanted, or passes hold some of a
+    selection, 2: it could not be done.
     """
+    from airflow_poison.core.desk.actions import PlanAction, Verb
     from airflow_poison.core.errors import MessageNotFoundError
     from airflow_poison.core.passes.browse import look_up
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.passes.move import remove_messages
 
+    if is_planned(args):
+        if args.save is not None or args.conversation:
+            raise wrong_usage("--save and --conversation: expected with ids; 'query --to FILE' keeps the messages of a selection.")
+        act(args, PlanAction(verb=Verb.REMOVE))
+        return
     numbers = values.lookup_ids(args.lookup_ids)
     _check_asking(args)
     table = opened_queue(args)
@@ -238,7 +257,7 @@ def remove(args: Namespace) -> None:
         line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
 
 
-@command("recover", QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, UNMASK, YES, *WHERE)
+@command("recover", QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, UNMASK, YES, REASON, *WHERE)
 def recover(args: Namespace) -> None:
     """Remove the message that halted a queue, and enable the queue.
 
@@ -277,6 +296,7 @@ def recover(args: Namespace) -> None:
     SAVE,
     UNMASK,
     YES,
+    REASON,
     *WHERE,
 )
 def end_conversation(args: Namespace) -> None:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import changes, decisions, dialogs, looking, private, receive, rules, send, settings
+from airflow_poison.cli import acting, changes, decisions, desk, dialogs, looking, private, receive, rules, send, settings
 from airflow_poison.cli.completion import completes
 
 if TYPE_CHECKING:
@@ -28,8 +28,20 @@ COMMANDS: Final = (
     send.send,
     receive.receive,
     changes.return_due,
+    desk.groups,
+    desk.find,
+    desk.query,
+    desk.plans,
+    acting.put_back,
+    acting.redrive,
     changes.move,
+    acting.send_to,
     decisions.remove,
+    acting.edit,
+    acting.pause,
+    acting.resume,
+    acting.cancel,
+    acting.undo,
     dialogs.services,
     dialogs.conversations,
     dialogs.begin_dialog,

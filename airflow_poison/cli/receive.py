@@ -7,7 +7,6 @@ import sys
 import uuid
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
@@ -251,9 +250,7 @@ def _import_from_here(files: Sequence[str]) -> None:
     """Let handlers of the current folder be found, as ``python -m`` does, and those of files that are shipped."""
     from airflow_poison.core.spark.executors import import_here
 
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    values.importable_here()
     import_here(files)
 
 

@@ -86,7 +86,19 @@ def one_of(what: str, text: str, known: Sequence[str]) -> str:
     raise wrong_usage(f"{what} {_shown(text)}: expected one of {', '.join(known)}; the nearest is {nearest(text, known)}.")
 
 
-def since(text: str, now: datetime) -> datetime:
+def now() -> datetime:
+    """Return the instant that durations before now are of."""
+    return datetime.now(UTC)
+
+
+def importable_here() -> None:
+    """Let what is in the current folder be imported, as ``python -m`` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+
+
+def since(text: str, now: datetime, flag: str = "--since") -> datetime:
     """Return the instant of ``2h`` (before now) or ``2013-01-01T12:00``, in UTC when it does not say. Raises InputError."""
     from airflow_poison.core.clock import EXAMPLES, read_duration
 
@@ -94,7 +106,7 @@ def since(text: str, now: datetime) -> datetime:
     try:
         at = now - span if span is not None else datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
-        raise wrong_usage(f"--since {_shown(text)}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
+        raise wrong_usage(f"{flag} {_shown(text)}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SHORT = 10.0
 """Seconds for which it is not worth the while to defer."""
+_TICK = 0.1
 TOLD = 10.0
 """Seconds between two lines of progress in the log."""
 
@@ -90,7 +91,7 @@ class QueueRedriveOperator(QueueOperator):
         self.reason = reason
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._ended = threading.Event()
+        self._ended = False
         self._pause: Any = None
         self._told = 0.0
 
@@ -136,7 +137,7 @@ class QueueRedriveOperator(QueueOperator):
 
     def on_kill(self) -> None:
         """Pause the plan. A signal may have interrupted a commit, so another thread does it; a chunk that is being committed is the last one."""
-        self._ended.set()
+        self._ended = True
         if self._pause is not None:
             pausing = threading.Thread(target=self._pause, name="poison-pause", daemon=True)
             pausing.start()
@@ -149,7 +150,11 @@ class QueueRedriveOperator(QueueOperator):
         from airflow_poison.core.store.files import PlanState
 
         waiting = {PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED}
-        clock, store, stop = SystemClock(), hook.store(), self._ended.is_set
+        clock, store = SystemClock(), hook.store()
+
+        def stop() -> bool:
+            return self._ended
+
         if not self.deferrable:
             return follow(table, plan, clock, store=store, progress=self._tell, stop=stop, wait=self._wait, through_pauses=True)
         version, at = table.snapshot().version, None
@@ -164,7 +169,10 @@ class QueueRedriveOperator(QueueOperator):
         return view
 
     def _wait(self, seconds: float) -> None:
-        self._ended.wait(seconds)
+        """Sleep until the task is ended. A flag is looked at: the handler of a signal must not wait for the lock that an Event has."""
+        end = time.monotonic() + seconds
+        while not self._ended and (left := end - time.monotonic()) > 0:
+            time.sleep(min(_TICK, left))
 
     def _wait_or_defer(self, seconds: float) -> None:
         if seconds > SHORT:
@@ -180,7 +188,7 @@ class QueueRedriveOperator(QueueOperator):
         from airflow_poison.core.desk.plans import why_stopped
         from airflow_poison.core.store.files import PlanState
 
-        if self._ended.is_set():
+        if self._ended:
             raise PlanStateError(f"The task was ended; plan {view.plan!r} of queue {view.queue!r} goes on when it runs again.")
         if view.state == PlanState.STOPPED:
             anyway = f"'airflow poison resume {view.queue} {view.plan}' goes on without a canary, 'undo' takes back what nobody has received."

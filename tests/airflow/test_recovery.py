@@ -201,11 +201,12 @@ def test_people_are_told_that_they_are_asked_with_the_same_key_for_each_try(stor
 def test_what_people_answer_is_done(store: QueueStore, airflow: Airflow, policy: Policy, state: str, which: int) -> None:
     table, to = halt(store, policy), ["orders;poison", "orders", ""][which]
 
-    decision = airflow.decision(which)
+    decision, before = airflow.decision(which), len(list(table.events()))
     result = recover(decision)
 
     assert (decision["by"], decision["timed_out"]) == (USER, False)
     assert (result["to"], result["messages"], result["lookup_id"]) == (to, 1 if to else 0, 1)
+    assert {event.details.get("who") for event in list(table.events())[before:]} == {"airflow:ann"}
     assert places(table) == {1: "poison" if which == 0 else "main", 2: "main"}
     assert table.snapshot().control.state is QueueState.ENABLED
 

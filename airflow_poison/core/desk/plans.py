@@ -404,10 +404,13 @@ def pause(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: st
 
 
 def resume(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
-    """Let a paused plan go on where it was; one that its canary has stopped goes on without one. ``apply`` does the rest."""
+    """Let a paused plan go on where it was; one that its canary has stopped goes on without one. ``apply`` does the rest.
+
+    Nothing changes for a plan that nobody has paused: its process may have died.
+    """
     with acting(who, reason):
         found = stored(table, plan_id)
-        waits = found.state is PlanState.PAUSED and found.record.get("canary") is not None and not found.canary_passed
+        waits = found.state is not PlanState.STOPPED and found.record.get("canary") is not None and not found.canary_passed
         state = PlanState.CANARY if waits else PlanState.RUNNING
         return change_state(table, plan_id, state, frozenset({PlanState.PAUSED, PlanState.STOPPED, state}), clock)
 

@@ -13,6 +13,7 @@ from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.dags import queue_alerts
 from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.ask import QueueAskOperator
+from airflow_poison.operators.desk import QueueGroupsOperator, QueueQueryOperator, QueueRedriveOperator
 from airflow_poison.operators.dialogs import QueueBeginDialogOperator, QueueEndConversationOperator, QueueSendOnConversationOperator
 from airflow_poison.operators.manage import (
     QueueAlterOperator,
@@ -64,6 +65,9 @@ with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_
         handler=land,
         queues=["orders", QueueToReceive(queue_name="bills", policy=POLICY), {"queue_name": "notes", "policy": {"system": "ListenerPort"}}],
     )
+    QueueGroupsOperator(task_id="groups", queue_name="arrivals")
+    QueueQueryOperator(task_id="query", queue_name="arrivals", sql="select 1")
+    QueueRedriveOperator(task_id="redrive", queue_name="arrivals", selection={"error": "{{ params.error }}"}, canary={"messages": 10, "share": 0.9})
     QueueReceiveSubmitOperator(task_id="submit", queue_name="arrivals", handler=land)
     QueueReceiveOperator(
         task_id="transform",

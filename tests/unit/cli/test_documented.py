@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison.cli.acting import PLANNED
+from airflow_poison.cli.command import REASON
 from airflow_poison.cli.main import COMMANDS, parser
+from airflow_poison.cli.selecting import SELECTION
 from airflow_poison.core.simulation.script import OutcomeKind, Verb
 from tests.docs.pages import ROOT, blocks
 from tests.unit.cli.running import run
@@ -55,10 +58,24 @@ def described(text: str) -> set[str]:
     return {option for cell in re.findall(r"^\|([^|]*)\|", text, re.MULTILINE) for option in re.findall(r"`(--[\w-]+)", cell)}
 
 
+SHARED = [
+    described(REFERENCE.partition(f"\n### {heading}\n")[2].partition("\n#")[0])
+    for heading in ("Who and why", "Options of a selection", "Options of a plan")
+]
+
+
+def test_the_options_that_commands_share_are_those_of_the_reference() -> None:
+    shared = [{each.flags[0] for each in group} for group in ((REASON,), SELECTION, PLANNED)]
+    assert [shared[0], shared[1], shared[2] - shared[1]] == SHARED
+
+
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
 def test_the_reference_has_every_option_and_no_other(command: str) -> None:
-    assert described(section("What all commands have in common")) == COMMON
-    assert described(section(f"`airflow poison {command}`")) - COMMON == set(options(command)) - COMMON
+    common = section("What all commands have in common").partition("\n### ")[0]
+    assert described(common) == COMMON
+    there = set(options(command))
+    shared = COMMON.union(*(group for group in SHARED if group <= there))
+    assert described(section(f"`airflow poison {command}`")) - shared == there - shared
 
 
 @pytest.mark.parametrize("command", [command.name for command in COMMANDS])
@@ -82,26 +99,36 @@ def test_the_reference_has_every_key_of_what_looks_at_queues(capsys: pytest.Capt
     assert {key for each in found for key in keys(each, free) if f"`{key}`" not in pages} == set()
 
 
+ID = re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{12}\b")
+"""An error group or a plan."""
+
+
 def untimed(text: str) -> list[str]:
-    """Return the lines without times, and with one blank between words: what a shown command prints at any time."""
+    """Return the lines without times and ids, and with one blank between words: what a shown command prints at any time."""
+    text = ID.sub("I", text)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|\b\d+(\.\d+)? (s|min|h|d)\b( \d+ (s|min)\b)?|\([\d,]+/s\)", "T", text)
     return [" ".join(line.replace("─", "").split()) for line in text.splitlines() if line.replace("─", "").strip()]
 
 
-def test_the_walk_prints_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("walk", ["docs/how-to/work-from-the-shell.md", "docs/how-to/deal-with-poison.md"])
+def test_the_walk_prints_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, walk: str) -> None:
+    monkeypatch.setattr("airflow_poison.core.actor.shell_user", lambda: "shell:ann@desk")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "80")
-    page = blocks(ROOT / "docs/how-to/work-from-the-shell.md")
-    (tmp_path / "shop.py").write_text(next(block.code for block in page if block.language == "python"))
+    page = blocks(ROOT / walk)
+    (tmp_path / "shop.py").write_text(next(block.code for block in page if block.language == "python" and "def take(" in block.code))
+    monkeypatch.delitem(sys.modules, "shop", raising=False)
+    ids: dict[str, str] = {}
     for code in (block.code for block in page if block.language == "console"):
         for line, shown in re.findall(r"^\$ airflow poison (.*)\n((?:(?!\$ ).*\n)*)", code, re.MULTILINE):
-            ran = run(capsys, f"{line} --store q")
+            ran = run(capsys, f"{ID.sub(lambda found: ids[found[0]], line)} --store q")
             printed, wanted = untimed(ran.out + ran.err), untimed(shown)
             if wanted and wanted[-1] == "...":
                 wanted.pop()
                 printed = printed[: len(wanted)]
             assert printed == wanted, line
+            ids.update(zip(ID.findall(shown), ID.findall(ran.out + ran.err), strict=False))
 
 
 def test_the_reference_has_every_outcome_and_every_verb() -> None:

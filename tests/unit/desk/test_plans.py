@@ -366,6 +366,13 @@ def test_a_canary_that_was_removed_has_not_been_settled(poisoned: Queue) -> None
     assert applied(poisoned, plan_id).state == "stopped"
 
 
+def test_a_canary_whose_process_has_died_is_resumed_as_one(poisoned: Queue) -> None:
+    plan_id = recorded(poisoned, canary=Canary(2))
+    before = poisoned.table.snapshot().version
+    assert resume(poisoned.table, plan_id, poisoned.clock, who="x").state == "canary"
+    assert poisoned.table.snapshot().version == before
+
+
 def test_a_paused_canary_is_a_canary_again(poisoned: Queue) -> None:
     plan_id = recorded(poisoned, canary=Canary(1))
     pause(poisoned.table, plan_id, poisoned.clock, who="x")

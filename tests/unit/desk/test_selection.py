@@ -164,6 +164,8 @@ def test_a_query_reads_messages_and_events(poisoned: Queue) -> None:
     assert query(poisoned.table, text).to_pylist() == [{"carrier": "AA", "messages": 4}, {"carrier": "VX", "messages": 5}]
     assert query(poisoned.table, "select count(*) as n from events where event = 'MOVED_POISON'").to_pylist() == [{"n": 9}]
     assert query(poisoned.table, "select * from messages", limit=2).num_rows == 2
+    [row] = query(poisoned.table, "select body.carrier, body.carrier as c, body, details.place from messages, events limit 1").to_pylist()
+    assert (row["carrier"], row["c"], row["place"]) == ("VX", "VX", "poison")
 
 
 @pytest.mark.parametrize(

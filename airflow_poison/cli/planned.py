@@ -1,0 +1,123 @@
+"""What commands print of plans: what would be done, what was done, how far it is."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from airflow_poison.cli import terminal
+from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
+from airflow_poison.cli.terminal import messages as counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
+
+    from airflow_poison.core.desk.actions import PlanAction
+    from airflow_poison.core.desk.plans import PlanView, Sample
+
+_GROUPS = 15
+_WORDS = {
+    "put_back": "put back into main",
+    "move": "move to {target}",
+    "send_to": "send to {target}",
+    "remove": "remove for good",
+    "edit": "edit",
+}
+
+
+def said(action: PlanAction) -> str:
+    """Return an action in words."""
+    words = _WORDS[action.verb.value].format(target=action.target or "the queue that each came from")
+    changes = []
+    if action.patch is not None:
+        changes.append(f"patch {json.dumps(action.patch, ensure_ascii=False)}")
+    if action.function:
+        changes.append(f"function {action.function}")
+    if action.body is not None:
+        changes.append("a new body")
+    changes += [f"without property {name}" if value is None else f"{name}={value}" for name, value in action.properties.items()]
+    return f"{words}: {', '.join(changes)}" if changes else words
+
+
+def print_plan(view: PlanView) -> None:
+    """Print what a plan would do, or has done: numbers, groups, samples."""
+    out = screen()
+    name = f"Plan {view.plan}" if view.plan else "Plan"
+    line(out, (name, "bold"), f": {said(view.action)}, {counted(view.messages)} of {view.queue} {view.selection}.")
+    if view.claimed:
+        line(out, f"{counted(view.claimed)} of them are claimed by passes; these wait until the passes have ended.")
+    if view.plan:
+        line(out, f"It is {progress(view)}; {view.who} on {terminal.instant(view.at)}" + (f": {one_line(view.reason)}" if view.reason else "") + ".")
+    if view.canary is not None:
+        line(out, f"Canary: {counted(view.canary.messages)} first; the others follow when {view.canary.share:.0%} were settled.")
+    if view.groups:
+        rows = table("group", "messages", "error", right=["messages"], cut="error")
+        for group in view.groups[:_GROUPS]:
+            error = f"{group.type}: {one_line(group.text)}" if group.type else "(no failure)"
+            rows.add_row(group.error or "-", f"{group.messages:,}", cuttable(error))
+        out.print(rows)
+        if len(view.groups) > _GROUPS:
+            line(out, f"There are more groups; --output json has the {len(view.groups)} largest.")
+    for sample in view.samples:
+        _print_sample(sample)
+
+
+def _print_sample(sample: Sample) -> None:
+    """Print a message of a plan; of an edit, the difference of its body."""
+    out = screen()
+    line(out, f"message {sample.lookup_id} in {sample.sub_queue}" + (f": {one_line(sample.reason)}" if sample.reason else ""))
+    if sample.unfit:
+        line(out, (f"stays as it is: {one_line(sample.unfit)}", "yellow"), indent=2)
+    elif sample.before is not None and sample.after is not None:
+        for each in _differences(sample.before, sample.after):
+            out.print(Text(f"  {each}", {"+": "green", "-": "red"}.get(each[:1], "")), soft_wrap=True)
+
+
+def _differences(before: str, after: str) -> list[str]:
+    """Return the lines that differ; of JSON, those of its pretty form."""
+    found = list(difflib.unified_diff(_lines(before), _lines(after), n=1, lineterm=""))
+    return [each for each in found if not each.startswith(("---", "+++", "@@"))] or ["the body stays as it is"]
+
+
+def _lines(text: str) -> list[str]:
+    with suppress(ValueError):
+        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return block(text).splitlines()
+
+
+def progress(view: PlanView) -> str:
+    """Return the state of a plan with its numbers."""
+    skipped = f", {view.skipped:,} skipped that have changed since or that it does not fit" if view.skipped else ""
+    return f"{view.state}: {view.done:,} of {view.messages:,} done{skipped}"
+
+
+def print_plans(views: Sequence[PlanView], now: datetime) -> None:
+    """Print a row for each plan."""
+    rows = table("plan", "state", "done", "messages", "action", "who", "age", "reason", right=["done", "messages"], cut="reason")
+    for view in views:
+        who = view.who.partition("@")[0] if view.who.startswith("shell:") else view.who
+        cells = (view.plan, view.state, f"{view.done:,}", f"{view.messages:,}", view.action.verb.value, one_line(who), terminal.age(view.at, now))
+        rows.add_row(*cells, cuttable(view.reason))
+    screen().print(rows)
+
+
+@contextmanager
+def progress_bar(view: PlanView, what: str) -> Iterator[Callable[[PlanView], None]]:
+    """Give what shows a plan's progress on a terminal: how much is done, how fast, and when it will end. Elsewhere nothing is shown."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[state]}"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=view.messages, completed=view.done, state=view.state)
+
+        def show(now: PlanView) -> None:
+            bar.update(task, completed=now.done, state=now.state)
+
+        yield show
