@@ -10,9 +10,8 @@ from airflow_poison.cli import terminal, values
 from airflow_poison.cli.acting import PLANNED, act, is_planned
 from airflow_poison.cli.command import IDS, QUEUE, REASON, SET, WHERE, Argument, command, noted_warnings, option, wrong_usage
 from airflow_poison.cli.selecting import ANY
-from airflow_poison.cli.stores import opened_queue, opened_store, system_clock
+from airflow_poison.cli.stores import opened_queue, opened_store, shell_user, system_clock
 from airflow_poison.cli.terminal import one_line, tell
-from airflow_poison.core.actor import shell_user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
 from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, end_with_no, option, switch, wrong_usage
-from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, system_clock
+from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, shell_user, system_clock
 from airflow_poison.cli.terminal import tell
-from airflow_poison.core.actor import shell_user
 
 if TYPE_CHECKING:
     from argparse import Namespace

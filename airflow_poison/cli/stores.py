@@ -44,6 +44,13 @@ def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
         raise
 
 
+def shell_user() -> str:
+    """Return who types a command, as events say it."""
+    from airflow_poison.core.actor import shell_user as user
+
+    return user()
+
+
 def queue_to_read(args: Namespace) -> QueueTable:
     """Return the queue QUEUE for a command that only reads: nothing in the table's folder is changed. Raises QueueNotFoundError."""
     return opened_store(args).open(args.queue, upgrade=False)
