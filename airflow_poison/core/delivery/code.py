@@ -56,7 +56,7 @@ def _parts(handler: HandlerRef | Transformation, given: object) -> Iterator[str]
     if ref.by_value is None:
         yield ref.name
     else:
-        yield _stable(function, set())
+        yield _stable(function, {})
     yield from _sources(function, ref)
     if isinstance(handler, Transformation):
         yield f"{handler.schema}, {handler.mixes_rows}"
@@ -121,10 +121,11 @@ def _listed(parts: Iterable[str]) -> str:
 # Code that travels by value -------------------------------------------------------------------------------------------
 
 
-def _stable(thing: object, seen: set[int]) -> str:
+def _stable(thing: object, seen: dict[int, object]) -> str:
     """Return a thing as a text that is the same in every process, as far as it is code, or a constant that code has.
 
-    :param seen: what has been looked into. Constants are left out: whether two that are equal are one object differs from process to process.
+    :param seen: what has been looked into, kept so that nothing else gets its id. Constants are left out: whether two that are equal are one object
+        differs from process to process.
     """
     if isinstance(thing, _CONSTANTS):
         return f"{type(thing).__name__}:{thing!r}"
@@ -134,11 +135,11 @@ def _stable(thing: object, seen: set[int]) -> str:
         return _container(thing, seen)
     if id(thing) in seen:
         return "again"
-    seen.add(id(thing))
+    seen[id(thing)] = thing
     return _container(thing, seen) if isinstance(thing, list | set | dict) else _callable(thing, seen)
 
 
-def _container(thing: object, seen: set[int]) -> str:
+def _container(thing: object, seen: dict[int, object]) -> str:
     match thing:
         case tuple() | list():
             return f"{type(thing).__name__}({','.join(_stable(each, seen) for each in thing)})"
@@ -149,7 +150,7 @@ def _container(thing: object, seen: set[int]) -> str:
     raise AssertionError(thing)  # pragma: no cover
 
 
-def _callable(thing: object, seen: set[int]) -> str:
+def _callable(thing: object, seen: dict[int, object]) -> str:
     match thing:
         case FunctionType():
             return _function(thing, seen)
@@ -165,7 +166,7 @@ def _callable(thing: object, seen: set[int]) -> str:
             return _instance(thing, seen)
 
 
-def _instance(thing: object, seen: set[int]) -> str:
+def _instance(thing: object, seen: dict[int, object]) -> str:
     """Return an object: its class and its constants. What else it holds may differ from process to process."""
     held = getattr(thing, "__dict__", None) or {name: getattr(thing, name, None) for name in getattr(type(thing), "__slots__", ())}
     constants = (
@@ -178,13 +179,13 @@ def _home(thing: object) -> str:
     return type(thing).__module__
 
 
-def _code(code: CodeType, seen: set[int]) -> str:
+def _code(code: CodeType, seen: dict[int, object]) -> str:
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
     constants = ",".join(_stable(each, seen) for each in code.co_consts)
     return f"code({code.co_code.hex()},{code.co_flags},{code.co_exceptiontable.hex()},{names},{constants})"
 
 
-def _function(function: FunctionType, seen: set[int]) -> str:
+def _function(function: FunctionType, seen: dict[int, object]) -> str:
     """Return a function: its code, its defaults, what it closes over, and what its file defines that it uses."""
     used = {name: function.__globals__[name] for name in sorted(_names(function.__code__)) if name in function.__globals__}
     closed = [_cell(each) for each in function.__closure__ or ()]
@@ -192,7 +193,7 @@ def _function(function: FunctionType, seen: set[int]) -> str:
     return f"function({','.join(_own(each, function.__module__, seen) for each in parts)})"
 
 
-def _own(thing: object, module: str, seen: set[int]) -> str:
+def _own(thing: object, module: str, seen: dict[int, object]) -> str:
     """Return a part of a function. What other modules define is only named: it is not what travels by value."""
     if isinstance(thing, dict):
         return f"used{_listed(f'{name}={_own(value, module, seen)}' for name, value in thing.items())}"
@@ -215,7 +216,7 @@ def _cell(cell: Any) -> object:
         return None
 
 
-def _class(kind: type, seen: set[int]) -> str:
+def _class(kind: type, seen: dict[int, object]) -> str:
     """Return a class: the code of its methods and its constants where it is a part of what travels by value, else its name."""
     if _is_there(kind.__module__):
         return f"{kind.__module__}:{kind.__qualname__}"
