@@ -322,6 +322,16 @@ def test_a_trigger_fires_when_something_can_be_done(table: QueueTable) -> None:
     assert copied.serialize() == trigger(plan).serialize()
 
 
+def test_a_trigger_lets_other_commits_pass(store: QueueStore, table: QueueTable) -> None:
+    view = QueueHook().redrive("orders", canary=2)
+    version = table.snapshot().version
+    send(table, messages_to_batches([b"{}"]), key="b", clock=CLOCK)
+    with pytest.raises(TimeoutError):
+        within(1, lambda: first(trigger(view.plan, version=version)))
+    receive(store, table)
+    assert within(20, lambda: first(trigger(view.plan, version=version))).payload == {"plan": view.plan}
+
+
 def test_a_trigger_tells_that_the_queue_is_gone(store: QueueStore) -> None:
     told = within(20, lambda: first(trigger("x"))).payload
     assert told["error"] == "QueueNotFoundError"

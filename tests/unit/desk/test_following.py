@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison.core.desk import following
 from airflow_poison.core.desk.actions import PlanAction, Verb
 from airflow_poison.core.desk.applying import apply, waits_at
 from airflow_poison.core.desk.following import follow
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.desk.plans import PlanView
+    from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
 
 PUT_BACK = PlanAction(verb=Verb.PUT_BACK)
@@ -112,11 +114,12 @@ def test_it_ends_when_it_is_told_to(poisoned: Queue) -> None:
     assert (view.state, waits) == ("canary", 1)
 
 
-def test_it_ends_when_somebody_cancels_what_was_waited_for(poisoned: Queue) -> None:
+def test_it_ends_when_somebody_cancels_just_before_it_goes_on(poisoned: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     plan_id = recorded(poisoned, canary=Canary(2, 1.0))
 
-    def act() -> None:
-        poisoned.receive("two")
-        cancel(poisoned.table, plan_id, poisoned.clock, who="x")
+    def waits_after_all(table: QueueTable, plan_id: str) -> int | None:
+        cancel(table, plan_id, poisoned.clock, who="x")
+        return waits_at(table, plan_id)
 
-    assert followed(poisoned, plan_id, act)[0].state == "cancelled"
+    monkeypatch.setattr(following, "waits_at", waits_after_all)
+    assert followed(poisoned, plan_id)[0].state == "cancelled"
