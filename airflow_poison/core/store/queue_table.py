@@ -22,7 +22,7 @@ from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named, raise_of_node
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, plans, row_groups
+from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, plans, row_groups, sources
 from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
@@ -317,6 +317,7 @@ class QueueTable(Table):
 
     # Changes outside a pass
     append = appending.append
+    sent_before = appending.sent_before
     alter = changing.alter
     move_files = changing.move_files
     split_file = changing.split_file
@@ -326,6 +327,12 @@ class QueueTable(Table):
     remove_outbox = changing.remove_outbox
     remove_transmissions = changing.remove_transmissions
     remove_landings = changing.remove_landings
+
+    # Sources
+    stored_sources = sources.stored_sources
+    stored_source = sources.stored_source
+    source_keys = sources.source_keys
+    forget_source = sources.forget_source
 
     # Plans of people
     record_plan = plans.record_plan
