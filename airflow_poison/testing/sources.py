@@ -148,7 +148,7 @@ class SourceContract(ABC):
         table = _queue()
         self.add(["1", "2"])
         self._take(table)
-        assert reset_position(table, self.source().name)
+        assert reset_position(table, self.source().name, VirtualClock())
         self._take(table)
         assert self._bodies(table) == ["1", "1", "2", "2"]
 

@@ -85,9 +85,9 @@ def positions(table: QueueTable) -> tuple[SourcePosition, ...]:
     return tuple(_position(each) for each in table.stored_sources())
 
 
-def reset_position(table: QueueTable, source: str) -> bool:
+def reset_position(table: QueueTable, source: str, clock: Clock) -> bool:
     """Forget how far a source was taken: the next take begins where the source begins. What is in the queue stays. False when it was not known."""
-    return table.forget_source(source)
+    return table.forget_source(source, clock.now())
 
 
 def take(
@@ -105,7 +105,8 @@ def take(
 
     :param source: connected, see ``Source.connected``.
     :param key: a second take with the same key takes nothing.
-    :param mapping: which columns of the records become which parts of messages, where the source has columns. None: the body is one JSON object.
+    :param mapping: which columns of the records become which parts of messages; of a source without columns, which fields of JSON bodies. None:
+        the body is one JSON object of all columns, or what arrived.
     :param limit: take at most so many messages, as far as the source can stop there.
     :param between: a backfill: what lies between two places of the source, whatever was taken before. The position stays as it is.
     :param read: reads the records instead of ``Take.batches``, elsewhere.
@@ -193,8 +194,10 @@ class _Messages:
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError."""
         for batch in batches:
-            records = self._mapped(batch) if self.source.columns and ERROR not in batch.schema.names else batch
-            made = self._checked(_decoded(records, self.source.schema))
+            if self.source.columns and ERROR not in batch.schema.names:
+                made = self._checked(_decoded(self._mapped(batch), self.source.schema))
+            else:
+                made = self._checked(self._with_fields(_decoded(batch, self.source.schema)))
             self.count += made.num_rows
             yield made
 
@@ -203,6 +206,11 @@ class _Messages:
         from airflow_poison.core.sources.rows import to_messages
 
         return to_messages(batch, self.mapping or ColumnMapping(), self.now)
+
+    def _with_fields(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        from airflow_poison.core.sources.bodies import with_fields
+
+        return records if self.mapping is None or self.source.columns else with_fields(records, self.mapping, self.now)
 
     def _checked(self, records: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
@@ -216,7 +224,7 @@ class _Messages:
         self.malformed += wrong
         kind = message_schema().field("last_error").type
         failures = [None if error is None else _failure(error) for error in errors]
-        made = made.append_column("last_error", pa.array(failures, kind))  # type: ignore[arg-type]  # dicts are structs
+        made = made.append_column("last_error", pa.array(failures, kind))
         reasons = [None if error is None else f"MalformedError: {error}"[:_TEXT].partition("\n")[0] for error in errors]
         return made.append_column("reason", pa.array(reasons, pa.string()))
 

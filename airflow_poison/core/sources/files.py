@@ -123,8 +123,8 @@ class Files(Source):
         return sorted(found, key=lambda file: (file.changed_at, file.path))
 
     def _local(self) -> Iterator[_Found]:
-        fixed = Path(self.pattern[: match.start()] if (match := _WILD.search(self.pattern)) else self.pattern)
-        folder = fixed if self.pattern.startswith(f"{fixed}/") and fixed.is_dir() else fixed.parent
+        fixed = self.pattern[: match.start()] if (match := _WILD.search(self.pattern)) else self.pattern
+        folder = Path(fixed.rpartition("/")[0] or "/")
         try:
             next(folder.iterdir(), None)
         except OSError as error:

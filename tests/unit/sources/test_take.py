@@ -166,8 +166,8 @@ def test_a_backfill_leaves_the_position(queue: Queue) -> None:
 
 def test_a_reset_source_is_forgotten_with_its_keys(queue: Queue) -> None:
     taken(queue, Lines(["a", "b"], keyed=True))
-    assert reset_position(queue.table, "lines")
-    assert not reset_position(queue.table, "lines")
+    assert reset_position(queue.table, "lines", queue.clock)
+    assert not reset_position(queue.table, "lines", queue.clock)
     assert positions(queue.table) == ()
     assert taken(queue, Lines(["a", "b"], keyed=True)).sent == 2
     is_whole(queue)
@@ -193,7 +193,7 @@ def test_old_keys_are_forgotten_where_the_source_says_so(queue: Queue) -> None:
     assert queue.table.source_keys(found).to_pydict() == {"key": ["c", "d"], "at": [2, 3]}
 
 
-POINTS = ("store.append.before_files", "store.append.after_files", "store.append.after_position", "store.append.after_numbering")
+POINTS: tuple[str, ...] = ("store.append.before_files", "store.append.after_files", "store.append.after_position", "store.append.after_numbering")
 POINTS += ("store.append.before_commit", "store.append.after_commit")
 
 
@@ -220,7 +220,12 @@ def test_killed_anywhere_and_run_again_each_comes_once(queue: Queue, point: str,
 @pytest.mark.parametrize("keyed", [False, True])
 def test_who_was_overtaken_takes_only_what_is_left(queue: Queue, point: str, at_point: AtPoint, keyed: bool) -> None:  # noqa: FBT001
     lines = ["a", "b"]
-    at_point.do(point, lambda: (taken(queue, Lines(lines, keyed=keyed)), lines.append("c")))
+
+    def meanwhile() -> None:
+        taken(queue, Lines(lines, keyed=keyed))
+        lines.append("c")
+
+    at_point.do(point, meanwhile)
     assert taken(queue, Lines(lines, keyed=keyed)).sent == 1
     assert bodies(queue) == ["a", "b", "c"]
     is_whole(queue)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import SourceTakenError
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import SOURCE, table_schema
 from airflow_poison.core.store.log import Commit
@@ -18,6 +19,7 @@ from airflow_poison.core.store.table import files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -66,14 +68,16 @@ def source_keys(table: Table, found: StoredSource) -> pa.Table:
     return pa.concat_tables([empty, *parts]).combine_chunks()
 
 
-def forget_source(table: Table, name: str) -> bool:
+def forget_source(table: Table, name: str, now: datetime) -> bool:
     """Forget how far a source was taken, in one commit; False when it was not known. It is taken from its beginning then."""
 
     def attempt(view: View) -> tuple[Commit | None, bool]:
         found = next((each for each in _stored(table, view.state) if each.name == name), None)
         if found is None:
             return None, False
-        return Commit("forget_source", remove=[found.file, *found.keys], details={"source": name}), True
+        event = Event(EventType.POSITION_RESET, now, details={"source": name, "position": str(found.record.get("position", ""))})
+        told = files.write_events(table.folder, view.state.version + 1, [event])
+        return Commit("forget_source", add=told, remove=[found.file, *found.keys], details={"source": name}, scratch=told), True
 
     return table.change(attempt)
 
