@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.sources.decoding import Schema
     from airflow_poison.core.sources.source import Reached, Source, Take
-    from airflow_poison.core.store.files import Sent
+    from airflow_poison.core.store.files import Sent, Snapshot
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.store.table.sources import StoredSource
 
@@ -80,9 +80,12 @@ class SourcePosition(Plain):
     malformed: int
 
 
-def positions(table: QueueTable) -> tuple[SourcePosition, ...]:
-    """Return how far each source was taken into a queue, by name. Reads a row for each."""
-    return tuple(_position(each) for each in table.stored_sources())
+def positions(table: QueueTable, snapshot: Snapshot | None = None) -> tuple[SourcePosition, ...]:
+    """Return how far each source was taken into a queue, by name. Reads a row for each.
+
+    :param snapshot: of this version. None: the newest.
+    """
+    return tuple(_position(each) for each in table.stored_sources(snapshot))
 
 
 def reset_position(table: QueueTable, source: str, clock: Clock) -> bool:

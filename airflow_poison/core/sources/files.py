@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import logging
 import re
 import time
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.sources.decoding import Schema
     from airflow_poison.core.sources.source import JsonValue, Position
 
+_log = logging.getLogger(__name__)
 FORMATS = ("json", "lines", "csv", "parquet", "whole")
 PATH, LINE = "file.path", "file.line"
 _ROWS = 10_000
@@ -132,13 +134,21 @@ class Files(Source):
                 f"The folder {folder} of source {self.name!r} cannot be listed: {error.strerror or error}. Check that it is mounted where the task "
                 "runs, and the rights of this user. Nothing was sent."
             ) from error
+        young = 0
         for path in glob.iglob(self.pattern, recursive=True):  # noqa: PTH207  (that of pathlib wants the folder and the pattern apart)
             try:
                 seen = Path(path).stat()
             except FileNotFoundError:
                 continue
-            if Path(path).is_file() and time.time() - seen.st_mtime >= self.settled.total_seconds():
+            if not Path(path).is_file():
+                continue
+            if time.time() - seen.st_mtime < self.settled.total_seconds():
+                young += 1
+            else:
                 yield _Found(path, seen.st_size, seen.st_mtime, f"{seen.st_size}-{seen.st_mtime_ns}")
+        if young:
+            many = counted(young, "file was changed", "files were changed")
+            _log.info("%s: %s less than %g s ago and may still be written; later takes look again.", self.name, many, self.settled.total_seconds())
 
     def _objects(self) -> Iterator[_Found]:
         from airflow_poison.core.store.bucket.objects import Objects
@@ -190,7 +200,8 @@ class Files(Source):
             return Reached({"files": int(at.get("files", 0)) + len(done)}, keys)  # type: ignore[arg-type]  # our own number
 
         size = sum(file.size for file in files)
-        return Take(what=f"{counted(len(files), 'file', 'files')}, {size / 2**20:,.1f} MiB", batches=batches, reached=reached)
+        amount = f"{size / 2**20:,.1f} MiB" if size >= 2**20 else counted(size, "byte", "bytes")
+        return Take(what=f"{counted(len(files), 'file', 'files')}, {amount}", batches=batches, reached=reached)
 
     def _records(self, file: _Found) -> Iterator[pa.RecordBatch]:
         """Yield the records of a file; a file that cannot be read as a whole is one record with an error.

@@ -181,6 +181,7 @@ class Snapshot:
     :param conversations: of conversation endpoints, a row for each version of one; the row with the highest ``lookup_id`` of a handle counts.
     :param landings: of returned rows that are not in their outputs yet, in the order of the commits that brought them.
     :param plans: of plans of people, the oldest first.
+    :param sources: of what is known of sources, in no order.
     :param transmissions: of dialog messages that wait for their target queues, in the order of the commits that brought them.
     """
 
@@ -193,6 +194,7 @@ class Snapshot:
     transmissions: tuple[DataFile, ...] = ()
     landings: tuple[DataFile, ...] = ()
     plans: tuple[DataFile, ...] = ()
+    sources: tuple[DataFile, ...] = ()
 
     @property
     def claimed_paths(self) -> set[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from airflow_poison.core.errors import PlanStateError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named, raise_of_node
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
@@ -117,6 +117,7 @@ class Table:
             transmissions=_by_name(file for file in live.values() if file.sub_queue == TRANSMISSION_QUEUE),
             landings=_by_name(file for file in live.values() if file.sub_queue == LANDING),
             plans=_by_name(file for file in live.values() if file.sub_queue == PLAN),
+            sources=tuple(file for file in live.values() if file.sub_queue == SOURCE),
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})

@@ -68,7 +68,7 @@ def errors(queue: Queue) -> list[str]:
 def test_json_lines_are_bodies_and_a_line_that_is_none_is_malformed(queue: Queue, tmp_path: Path) -> None:
     path = put(tmp_path / "a.json", '{"n": 1}\n\n{"n": \n"text"\r\n')
     result = taken(queue, Files(f"{tmp_path}/*.json", settled=AT_ONCE))
-    assert (result.sent, result.malformed, result.what) == (3, 1, "1 file, 0.0 MiB")
+    assert (result.sent, result.malformed, result.what) == (3, 1, "1 file, 25 bytes")
     assert bodies(queue) == ['{"n": 1}', '"text"']
     assert bodies(queue, SubQueue.POISON) == ['{"n": ']
     assert errors(queue) == [f"line 3 of {path}: it is no JSON: Expecting value: line 1 column 7 (char 6)"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.files import Advance, DataFile
+    from airflow_poison.core.store.files import Advance, DataFile, Snapshot
     from airflow_poison.core.store.log import LogState
     from airflow_poison.core.store.queue_table import Table, View
 
@@ -48,9 +48,12 @@ class StoredSource:
     keys: tuple[DataFile, ...]
 
 
-def stored_sources(table: Table) -> tuple[StoredSource, ...]:
-    """Return the sources that were taken into the queue, by name."""
-    return _stored(table, table.log.load())
+def stored_sources(table: Table, snapshot: Snapshot | None = None) -> tuple[StoredSource, ...]:
+    """Return the sources that were taken into the queue, by name.
+
+    :param snapshot: of this version. None: the newest.
+    """
+    return _stored(table, table.log.load()) if snapshot is None else _said(table, snapshot.sources)
 
 
 def stored_source(table: Table, name: str) -> StoredSource | None:
@@ -150,7 +153,11 @@ def _stored(table: Table, state: LogState) -> tuple[StoredSource, ...]:
     paths = state.paths(SOURCE)
     if not paths:
         return ()
-    live = {file.path: file for file in state.files if file.sub_queue == SOURCE}
+    return _said(table, [file for file in state.files if file.sub_queue == SOURCE])
+
+
+def _said(table: Table, there: Sequence[DataFile]) -> tuple[StoredSource, ...]:
+    live = {file.path: file for file in there}
     found = [_read(table, live, file) for file in live.values() if file.move_count == _RECORD]
     return tuple(sorted(found, key=lambda each: each.name))
 
