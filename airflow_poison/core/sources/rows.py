@@ -24,7 +24,7 @@ _DATES = "years 1 to 9999"
 
 
 def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
-    """Return rows as messages: the column ``body``, those that are mapped, and ``error``, null where nothing is wrong.
+    """Return rows as messages: the column ``body``, those that are mapped, and ``ERROR``, null where nothing is wrong.
 
     A row with an error has what there is: the whole row as JSON for a body that is null, the default for a priority out of range.
 
@@ -118,7 +118,7 @@ class _Rows:
         if self.mapping.expires_after is not None:
             made["expires_at"] = self._expires_at(self.mapping.expires_after, now, wrong)
         made[ERROR] = f"nullif(concat_ws(' ', {', '.join(wrong)}), '')" if wrong else "NULL::VARCHAR"
-        return ", ".join(f"{expression} AS {name}" for name, expression in made.items())
+        return ", ".join(f'{expression} AS "{name}"' for name, expression in made.items())
 
     def _body(self, wrong: list[str]) -> str:
         if not isinstance(self.mapping.body, str):

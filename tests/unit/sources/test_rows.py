@@ -17,6 +17,7 @@ from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.core.passes.send import checked
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.sources.rows import to_messages
+from airflow_poison.core.sources.source import ERROR
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
 EVERYTHING = ColumnMapping(
@@ -69,7 +70,7 @@ def test_rows_become_the_messages_that_python_makes_of_them(rows: list[dict[str,
     made = of(rows, mapping, SCHEMA)
 
     for message, wanted in zip(made, by_python.to_pylist(), strict=True):
-        assert message.pop("error") is None
+        assert message.pop(ERROR) is None
         assert json.loads(message.pop("body")) == json.loads(wanted.pop("body"))
         assert message == wanted
 
@@ -125,8 +126,8 @@ def test_columns_whose_names_differ_by_case_alone_or_hold_quotes_are_all_there()
 def test_a_priority_out_of_range_is_that_rows_error_and_the_others_go_on(priority: int) -> None:
     first, second, third = of([{"p": 0}, {"p": priority}, {"p": None}], ColumnMapping(priority="p"))
 
-    assert (first["priority"], first["error"], third["priority"], third["error"]) == (0, None, 5, None)
-    assert second["error"] == f"priority='p': {priority} is no priority; expected a whole number from 0 to 10."
+    assert (first["priority"], first[ERROR], third["priority"], third[ERROR]) == (0, None, 5, None)
+    assert second[ERROR] == f"priority='p': {priority} is no priority; expected a whole number from 0 to 10."
     assert (json.loads(second["body"]), second["priority"]) == ({"p": priority}, 5)
 
 
@@ -134,9 +135,9 @@ def test_a_priority_out_of_range_is_that_rows_error_and_the_others_go_on(priorit
 def test_numbers_in_a_column_of_text_are_taken_and_what_is_none_is_that_rows_error(text: str) -> None:
     first, second = of([{"p": "7", "e": "60"}, {"p": text, "e": "soon"}], ColumnMapping(priority="p", expires_after="e"))
 
-    assert (first["priority"], first["expires_at"], first["error"]) == (7, NOW + timedelta(seconds=60), None)
-    assert second["error"].startswith(f"priority='p': {text} is no priority;")
-    assert second["error"].endswith("expires_after='e': soon seconds from now are no date of the years 1 to 9999.")
+    assert (first["priority"], first["expires_at"], first[ERROR]) == (7, NOW + timedelta(seconds=60), None)
+    assert second[ERROR].startswith(f"priority='p': {text} is no priority;")
+    assert second[ERROR].endswith("expires_after='e': soon seconds from now are no date of the years 1 to 9999.")
     assert second["expires_at"] is None
 
 
@@ -145,14 +146,14 @@ def test_an_end_that_is_no_date_is_that_rows_error(seconds: float) -> None:
     first, second = of([{"e": 1.5}, {"e": seconds}], ColumnMapping(expires_after="e"))
 
     assert first["expires_at"] == NOW + timedelta(seconds=1.5)
-    assert "are no date of the years 1 to 9999" in second["error"]
+    assert "are no date of the years 1 to 9999" in second[ERROR]
 
 
 def test_a_null_body_is_that_rows_error_and_its_body_is_the_whole_row() -> None:
     first, second = of([{"b": "x", "id": 1}, {"b": None, "id": 2}], ColumnMapping(body="b"))
 
-    assert (first["body"], first["error"]) == (b"x", None)
-    assert (json.loads(second["body"]), second["error"]) == ({"b": None, "id": 2}, "body='b': it is null; a body is text or bytes.")
+    assert (first["body"], first[ERROR]) == (b"x", None)
+    assert (json.loads(second["body"]), second[ERROR]) == ({"b": None, "id": 2}, "body='b': it is null; a body is text or bytes.")
 
 
 def test_one_time_to_live_for_all_rows_and_properties_of_any_type() -> None:
@@ -163,13 +164,13 @@ def test_one_time_to_live_for_all_rows_and_properties_of_any_type() -> None:
 
     assert message["expires_at"] == NOW + timedelta(minutes=1)
     assert message["properties"] == [("n", '{"a":null}'), ("at", "2024-02-29 12:00:00.123456"), ("b", "ä")]
-    assert message["error"] is None
+    assert message[ERROR] is None
 
 
 def test_bytes_that_are_no_utf8_cannot_be_a_property() -> None:
     (message,) = of([{"b": b"\xff"}], ColumnMapping(properties=("b",)))
 
-    assert (message["properties"], message["error"]) == ([], "properties='b': these bytes are no UTF-8.")
+    assert (message["properties"], message[ERROR]) == ([], "properties='b': these bytes are no UTF-8.")
 
 
 @pytest.mark.parametrize(
@@ -210,5 +211,5 @@ def test_a_send_takes_what_is_made_and_no_rows_make_the_same_columns(mapping: Co
     one = to_messages(pa.RecordBatch.from_pylist([{"text": "x"}], schema=SCHEMA), mapping, NOW)
 
     assert none.schema == one.schema
-    assert all(field.type == message_schema().field(field.name).type for field in one.schema if field.name != "error")
-    assert checked(one.drop_columns(["error"])).num_rows == 1
+    assert all(field.type == message_schema().field(field.name).type for field in one.schema if field.name != ERROR)
+    assert checked(one.drop_columns([ERROR])).num_rows == 1
