@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,6 +18,8 @@ from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.passes.take import take
+from airflow_poison.core.sources.files import Files
 from tests.faults.ledger import note
 from tests.faults.world import LEASE, SPEED, bodies, output_of, queues
 
@@ -30,8 +35,32 @@ HANDLER = "tests.faults.handler:handle"
 SUBSCRIBER = "people"
 
 
+_TAKEN = 0.3
+"""The share of senders that put a file down and take what is new, their own and those of others that have died."""
+
+
 def sends(actor: Actor) -> None:
-    send_as(actor, actor.task.run_key, actor.task.name)
+    if actor.chance.random() < _TAKEN:
+        takes(actor)
+    else:
+        send_as(actor, actor.task.run_key, actor.task.name)
+
+
+def takes(actor: Actor) -> None:
+    """Put a file of messages down, as a whole and once, and take every file that nobody has taken."""
+    queue, name = actor.task.queue, actor.task.name
+    folder = Path(actor.place.folder, "landing", queue)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.txt"
+    found = bodies(actor.chance, queue)
+    if not path.exists():
+        note("put_down", queue=queue, ids=[f"{path}:{number}" for number in range(1, len(found) + 1)])
+        unfinished = folder / f".{name}-{os.getpid()}"
+        unfinished.write_bytes(b"\n".join(found))
+        unfinished.rename(path)
+    source = Files(f"{folder}/*.txt", format="lines", name="landing", settled=timedelta(0))
+    take(actor.table, source, key=actor.task.run_key, clock=actor.clock)
+    note("taken", queue=queue, key=name)
 
 
 def send_as(actor: Actor, key: str, name: str) -> None:
