@@ -58,7 +58,7 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet, lost=bool(sight.lost)), verdict)
-    _check_order(heard, verdict)
+    _check_order(histories, heard, verdict)
     check_dialogs(histories, heard, verdict, quiet=quiet)
     _check_landed(folder, histories, calls, lines, verdict, quiet=quiet)
     _check_alerts(histories, lines, verdict)
@@ -313,7 +313,9 @@ def _check_put_down(histories: Mapping[str, History], lines: Iterable[Line], ver
     put_down = {message_id: line["queue"] for line in lines if line["kind"] == "put_down" for message_id in line["ids"]}
     if not put_down:
         return
-    came = Counter((name, row.message_id) for name, history in histories.items() for row in history.came.values())
+    came = Counter(
+        (name, row.message_id) for name, history in histories.items() for number, row in history.came.items() if number not in history.relayed
+    )
     for message_id, queue in put_down.items():
         times = came[queue, message_id]
         if times != 1:
@@ -418,13 +420,14 @@ def _landed(output: str) -> Counter[int]:
     return Counter(ids)
 
 
-def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:
+def _check_order(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
+    """What came malformed waits in ``poison`` for people, while those behind it are received."""
     newest: dict[str, int] = {}
     ordered = {name for name, rules in queues().items() if rules.ordered}
     for line in lines:
         if line["kind"] == "again":  # what had been received and not committed
             newest.clear()
-        if line["kind"] == "call" and line["queue"] in ordered:
+        if line["kind"] == "call" and line["queue"] in ordered and line["id"] not in histories[line["queue"]].malformed:
             if line["id"] < newest.get(line["queue"], 0):
                 verdict.order.append(f"{line['queue']} {line['id']} was received after {newest[line['queue']]}")
             newest[line["queue"]] = max(line["id"], newest.get(line["queue"], 0))

@@ -263,7 +263,7 @@ def test_many_at_once_take_each_record_once(queue: Queue) -> None:
 
 
 def test_a_source_that_others_always_take_first_is_an_error_that_names_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    def overtaken(*_given: object) -> None:
+    def overtaken(*_given: object, **_how: bool) -> None:
         raise SourceTakenError
 
     monkeypatch.setattr(type(queue.table), "append", overtaken)
