@@ -131,3 +131,12 @@ def test_what_is_given_wrongly_is_named_and_nothing_is_sent(poison: Callable[...
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
     assert answer(poison("show orders -o json"))["sub_queues"]["main"]["messages"] == 1
+
+
+def test_a_reset_is_an_event_with_who_and_why(poison: Callable[..., Ran], landing: Path) -> None:
+    put(landing, "a.json", "1\n")
+    poison(f"send orders --source {landing}/*.json --system Msmq4")
+    poison(f"reset-position orders {landing}/*.json --reason 'sent again'")
+    [event] = [each for each in answer(poison("history orders -o json"))["events"] if each["event"] == "POSITION_RESET"]
+    assert event["details"]["why"] == "sent again"
+    assert event["details"]["who"].startswith("shell:")
