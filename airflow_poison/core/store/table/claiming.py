@@ -12,14 +12,16 @@ from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import compaction, files, stage
-from airflow_poison.core.store.table.changing import split_file
+from airflow_poison.core.store.table.changing import obstacle, split_file, split_files
 from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, new_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.core.events import Event
     from airflow_poison.core.store.control import Control
@@ -67,12 +69,14 @@ def claim(
     attempt = stage.HolderFolder(table.root, wanted.key)
     join = True
 
-    def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
+    def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _ToPart | _TooMany | None]:
         return _plan(table, view, wanted, attempt, join=join)
 
-    while isinstance(answer := table.change(plan), _ToSplit | _TooMany):
+    while isinstance(answer := table.change(plan), _ToSplit | _ToPart | _TooMany):
         if isinstance(answer, _ToSplit):
             _split(table, answer)
+        elif isinstance(answer, _ToPart):
+            _part(table, answer)
         else:
             compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
             join = False
@@ -101,13 +105,25 @@ class _ToSplit:
     cut: Callable[[pa.Table], Iterable[pa.Table]]
 
 
+@dataclass(frozen=True, slots=True)
+class _ToPart:
+    """Files that have to be parted before they can be claimed: only some of their messages come next.
+
+    :param parts: each with which of its messages these are, in the order of its rows.
+    :param size: how many of the others a piece has at most.
+    """
+
+    parts: Sequence[tuple[DataFile, NDArray[np.bool_]]]
+    size: int
+
+
 class _TooMany:
     """The next files are so many and so small that it is worth joining them before they are claimed: they are read anyway."""
 
 
 def _plan(
     table: Table, view: View, wanted: _Wanted, attempt: stage.HolderFolder, *, join: bool
-) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
+) -> tuple[Commit | None, Claim | _ToSplit | _ToPart | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
         reason = f" ({why})" if why else ""
@@ -120,8 +136,8 @@ def _plan(
         return _successor(table, view, before, wanted.expires_at, attempt)
     if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
-    picked = _pick(view, wanted)
-    if picked is None or isinstance(picked, _ToSplit):
+    picked = _pick(table, view, wanted)
+    if picked is None or isinstance(picked, _ToSplit | _ToPart):
         return None, picked
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
@@ -131,11 +147,11 @@ def _plan(
     return _record(table, made, replaced=None), made
 
 
-def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None:
+def _pick(table: Table, view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | _ToPart | None:
     """Return the next free files in queue order while they fit; the first of them when it is too large alone.
 
-    Where order is kept, no file may bring messages of a low priority along, in front of older ones that stay. Messages of one conversation have
-    one priority (spec SB-48), and come in the order in which they were sent.
+    Where order is kept, no file may bring messages along in front of others that stay: files that interleave are parted. Messages of one conversation
+    have one priority (spec SB-48), and come in the order in which they were sent.
     """
     claimed = view.claimed
     free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
@@ -156,15 +172,53 @@ def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None
         picked.append(file)
         room -= file.rows
     stays = free[len(picked) :]
-    if wanted.exclusive and stays:
-        mixed = (file for file in picked if file.min_priority < file.max_priority and file.min_priority <= stays[0].max_priority)
-        if (first := next(mixed, None)) is not None:
-            return _ToSplit(first, _priorities)
+    if wanted.exclusive and any(_first(file) < max(map(_last, picked)) for file in stays):
+        return _next(table, free, wanted.max_messages)
     return tuple(picked)
 
 
+def _first(file: DataFile) -> tuple[int, int]:
+    """Return what no message of a file is received before, as far as statistics tell."""
+    return -file.max_priority, file.min_lookup_id
+
+
+def _last(file: DataFile) -> tuple[int, int]:
+    return -file.min_priority, file.max_lookup_id
+
+
+def _next(table: Table, free: Sequence[DataFile], most: int) -> tuple[DataFile, ...] | _ToPart:
+    """Return the files of the next ``most`` messages; those that have others, too, to be parted before. Two columns are read.
+
+    :param free: in queue order.
+    """
+    import numpy as np
+
+    found: list[DataFile] = []
+    priorities, lookup_ids = np.empty(0, np.int64), np.empty(0, np.int64)
+    for number, file in enumerate(free):
+        table.bring([file])
+        rows = files.read_columns(table.folder, file.path, ["priority", "lookup_id"])
+        found.append(file)
+        priorities = np.concatenate([priorities, -rows["priority"].to_numpy().astype(np.int64)])
+        lookup_ids = np.concatenate([lookup_ids, rows["lookup_id"].to_numpy()])
+        if number + 1 < len(free):
+            priority, lookup_id = _first(free[number + 1])
+            if np.count_nonzero((priorities < priority) | ((priorities == priority) & (lookup_ids < lookup_id))) >= most:
+                break
+    chosen = np.zeros(len(lookup_ids), bool)
+    chosen[np.lexsort((lookup_ids, priorities))[:most]] = True
+    of_files = np.split(chosen, np.cumsum([file.rows for file in found])[:-1])
+    parts = [(file, some) for file, some in zip(found, of_files, strict=True) if some.any()]
+    mixed = [(file, some) for file, some in parts if not some.all()]
+    return _ToPart(mixed, most) if mixed else tuple(file for file, _ in parts)
+
+
+def _in_order(rows: pa.Table) -> pa.Table:
+    return rows.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+
+
 def _split(table: Table, found: _ToSplit) -> None:
-    whole = files.read(table.folder, found.file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+    whole = _in_order(files.read(table.folder, found.file))
     try:
         split_file(table, found.file, found.cut(whole))
     except TableChangedError:
@@ -181,10 +235,18 @@ def _split_off(rows: pa.Table, number: int, *, first: bool) -> Iterator[pa.Table
     yield rows.take(np.flatnonzero(~chosen))
 
 
-def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
-    import pyarrow.compute as pc
+def _part(table: Table, found: _ToPart) -> None:
+    def pieces(file: DataFile, next_ones: NDArray[np.bool_]) -> Iterator[pa.Table]:
+        rows = files.read(table.folder, file)
+        yield rows.filter(next_ones)
+        others = _in_order(rows.filter(~next_ones))
+        yield from (others.slice(start, found.size) for start in range(0, others.num_rows, found.size))
 
-    return (rows.filter(pc.equal(rows["priority"], priority)) for priority in pc.unique(rows["priority"]))
+    try:
+        split_files(table, ((file, pieces(file, next_ones)) for file, next_ones in found.parts))
+    except TableChangedError:
+        if obstacle(table.view(), [file for file, _ in found.parts]) is None:
+            raise  # a file is damaged
 
 
 def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) -> Claim | None:
