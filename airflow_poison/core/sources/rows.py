@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+JSON_TEXT = {b"poison.json": b"yes"}
+"""Metadata of a column of text that is JSON, and becomes a part of a body as what it says."""
 _DATES = "years 1 to 9999"
 
 
@@ -131,7 +133,13 @@ class _Rows:
         return f"coalesce({value if _is_bytes(kind) else _bytes(value)}, {_bytes(self._object(tuple(self.schema.names)))})"
 
     def _object(self, names: tuple[str, ...]) -> str:
-        return f"json_object({', '.join(f'{_text(name)}, {self._json(self._named(name), self._kind(name))}' for name in names)})"
+        return f"json_object({', '.join(f'{_text(name)}, {self._value(name)}' for name in names)})"
+
+    def _value(self, name: str) -> str:
+        """Return what a column is in a JSON object."""
+        if self.schema.field(self.schema.names.index(name)).metadata == JSON_TEXT:
+            return f"{self._named(name)}::JSON"
+        return self._json(self._named(name), self._kind(name))
 
     def _label(self, column: str, parameter: str) -> str:
         kind = self._kind(column)
