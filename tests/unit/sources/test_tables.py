@@ -103,7 +103,7 @@ class TestOutboxContract(TestJdbcContract):
     def source(self) -> Source:
         return Outbox(self.database.url, "outbox", "id", delete=True)
 
-    def test_a_reset_position_begins_anew(self, tmp_path: Path) -> None:
+    def test_a_reset_position_begins_anew(self) -> None:
         """What was taken is not there any more."""
         queue = Takes(_queue_of(self), self.source())
         self.add(["1", "2"])
@@ -119,7 +119,7 @@ class TestMarkedContract(TestOutboxContract):
     def source(self) -> Source:
         return Outbox(self.database.url, "outbox", "id", mark="sent")
 
-    def test_a_reset_position_begins_anew(self, tmp_path: Path) -> None:
+    def test_a_reset_position_begins_anew(self) -> None:
         """What was taken is marked, and does not come again."""
         queue = Takes(_queue_of(self), self.source())
         self.add(["1", "2"])
@@ -157,11 +157,11 @@ def test_keys_before_the_window_are_forgotten(database: Database, queue: Queue) 
     database.add(*(f"b{each}" for each in range(2_500)))
     assert takes() == 2_500
     (stored,) = queue.table.stored_sources()
-    assert sorted(queue.table.source_keys(stored)["at"].to_pylist()) == list(range(2_490, 2_501))
+    assert sorted(map(int, queue.table.source_keys(stored)["at"].to_numpy())) == list(range(2_490, 2_501))
     database.add("new")
     takes()
     (stored,) = queue.table.stored_sources()
-    assert sorted(queue.table.source_keys(stored)["at"].to_pylist()) == list(range(2_491, 2_502))
+    assert sorted(map(int, queue.table.source_keys(stored)["at"].to_numpy())) == list(range(2_491, 2_502))
 
 
 def test_a_limit_goes_on_where_it_stopped_and_takes_what_came_before_it_meanwhile(database: Database, queue: Queue) -> None:
@@ -381,7 +381,7 @@ def test_a_connection_is_looked_up_and_no_text_shows_its_password() -> None:
     assert (connected.name, source.name) == ("shop:orders", "shop:orders")
     assert "word" not in repr(connected)
     direct = Jdbc("postgresql+psycopg2://me:secret@db:1/shop?sslmode=require", "orders", "id", overlap=1)
-    assert (direct.name, direct.connected(pytest.fail)) == ("postgresql://db:1/shop:orders", direct)  # type: ignore[arg-type]
+    assert (direct.name, direct.connected(pytest.fail)) == ("postgresql://db:1/shop:orders", direct)
     assert "secret" not in repr(direct)
 
 
