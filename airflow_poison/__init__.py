@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.maintain import maintain
     from airflow_poison.core.passes.repair import repair
     from airflow_poison.core.passes.send import messages_to_batches, send
+    from airflow_poison.core.passes.take import positions, reset_position, take
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
     from airflow_poison.core.policies.described import describe, typed_policy
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.simulation.replay import replay, simulate
     from airflow_poison.core.simulation.script import Action, Script, Scripted
+    from airflow_poison.core.sources.decoding import Schema
+    from airflow_poison.core.sources.files import Files
+    from airflow_poison.core.sources.source import Position, Reached, Source, Take
     from airflow_poison.core.store import open_store
 
 __version__ = "0.1.0"
@@ -57,6 +61,7 @@ __all__ = [
     "Envelope",
     "ErrorDocument",
     "ErrorHandler",
+    "Files",
     "ListenerPort",
     "Message",
     "MessageType",
@@ -65,16 +70,21 @@ __all__ = [
     "Outage",
     "PoisonRows",
     "PoisonSubQueue",
+    "Position",
     "Postpone",
+    "Reached",
     "Rule",
+    "Schema",
     "Script",
     "Scripted",
     "Selection",
     "SentBy",
     "Service",
     "ServiceBroker",
+    "Source",
     "SubQueue",
     "SystemClock",
+    "Take",
     "Unprocessable",
     "__version__",
     "check",
@@ -85,11 +95,14 @@ __all__ = [
     "maintain",
     "messages_to_batches",
     "open_store",
+    "positions",
     "received_row",
     "repair",
     "replay",
+    "reset_position",
     "send",
     "simulate",
+    "take",
     "track_failures",
     "typed_policy",
 ]
@@ -113,6 +126,7 @@ _HOMES = {
     "passes.maintain": "maintain",
     "passes.repair": "repair",
     "passes.send": "messages_to_batches send",
+    "passes.take": "positions reset_position take",
     "policies.activation_specification": "ActivationSpecification",
     "policies.default_messaging": "DefaultMessaging",
     "policies.described": "describe typed_policy",
@@ -125,6 +139,9 @@ _HOMES = {
     "schema": "SubQueue",
     "simulation.replay": "replay simulate",
     "simulation.script": "Action Script Scripted",
+    "sources.decoding": "Schema",
+    "sources.files": "Files",
+    "sources.source": "Position Reached Source Take",
     "store": "open_store",
 }
 """The public names, by the module of the core that has them."""

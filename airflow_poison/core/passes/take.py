@@ -131,7 +131,7 @@ def take(
         messages = _Messages(source, mapping, clock.now())
         advance = None if between is not None else _advance(source, known, planned, messages, clock.now())
         try:
-            sent = table.append(messages.of((read or _read)(planned)), key, clock.now(), advance)
+            sent = table.append(messages.of((read or _read)(planned)), key, clock.now(), advance, of_source=True)
         except SourceTakenError:
             continue
         if between is None:
