@@ -118,6 +118,11 @@ class DeltaChanges(Source):
                 raise SourceError(f"start={first}: the Delta table {self.uri} has versions up to {versions.last}. Nothing was sent.")
             return _Place(first)
         place = _place(at)
+        if place.files and not place.snapshot and self.changes:
+            raise SourceError(
+                f"changes=True: source {self.name!r} has taken {place.files} files of version {place.version} without it. Take the rest of this "
+                "version with changes=False first, or give the source another name=. Nothing was sent."
+            )
         if at["table"] != versions.table_id:
             raise SourceError(
                 f"The Delta table {self.uri} was made anew: its id is {versions.table_id}, and up to version {place.version - 1} another one was "

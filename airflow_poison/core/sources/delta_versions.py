@@ -29,11 +29,13 @@ class DataFile(NamedTuple):
     :param path: below the table.
     :param partition: the values of its partition columns, as text.
     :param change: what its rows are: inserted, deleted. None: the file itself says it for each.
+    :param vector: some of its rows are deleted by a deletion vector.
     """
 
     path: str
     partition: Mapping[str, str | None]
     change: str | None
+    vector: bool = False
 
 
 class Version(NamedTuple):
@@ -104,10 +106,10 @@ class Versions:
 
         table = self._opened(number)
         found = pa.table(table.get_add_actions()).to_pylist()
-        self._refuse_vectors(number, pa.table(table.deletion_vectors()).num_rows)
+        vectors = pa.table(table.deletion_vectors()).num_rows > 0
         keys = sorted(found, key=lambda each: (each["modification_time"], each["path"]))
         texts = {each["path"]: each["partitionValues"] for each in self._texts_of(table)} if table.metadata().partition_columns else {}
-        added = tuple(DataFile(unquote(each["path"]), texts.get(each["path"], {}), "insert") for each in keys)
+        added = tuple(DataFile(unquote(each["path"]), texts.get(each["path"], {}), "insert", vectors) for each in keys)
         return Version(number, self._commit_time(number), "SNAPSHOT", added, (), (), None)
 
     def read(self, number: int) -> Version:
@@ -125,20 +127,21 @@ class Versions:
             number,
             int(said.get("inCommitTimestamp") or said.get("timestamp") or 0),
             str(said.get("operation") or "an unnamed operation"),
-            self._of(number, actions, "add", "insert"),
-            self._of(number, actions, "remove", "delete"),
-            self._of(number, actions, "cdc", None),
+            self._of(actions, "add", "insert"),
+            self._of(actions, "remove", "delete"),
+            self._of(actions, "cdc", None),
             feeds[-1] if feeds else None,
         )
 
     def rows(self, of: Version, file: DataFile, *, changes: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file with the columns of the newest version.
+        """Yield the rows of a file with the columns of the newest version, and those that an overwrite has removed since.
 
         :param changes: with the three columns of the change data feed.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        self._refuse(of, file)
         with self._told(f"version {of.number}"):
             try:
                 content = self._files.open_input_file(file.path)
@@ -152,6 +155,7 @@ class Versions:
             reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us")
             for batch in reader.iter_batches(batch_size=_BATCH, use_threads=False):
                 columns = {name.name: self._column(batch, file, name) for name in self.schema}
+                columns |= {name: batch.column(name) for name in batch.schema.names if name not in columns and name != CHANGE_TYPE}
                 if changes:
                     columns |= _feed_columns(batch, of, file)
                 yield pa.record_batch(list(columns.values()), names=list(columns))
@@ -192,19 +196,27 @@ class Versions:
                 "log is damaged, repair the table. Nothing was sent."
             ) from error
 
-    def _of(self, number: int, actions: list[dict[str, Any]], kind: str, change: str | None) -> tuple[DataFile, ...]:
+    def _of(self, actions: list[dict[str, Any]], kind: str, change: str | None) -> tuple[DataFile, ...]:
         """Return the files of one kind of action, those alone that change the table's rows."""
         found = [each[kind] for each in actions if kind in each and (kind == "cdc" or each[kind].get("dataChange", True))]
-        if kind == "add":
-            self._refuse_vectors(number, sum(each.get("deletionVector") is not None for each in found if not _replaces(each, actions)))
-        return tuple(DataFile(unquote(each["path"]), each.get("partitionValues") or {}, change) for each in found)
+        return tuple(
+            DataFile(unquote(each["path"]), each.get("partitionValues") or {}, change, each.get("deletionVector") is not None) for each in found
+        )
 
-    def _refuse_vectors(self, number: int, vectors: int) -> None:
-        if vectors:
+    def _refuse(self, of: Version, file: DataFile) -> None:
+        """Raise SourceError for a file whose rows would be read wrongly."""
+        begin = f"{file.path} of version {of.number} of the Delta table {self.uri}"
+        if file.vector:
             raise SourceError(
-                f"Version {number} of the Delta table {self.uri} has deletion vectors ({vectors} files), which cannot be read here. Rewrite the "
-                "files: "
-                "REORG TABLE … APPLY (PURGE), and set delta.enableDeletionVectors=false. Nothing was sent."
+                f"{begin} has deletion vectors, which cannot be read here. Rewrite the files: REORG TABLE … APPLY (PURGE), and set "
+                "delta.enableDeletionVectors=false. Nothing was sent."
+            )
+        if "://" in file.path or file.path.startswith("/"):
+            raise SourceError(f"{begin} lies elsewhere (a shallow clone), which cannot be read here. Make a deep clone. Nothing was sent.")
+        if missing := [name for name in self.newest.metadata().partition_columns if name not in file.partition]:
+            raise SourceError(
+                f"{begin} was removed by a writer that did not say of which partition it was ({', '.join(missing)}): its rows cannot be told. "
+                f"{self._go_on(of.number + 1)}"
             )
 
     def _texts_of(self, table: DeltaTable) -> list[dict[str, Any]]:
@@ -249,11 +261,6 @@ class Versions:
             f"To go on without them, reset the source's position and declare start={number}; without start= the whole table is taken as it is now, "
             "rows that were taken before included. Nothing was sent."
         )
-
-
-def _replaces(added: Mapping[str, Any], actions: list[dict[str, Any]]) -> bool:
-    """Say whether a file is there before and after: rows of it were deleted by a vector."""
-    return any(each.get("remove", {}).get("path") == added["path"] for each in actions)
 
 
 def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[str, pa.Array[Any]]:

@@ -317,6 +317,53 @@ def test_deletion_vectors_and_column_mapping_are_refused(uri: str) -> None:
         ids(DeltaChanges(uri))
 
 
+def rewrite(uri: str, version: int, kind: str, **values: Any) -> None:
+    """Write other values into the actions of a version, as other writers do; None removes one."""
+    log = Path(uri) / "_delta_log" / f"{version:020d}.json"
+    said = [json.loads(line) for line in log.read_text().splitlines()]
+    for each in said:
+        if kind in each:
+            each[kind] = {name: value for name, value in (each[kind] | values).items() if value is not None}
+    log.write_text("\n".join(map(json.dumps, said)))
+
+
+def test_removed_files_that_cannot_be_read_rightly_are_refused_in_a_feed(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, pa.table({"id": [1], "region": ["a"]}), partition_by=["region"], configuration=FEED)
+    write_deltalake(uri, pa.table({"id": [2], "region": ["b"]}), mode="overwrite")
+    source = DeltaChanges(uri, changes=True, start=1)
+    rewrite(uri, 1, "remove", partitionValues=None)
+    with pytest.raises(SourceError, match=r"was removed by a writer that did not say of which partition it was \(region\).* declare start=2;"):
+        ids(source)
+    rewrite(uri, 1, "remove", partitionValues={"region": "a"})
+    assert ids(source)[0] == [1, 2]
+    rewrite(uri, 1, "remove", deletionVector={"storageType": "u", "pathOrInlineDv": "x", "offset": 1, "sizeInBytes": 1, "cardinality": 1})
+    with pytest.raises(SourceError, match="has deletion vectors"):
+        ids(source)
+
+
+def test_a_shallow_clone_is_refused(uri: str) -> None:
+    append(uri, 1)
+    rewrite(uri, 1, "add", path="file:///elsewhere/x.parquet")
+    with pytest.raises(SourceError, match=r"lies elsewhere \(a shallow clone\)"):
+        ids(DeltaChanges(uri, start=0))
+
+
+def test_columns_that_an_overwrite_removes_are_in_the_changes(uri: str) -> None:
+    append(uri, 1)
+    write_deltalake(uri, pa.table({"id": [2]}), mode="overwrite", schema_mode="overwrite")
+    rows, _ = taken(DeltaChanges(uri, changes=True, start=1))
+    assert [(row["_change_type"], row["id"], row.get("region")) for row in rows] == [("insert", 1, "r1"), ("delete", 1, "r1"), ("insert", 2, None)]
+
+
+def test_a_version_that_was_begun_without_changes_is_not_ended_with_them(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, pa.table({"id": [1, 2], "region": ["a", "b"]}), partition_by=["region"], configuration=FEED)
+    _, at = ids(DeltaChanges(uri, start=0), limit=1)
+    with pytest.raises(SourceError, match="has taken 1 files of version 0 without it"):
+        ids(DeltaChanges(uri, changes=True), at)
+
+
 @pytest.mark.parametrize(
     ("settings", "setting"),
     [
