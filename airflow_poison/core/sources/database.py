@@ -27,6 +27,13 @@ _DRIVERS = {
     "postgresql": (("psycopg2", "psycopg2"), ("psycopg", "psycopg"), ("pg8000", "pg8000")),
     "mysql": (("MySQLdb", "mysqldb"), ("pymysql", "pymysql"), ("mysql", "mysqlconnector")),
 }
+_MYSQL = ("SET time_zone = '+00:00'",)
+_SESSION = {
+    "mysql": _MYSQL,  # a clock that is set back would give instants twice
+    "mariadb": _MYSQL,
+    "postgresql": ("SET TIME ZONE 'UTC'", "SET datestyle = 'ISO'", "SET intervalstyle = 'iso_8601'", "SET bytea_output = 'hex'"),
+}
+"""What is set before reading: keys that the database writes as text are the same in each take, whatever its or its user's settings are."""
 _EXTRA = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _SCHEME = "sqlalchemy_scheme"
 
@@ -84,11 +91,30 @@ class Reading:
         found: sa.Column[Any] = self.table.columns[name]
         return found
 
+    def unique(self, names: Sequence[str]) -> list[sa.Column[Any]]:
+        """Return columns that tell rows apart. Raises SourceError when they may not. Of a view nothing is known: there they are believed."""
+        import sqlalchemy as sa
+
+        found = [self.column(name, "key") for name in names]
+        primary = {column.name for column in self.table.primary_key.columns}
+        constraints = [each for each in self.table.constraints if isinstance(each, sa.UniqueConstraint)]
+        indexes = [each for each in self.table.indexes if each.unique]
+        whole = [each.columns for each in (*constraints, *filter(_is_whole, indexes)) if not any(column.nullable for column in each.columns)]
+        sure = [each for each in (primary, *({column.name for column in columns} for columns in whole)) if each]
+        if any(each <= set(names) for each in sure) or not (primary or constraints or indexes):
+            return found
+        raise SourceError(
+            f"key={names[0] if len(names) == 1 else tuple(names)!r}: several rows of {self.said} may have the same one. Name columns that are unique "
+            f"and not null; known as that are: {'; '.join(', '.join(sorted(each)) for each in sure) or 'none'}. Nothing was sent."
+        )
+
     def rows(self, query: sa.Select[Any]) -> Iterator[Sequence[sa.Row[Any]]]:
-        """Yield rows of a query, some at a time; the database keeps the others."""
+        """Yield rows of a query, some at a time; the database keeps the others. Raises SourceError for a value that Python cannot hold."""
         result = self.connection.execution_options(stream_results=True, yield_per=BATCH).execute(query)
         try:
-            yield from result.partitions(BATCH)
+            parts = iter(result.partitions(BATCH))
+            while (some := _next(parts, self.said)) is not None:
+                yield some
         finally:
             result.close()
 
@@ -120,8 +146,8 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
         engine = sa.create_engine(_url(address), poolclass=sa.NullPool, hide_parameters=True)
         try:
             with engine.connect() as connection:
-                if connection.dialect.name in {"mysql", "mariadb"}:
-                    connection.execute(sa.text("SET time_zone = '+00:00'"))  # a clock that is set back would give instants twice
+                for statement in _SESSION.get(connection.dialect.name, ()):
+                    connection.execute(sa.text(statement))
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", exc.SAWarning)  # a type that SQLAlchemy does not know is read as text
                     found = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False)
@@ -143,6 +169,22 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
             f"{said} cannot be reached: {_first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
             "PostgreSQL "
             "psycopg2-binary, for MySQL pymysql. Nothing was sent."
+        ) from error
+
+
+def _is_whole(index: sa.Index) -> bool:
+    """Say whether an index is of columns alone, and of all rows."""
+    parts = [each for options in index.dialect_options.values() for each in (options.get("where"),) if each is not None]
+    return not parts and len(index.expressions) == len(index.columns)
+
+
+def _next(parts: Iterator[Sequence[sa.Row[Any]]], said: str) -> Sequence[sa.Row[Any]] | None:
+    try:
+        return next(parts, None)
+    except (ValueError, OverflowError) as error:
+        raise SourceError(
+            f"{said} has a value that cannot be read here: {_first_line(error)}. Dates are of the years 1 to 9999. Read a view that leaves it out or "
+            "casts it to text. Nothing was sent."
         ) from error
 
 

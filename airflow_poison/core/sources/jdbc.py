@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.sources.database import Reading
     from airflow_poison.core.sources.source import JsonValue, Position
 
+_log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,8 @@ class Jdbc(TableSource):
         seen = frozenset(str(key) for key in position.keys()["key"].to_pylist()) if at else frozenset()
         with self.opened() as reading:
             if not self._has_new(reading, since, seen):
+                if since is not None:
+                    self._warn_of_smaller(reading, since)
                 return None
         return self._taken(at, since, seen, limit)
 
@@ -126,21 +131,13 @@ class Jdbc(TableSource):
 
     def _keys(self, reading: Reading) -> list[sa.Column[Any]]:
         """Return the columns that tell rows apart. Raises SourceError when they do not."""
-        import sqlalchemy as sa
-
         primary = [column.name for column in reading.table.primary_key.columns]
         names = [self.key] if isinstance(self.key, str) else list(self.key or primary)
         if not names:
             raise SourceError(
                 f"{reading.said} has no primary key. Name the columns that tell its rows apart: key=('<column>', ...). Nothing was sent."
             )
-        found = [reading.column(name, "key") for name in names]
-        unique = [primary] if primary else []
-        unique += [[column.name for column in each.columns] for each in reading.table.constraints if isinstance(each, sa.UniqueConstraint)]
-        unique += [[column.name for column in each.columns] for each in reading.table.indexes if each.unique]
-        if unique and not any(set(each) <= set(names) for each in unique):
-            raise SourceError(f"key={self.key!r}: several rows of {reading.said} may have the same one; unique are {unique}. Nothing was sent.")
-        return found
+        return reading.unique(names)
 
     def _has_new(self, reading: Reading, since: int | None, seen: frozenset[str]) -> bool:
         order, keys = self._order(reading), self._keys(reading)
@@ -149,6 +146,19 @@ class Jdbc(TableSource):
             return reading.connection.execute(query.limit(1)).first() is not None
         rows = reading.rows(query.where(order >= _value(since, order)).order_by(order.desc()))
         return any(_key(row[:-1], row[-1]) not in seen for some in rows for row in some)
+
+    def _warn_of_smaller(self, reading: Reading, since: int) -> None:
+        """Log that all rows lie before what is looked at: old ones that are left, or new ones of a table that was emptied and counts anew."""
+        import sqlalchemy as sa
+
+        order = self._order(reading)
+        newest = reading.connection.execute(_select(sa.func.max(order))).scalar()
+        if newest is not None and _number(newest) < since:
+            _log.warning(
+                "%s: its newest %s is %s, and source %r looks at rows from %s on. If the table was emptied or restored and counts anew, reset the "
+                "position of the source; if its newest rows were removed, nothing is to be done.",
+                reading.said, self.order_by, newest, self.name, _value(since, order),
+            )  # fmt: skip
 
     def _taken(self, at: Mapping[str, JsonValue], since: int | None, seen: frozenset[str], limit: int | None) -> Take:
         window = _Window(since=since, overlap=self._overlap)
@@ -241,7 +251,10 @@ def _key(values: Sequence[Any], order: Any) -> str:
 
 
 def _number(value: Any) -> int:
-    return _micros(value) if isinstance(value, datetime) else int(value)
+    number = _micros(value) if isinstance(value, datetime) else int(value)
+    if not _SMALLEST <= number <= _LARGEST:
+        raise SourceError(f"{number} in the column of order_by= is beyond 64 bits; expected smaller numbers. Nothing was sent.")
+    return number
 
 
 def _micros(at: datetime) -> int:
@@ -259,12 +272,12 @@ def _value(number: int, order: sa.Column[Any]) -> Any:
 
 
 def _now(reading: Reading, order: sa.Column[Any]) -> datetime:
-    """Return the database's time as the column has it: without a zone, what its clock shows."""
+    """Return the database's time as the column has it: without a zone, what a clock in UTC shows."""
     import sqlalchemy as sa
 
     now: datetime = reading.connection.execute(_select(sa.func.current_timestamp())).scalar_one()
     zoned = isinstance(order.type, sa.DateTime) and order.type.timezone
-    return now if zoned else now.replace(tzinfo=None)
+    return now if zoned or now.tzinfo is None else now.astimezone(UTC).replace(tzinfo=None)
 
 
 def _parsed(text: str, *, instants: bool) -> int:

@@ -127,6 +127,7 @@ class Outbox(TableSource):
         whole = isinstance(key.type, sa.Numeric) and key.type.scale == 0
         if not (isinstance(key.type, sa.Integer | sa.String | sa.Uuid) or whole):
             raise SourceError(f"key={self._key!r} of {reading.said} is {key.type}; expected whole numbers, text or UUIDs. Nothing was sent.")
+        reading.unique([self._key])
         if self.delete and reading.connection.dialect.name == "sqlite" and isinstance(key.type, sa.Integer):
             said = sa.text("SELECT sql FROM sqlite_master WHERE name = :name")
             made = reading.connection.execute(said, {"name": reading.table.name}).scalar() or ""

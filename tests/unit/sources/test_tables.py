@@ -81,6 +81,12 @@ class Takes:
         return take(self.queue.table, self.source, key=f"take-{self._number}", clock=self.queue.clock, mapping=self.mapping, limit=limit).sent
 
 
+def everything(source: Source) -> list[Any]:
+    """Read what a source has from its beginning."""
+    planned = source.plan(Position(), limit=None)
+    return [] if planned is None else list(planned.batches())
+
+
 class TestJdbcContract(SourceContract):
     """A table with growing ids."""
 
@@ -326,6 +332,11 @@ def test_a_mark_is_the_time_where_the_column_has_times_and_keys_may_be_text(data
         (lambda url: Jdbc(url, "outbox", "id", overlap=timedelta(1)), "overlap=.*order_by='id' of .* is INTEGER; expected a number"),
         (lambda url: Jdbc(url, "outbox", "id", key="body", overlap=1), "key='body': several rows of .* may have the same one"),
         (lambda url: Jdbc(url, "keyless", "id", overlap=1), "has no primary key"),
+        (lambda url: Jdbc(url, "odd", "id", key="part", overlap=1), "key='part': several rows of .* may have the same one.*known as that are: sure"),
+        (lambda url: Jdbc(url, "odd", "id", key="made", overlap=1), "key='made': several rows"),
+        (lambda url: Jdbc(url, "odd", "id", key="nulls", overlap=1), "key='nulls': several rows"),
+        (lambda url: Outbox(url, "odd", "id", key="part", delete=True), "key='part': several rows"),
+        (lambda url: Jdbc(url, "huge", "id", key="id", overlap=1), "9223372036854775808 in the column of order_by= is beyond 64 bits"),
         (lambda url: Jdbc(url, "bare", "id", key="id", overlap=1), "has rows whose 'id' is null"),
         (lambda _url: Jdbc("sqlite:////nowhere/x.db", "t", "id", overlap=1), "There is no database file '/nowhere/x.db'"),
         (lambda _url: Jdbc("nonsense://x/y", "t", "id", overlap=1), "cannot be reached: .*nonsense.*Expected an SQLAlchemy URL"),
@@ -339,9 +350,26 @@ def test_what_cannot_be_read_is_an_error_with_names_and_a_next_step(database: Da
     database.run("CREATE TABLE bare (id INTEGER, body TEXT)")
     database.run("INSERT INTO bare VALUES (1, 'a'), (NULL, 'b')")
     database.run("CREATE TABLE keyless (id INTEGER NOT NULL)")
+    database.run("CREATE TABLE odd (id INTEGER NOT NULL, part TEXT NOT NULL, made TEXT NOT NULL, nulls TEXT UNIQUE, sure TEXT NOT NULL UNIQUE)")
+    database.run("CREATE UNIQUE INDEX some ON odd (part) WHERE id > 3")
+    database.run("CREATE UNIQUE INDEX lowered ON odd (lower(made))")
+    database.run("CREATE TABLE huge (id NUMERIC(30, 0) NOT NULL)")
+    database.run("INSERT INTO huge VALUES (9223372036854775808.0)")
     database.add("a")
     with pytest.raises(SourceError, match=words):
-        source(database.url).plan(Position(), limit=None)
+        everything(source(database.url))
+
+
+def test_a_table_that_counts_anew_is_said(database: Database, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    takes = Takes(queue, Jdbc(database.url, "outbox", "id", overlap=5))
+    database.insert(100, "a")
+    assert (takes(), takes(), caplog.text) == (1, 0, "")
+    database.run("DELETE FROM outbox")
+    database.insert(1, "b")
+    with caplog.at_level(logging.WARNING):
+        assert takes() == 0
+    assert "its newest id is 1, and source" in caplog.text
+    assert "looks at rows from 95 on" in caplog.text
 
 
 def test_a_column_that_is_dropped_between_plan_and_reading_is_an_error(database: Database) -> None:
