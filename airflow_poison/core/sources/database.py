@@ -110,10 +110,15 @@ class Reading:
 
     def rows(self, query: sa.Select[Any]) -> Iterator[Sequence[sa.Row[Any]]]:
         """Yield rows of a query, some at a time; the database keeps the others. Raises SourceError for a value that Python cannot hold."""
-        result = self.connection.execution_options(stream_results=True, yield_per=BATCH).execute(query)
+        with _readable(self.said):  # some come with the execution itself
+            result = self.connection.execution_options(stream_results=True, yield_per=BATCH).execute(query)
         try:
             parts = iter(result.partitions(BATCH))
-            while (some := _next(parts, self.said)) is not None:
+            while True:
+                with _readable(self.said):
+                    some = next(parts, None)
+                if some is None:
+                    return
                 yield some
         finally:
             result.close()
@@ -178,9 +183,10 @@ def _is_whole(index: sa.Index) -> bool:
     return not parts and len(index.expressions) == len(index.columns)
 
 
-def _next(parts: Iterator[Sequence[sa.Row[Any]]], said: str) -> Sequence[sa.Row[Any]] | None:
+@contextmanager
+def _readable(said: str) -> Iterator[None]:
     try:
-        return next(parts, None)
+        yield
     except (ValueError, OverflowError) as error:
         raise SourceError(
             f"{said} has a value that cannot be read here: {_first_line(error)}. Dates are of the years 1 to 9999. Read a view that leaves it out or "
