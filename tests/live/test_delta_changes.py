@@ -99,31 +99,31 @@ class Writer:
     def __init__(self, uri: str, configuration: dict[str, str | None]) -> None:
         self.uri, self.added, self._last, self._draw = uri, list[int](), 0, random.Random(3)
         self.operations: Counter[str] = Counter()
-        DeltaTable.create(uri, schema=pa.schema([("id", pa.int64()), ("value", pa.string())]), configuration=configuration)
+        DeltaTable.create(uri, schema=pa.table({"id": [1], "value": ["v"]}).schema, configuration=configuration)
 
     def __call__(self, number: int) -> None:
         for kind in (*("append" for _ in range(3)), self._draw.choice(["update", "delete", "merge", "insert", "optimize", "checkpoint"])):
             getattr(self, f"_{kind}")(f"v{number}")
             self.operations[kind] += 1
 
-    def _rows(self, value: str) -> pa.Table:
+    def _rows(self, value: str) -> tuple[range, pa.Table]:
         ids = range(self._last + 1, self._last + 1 + self._draw.choice([1, 4, 30]))
         self._last = ids[-1]
-        return pa.table({"id": pa.array(ids, pa.int64()), "value": [value] * len(ids)})
+        return ids, pa.table({"id": pa.array(ids, pa.int64()), "value": [value] * len(ids)})
 
     def _append(self, value: str) -> None:
-        rows = self._rows(value)
+        ids, rows = self._rows(value)
         write_deltalake(self.uri, rows, mode="append")
-        self.added += rows["id"].to_pylist()
+        self.added += ids
 
     def _insert(self, value: str) -> None:
-        rows = self._rows(value)
+        ids, rows = self._rows(value)
         self._merged(rows).when_not_matched_insert_all().execute()
-        self.added += rows["id"].to_pylist()
+        self.added += ids
 
     def _merge(self, value: str) -> None:
         changed = pa.table({"id": pa.array([self._last], pa.int64()), "value": [value]})
-        self._merged(pa.concat_tables([changed, self._rows(value)])).when_matched_update_all().when_not_matched_insert_all().execute()
+        self._merged(pa.concat_tables([changed, self._rows(value)[1]])).when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _merged(self, rows: pa.Table) -> Any:
         return DeltaTable(self.uri).merge(rows, predicate="t.id = s.id", source_alias="s", target_alias="t")

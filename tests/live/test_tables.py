@@ -10,7 +10,7 @@ from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import psycopg2
+import psycopg2  # type: ignore[import-untyped]
 import pytest
 
 from airflow_poison.core.errors import SourceError
@@ -19,13 +19,14 @@ from airflow_poison.core.sources.jdbc import Jdbc
 from airflow_poison.core.sources.outbox import Outbox
 from airflow_poison.core.sources.source import Position
 from tests.live.celery_parts import postgres
-from tests.live.source_kills import ROOT, a_table, bodies, killed, taken
+from tests.live.source_kills import KILLS, ROOT, a_table, bodies, killed, taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from airflow_poison.core.sources.source import Source
+    from airflow_poison.core.sources.table_source import TableSource
 
 ORDERS = "CREATE TABLE orders (id bigserial PRIMARY KEY, body text, at timestamptz NOT NULL DEFAULT clock_timestamp())"
 OUTBOX = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), body text, at timestamptz DEFAULT clock_timestamp(), sent boolean)"
@@ -258,7 +259,7 @@ class Writers:
         connection.close()
 
 
-SOURCES = {
+SOURCES: dict[str, Callable[[str], TableSource]] = {
     "jdbc ids": lambda url: Jdbc(url, "orders", "id", overlap=2_000),
     "jdbc instants": lambda url: Jdbc(url, "orders", "at", overlap=timedelta(minutes=10)),
     "outbox deleted": lambda url: Outbox(url, "outbox", "at", key="id", delete=True),
@@ -268,11 +269,14 @@ SOURCES = {
 
 @pytest.mark.parametrize("kind", SOURCES)
 def test_two_takers_that_race_and_are_killed_take_each_committed_row_once(database: Database, tmp_path: Path, kind: str) -> None:
-    source: Any = SOURCES[kind](database.url)
+    source = SOURCES[kind](database.url)
     writers = Writers(database, source.table)
 
     def arrive(number: int) -> None:
-        writers(number) if number < 39 else writers.end()
+        if number < KILLS - 1:
+            writers(number)
+        else:
+            writers.end()
 
     table = killed(tmp_path, source, arrive)
     assert sorted(names_in(table)) == writers.end()

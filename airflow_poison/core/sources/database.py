@@ -99,7 +99,8 @@ class Reading:
         primary = {column.name for column in self.table.primary_key.columns}
         constraints = [each for each in self.table.constraints if isinstance(each, sa.UniqueConstraint)]
         indexes = [each for each in self.table.indexes if each.unique]
-        whole = [each.columns for each in (*constraints, *filter(_is_whole, indexes)) if not any(column.nullable for column in each.columns)]
+        declared = [*(each.columns for each in constraints), *(each.columns for each in indexes if _is_whole(each))]
+        whole = [columns for columns in declared if not any(column.nullable for column in columns)]
         sure = [each for each in (primary, *({column.name for column in columns} for columns in whole)) if each]
         if any(each <= set(names) for each in sure) or not (primary or constraints or indexes):
             return found
