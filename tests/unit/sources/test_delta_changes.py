@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -236,6 +237,16 @@ def test_columns_that_came_later_and_values_of_partitions_have_their_types(tmp_p
     wanted.append({"id": 3, "day": None, "at": None, "p": None, "n": None, "more": [1.5]})
     for source in (DeltaChanges(uri), DeltaChanges(uri, start=0)):
         assert sorted(taken(source)[0], key=lambda row: row["id"]) == wanted
+
+
+def test_instants_of_96_bits_as_spark_writes_them_are_read(tmp_path: Path) -> None:
+    uri, when = str(tmp_path / "t"), datetime(2024, 2, 29, 12, 0, 0, 5, tzinfo=UTC)
+    write_deltalake(uri, pa.table({"at": pa.array([when], pa.timestamp("us", "UTC"))}))
+    (file,) = Path(uri).glob("*.parquet")
+    pq.write_table(pa.table({"at": pa.array([when.replace(tzinfo=None)])}), file, use_deprecated_int96_timestamps=True)
+    rewrite(uri, 0, "add", size=file.stat().st_size)
+    for source in (DeltaChanges(uri), DeltaChanges(uri, start=0)):
+        assert taken(source)[0] == [{"at": when}]
 
 
 # What cannot be read --------------------------------------------------------------------------------------------------
