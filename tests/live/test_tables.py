@@ -104,6 +104,14 @@ def test_a_row_that_changes_is_taken_again_where_order_by_says_so(database: Data
     assert sorted(names_in(table)) == ["a", "b", "c"]
 
 
+def test_a_backfill_takes_what_lies_between_two_instants_again(database: Database, tmp_path: Path) -> None:
+    table, source = a_table(tmp_path), Jdbc(database.url, "orders", "at", overlap=timedelta(minutes=5))
+    database.run("INSERT INTO orders (body, at) SELECT 'd' || day, make_timestamptz(2026, 1, day, 0, 0, 0, 'UTC') FROM generate_series(1, 4) day")
+    assert taken(table, source, between=("2026-01-02", "2026-01-04T01:00:00+01:00")) == 2
+    assert [taken(table, source) for _ in range(2)] == [4, 0]
+    assert names_in(table) == ["d2", "d3", "d1", "d2", "d3", "d4"]
+
+
 def test_keys_are_the_same_whatever_zone_and_style_a_user_has(database: Database, tmp_path: Path) -> None:
     database.run("CREATE TABLE t (n int NOT NULL, at timestamptz PRIMARY KEY, body text)")
     database.run("INSERT INTO t VALUES (1, '2024-02-29 12:00:00.000001+00', 'a')")

@@ -167,14 +167,12 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
     except exc.DBAPIError as error:
         raise SourceError(
             f"{said} cannot be read: {_first_line(error.orig)}. Check that the server is reached from where the task runs, the rights of its user, "
-            "and the "
-            "table's columns. Nothing was sent."
+            "and the table's columns. Nothing was sent."
         ) from error
     except (exc.SQLAlchemyError, ModuleNotFoundError) as error:
         raise SourceError(
             f"{said} cannot be reached: {_first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
-            "PostgreSQL "
-            "psycopg2-binary, for MySQL pymysql. Nothing was sent."
+            "PostgreSQL psycopg2-binary, for MySQL pymysql. Nothing was sent."
         ) from error
 
 

@@ -88,8 +88,7 @@ class DeltaChanges(Source):
         if not 0 <= first < after <= versions.last + 1:
             raise InputError(
                 f"Versions {start} to {end} cannot be taken from the Delta table {self.uri}: expected two of 0 to {versions.last + 1}, the second "
-                "one above "
-                "the first, which is excluded. Nothing was sent."
+                "one above the first, which is excluded. Nothing was sent."
             )
         return self._taken(versions, _Place(first), after - 1, None)
 
@@ -126,8 +125,7 @@ class DeltaChanges(Source):
         if at["table"] != versions.table_id:
             raise SourceError(
                 f"The Delta table {self.uri} was made anew: its id is {versions.table_id}, and up to version {place.version - 1} another one was "
-                "taken "
-                f"({at['table']}). Reset the position of source {self.name!r} to take the new table from its beginning. Nothing was sent."
+                f"taken ({at['table']}). Reset the position of source {self.name!r} to take the new table from its beginning. Nothing was sent."
             )
         if place.version > versions.last + 1:
             raise SourceError(
@@ -189,10 +187,8 @@ class DeltaChanges(Source):
             else:
                 raise SourceError(
                     f"Version {number} of the Delta table {self.uri} changes or removes rows ({version.operation}), and source {self.name!r} takes "
-                    "rows that "
-                    "are added. Take all changes: changes=True, where delta.enableChangeDataFeed=true; or leave such versions out, with the rows "
-                    "that they "
-                    "add: skip_change_commits=True. Nothing was sent."
+                    "rows that are added. Take all changes: changes=True, where delta.enableChangeDataFeed=true; or leave such versions out, with "
+                    "the rows that they add: skip_change_commits=True. Nothing was sent."
                 )
 
 

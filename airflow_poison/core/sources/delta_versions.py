@@ -74,8 +74,7 @@ class Versions:
         if mode != "none":
             raise SourceError(
                 f"The Delta table {self.uri} has {_MAPPING}={mode!r}: its files name columns otherwise than the table does, which cannot be read "
-                "here. "
-                "Copy what is new into a table without column mapping, or read the table with Spark and send a DataFrame. Nothing was sent."
+                "here. Copy what is new into a table without column mapping, or read the table with Spark and send a DataFrame. Nothing was sent."
             )
         return table
 
@@ -148,8 +147,7 @@ class Versions:
             except FileNotFoundError as error:
                 raise SourceError(
                     f"{file.path} of version {of.number} of the Delta table {self.uri} is gone: the table was vacuumed before this version was "
-                    "taken. "
-                    f"{self._go_on(of.number + 1)}"
+                    f"taken. {self._go_on(of.number + 1)}"
                 ) from error
         with content, self._told(f"{file.path} of version {of.number}"):
             reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us")
@@ -192,8 +190,7 @@ class Versions:
             words = next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]
             raise SourceError(
                 f"The Delta table {self.uri} cannot be read ({what}): {words.rstrip('.')}. Check its storage_options and the rights of the task; if "
-                "the "
-                "log is damaged, repair the table. Nothing was sent."
+                "the log is damaged, repair the table. Nothing was sent."
             ) from error
 
     def _of(self, actions: list[dict[str, Any]], kind: str, change: str | None) -> tuple[DataFile, ...]:
@@ -252,8 +249,7 @@ class Versions:
         oldest = next((each for each in kept if each > number), self.last + 1)
         return (
             f"Versions {number} to {oldest - 1} of the Delta table {self.uri} are gone: its log was cleaned (delta.logRetentionDuration) before "
-            "they were "
-            f"taken. {self._go_on(oldest)}"
+            f"they were taken. {self._go_on(oldest)}"
         )
 
     def _go_on(self, number: int) -> str:

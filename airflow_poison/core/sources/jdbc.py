@@ -113,8 +113,7 @@ class Jdbc(TableSource):
         if not (number or instant):
             raise SourceError(
                 f"order_by={self.order_by!r} of {reading.said} is {kind}; expected whole numbers or instants: no distance can be measured in "
-                "others, and "
-                "SQLite keeps instants as text. Name another column, or make the table an Outbox. Nothing was sent."
+                "others, and SQLite keeps instants as text. Name another column, or make the table an Outbox. Nothing was sent."
             )
         if instant != isinstance(self.overlap, timedelta):
             wanted = "a duration, as timedelta(minutes=10)" if instant else "a number"
@@ -124,8 +123,7 @@ class Jdbc(TableSource):
         if order.nullable and reading.connection.execute(_select(sa.literal(1)).select_from(reading.table).where(order.is_(None)).limit(1)).first():
             raise SourceError(
                 f"{reading.said} has rows whose {self.order_by!r} is null: no take would ever come to them. Fill the column, or read a view without "
-                "these "
-                "rows. Nothing was sent."
+                "these rows. Nothing was sent."
             )
         return order
 

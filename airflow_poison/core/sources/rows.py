@@ -138,7 +138,7 @@ class _Rows:
     def _value(self, name: str) -> str:
         """Return what a column is in a JSON object."""
         if self.schema.field(self.schema.names.index(name)).metadata == JSON_TEXT:
-            return f"{self._named(name)}::JSON"
+            return f"coalesce(TRY_CAST({self._named(name)} AS JSON), to_json({self._named(name)}))"  # what is none is its text
         return self._json(self._named(name), self._kind(name))
 
     def _label(self, column: str, parameter: str) -> str:

@@ -225,6 +225,14 @@ def test_rows_become_json_with_the_types_of_their_columns(database: Database, qu
     }  # fmt: skip
 
 
+def test_what_is_no_json_in_a_column_of_json_is_text(database: Database, queue: Queue) -> None:
+    database.run("CREATE TABLE t (id INTEGER PRIMARY KEY, doc JSON)")
+    database.run("""INSERT INTO t VALUES (1, '{"a": 1}'), (2, '{nonsense'), (3, NULL), (4, 'null')""")
+    assert Takes(queue, Jdbc(database.url, "t", "id", overlap=5), ColumnMapping())() == 4
+    found = {body["id"]: body["doc"] for body in (json.loads(row["body"]) for row in rows_in(queue))}
+    assert found == {1: {"a": 1}, 2: "{nonsense", 3: None, 4: None}
+
+
 def test_a_value_that_is_not_of_its_columns_type_stops_nothing(database: Database, queue: Queue) -> None:
     database.run("CREATE TABLE t (id INTEGER PRIMARY KEY, priority INTEGER, body TEXT)")
     database.run("INSERT INTO t VALUES (1, 'high', 'a'), (2, 7, 'b'), (3, 99, NULL)")
