@@ -43,7 +43,10 @@ if TYPE_CHECKING:
     from airflow_poison.core.simulation.replay import replay, simulate
     from airflow_poison.core.simulation.script import Action, Script, Scripted
     from airflow_poison.core.sources.decoding import Schema
+    from airflow_poison.core.sources.delta_changes import DeltaChanges
     from airflow_poison.core.sources.files import Files
+    from airflow_poison.core.sources.jdbc import Jdbc
+    from airflow_poison.core.sources.outbox import Outbox
     from airflow_poison.core.sources.source import Position, Reached, Source, Take
     from airflow_poison.core.store import open_store
 
@@ -57,17 +60,20 @@ __all__ = [
     "Contract",
     "Conversation",
     "DefaultMessaging",
+    "DeltaChanges",
     "Dialog",
     "Envelope",
     "ErrorDocument",
     "ErrorHandler",
     "Files",
+    "Jdbc",
     "ListenerPort",
     "Message",
     "MessageType",
     "Msmq3",
     "Msmq4",
     "Outage",
+    "Outbox",
     "PoisonRows",
     "PoisonSubQueue",
     "Position",
@@ -140,7 +146,10 @@ _HOMES = {
     "simulation.replay": "replay simulate",
     "simulation.script": "Action Script Scripted",
     "sources.decoding": "Schema",
+    "sources.delta_changes": "DeltaChanges",
     "sources.files": "Files",
+    "sources.jdbc": "Jdbc",
+    "sources.outbox": "Outbox",
     "sources.source": "Position Reached Source Take",
     "store": "open_store",
 }

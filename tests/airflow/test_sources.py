@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Files, Msmq4, Reached, Source, Take
+from airflow_poison import Files, Msmq4, Outbox, Reached, Source, Take
 from airflow_poison.core.errors import SettingError, SourceError
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
@@ -137,6 +139,25 @@ def test_a_source_gets_the_connection_that_it_names(store: QueueStore, run_dag: 
     assert bodies(store) == [b'postgres me@db:5432/shop {"sslmode": "require"} pw']
     assert isinstance(ran.errors["wrong"], SourceError)
     assert "There is no connection 'shpo'" in str(ran.errors["wrong"])
+
+
+def test_an_outbox_behind_a_connection_is_emptied(
+    store: QueueStore, run_dag: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, payload TEXT, urgent INTEGER)")
+        database.execute("INSERT INTO outbox (payload, urgent) VALUES ('a', 9), ('b', 99)")
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", json.dumps({"conn_type": "sqlite", "host": str(path)}))
+    with DAG("outbox", schedule=None) as dag:
+        source = Outbox("shop", "outbox", "id", delete=True)
+        QueueSendOperator(task_id="send", queue_name="orders", source=source, body="payload", priority="urgent", policy=MOVE)
+    ran = run_dag(dag)
+    assert ran.state == "success", ran.errors
+    assert (ran.returned["send"]["sent"], ran.returned["send"]["malformed"]) == (2, 1)
+    assert (bodies(store), bodies(store, "poison")) == ([b"a"], [b"b"])
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM outbox").fetchall() == [(0,)]
 
 
 def test_the_hook_tells_positions_and_resets_them(store: QueueStore, landing: Path) -> None:

@@ -6,6 +6,7 @@ at all. Of two that take a source at the same time one commits; the other one's 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.store.table.sources import StoredSource
 
+_log = logging.getLogger(__name__)
 _TRIES = 20
 _TEXT = 4_096
 
@@ -121,6 +123,8 @@ def take(
         return _result(table, source, done, "")
     for _ in range(_TRIES):
         known = table.stored_source(source.name)
+        if known is not None and between is None:
+            source.acknowledge(_begin(table, known))
         planned = source.between(*between) if between is not None else source.plan(_begin(table, known), limit=limit)
         if planned is None:
             return _result(table, source, None, "")
@@ -130,6 +134,8 @@ def take(
             sent = table.append(messages.of((read or _read)(planned)), key, clock.now(), advance, of_source=True)
         except SourceTakenError:
             continue
+        if between is None:
+            _acknowledge(table, source)
         return _result(table, source, sent, planned.what)
     raise SourceError(
         f"Source {source.name!r} was taken into queue {table.name!r} by others {_TRIES} times while this run read what was new. Nothing was sent. "
@@ -143,6 +149,14 @@ def _read(planned: Take) -> Iterator[pa.RecordBatch]:
 
 def _begin(table: QueueTable, known: StoredSource | None) -> Position:
     return Position() if known is None else Position(known.record["at"], lambda: table.source_keys(known))
+
+
+def _acknowledge(table: QueueTable, source: Source) -> None:
+    """Let the source know that its new position is recorded. What it cannot do now, it does before the next take, which raises."""
+    try:
+        source.acknowledge(_begin(table, table.stored_source(source.name)))
+    except SourceError as error:
+        _log.warning("What was taken from source %r is in queue %r, and the source could not be told: %s", source.name, table.name, error)
 
 
 def _advance(source: Source, known: StoredSource | None, planned: Take, messages: _Messages, now: datetime) -> Callable[[], Advance]:

@@ -1,7 +1,7 @@
 """Rows of any columns as messages, by DuckDB. A row that cannot become a message is one with an error; the others go on.
 
-The JSON of a body has the values that Spark's ``to_json`` writes: dates and instants (UTC, milliseconds) as text of ISO 8601, decimals with all their
-digits, bytes as base64, NaN and infinity as text, nulls kept.
+The JSON of a body has the values that Spark's ``to_json`` writes: dates and instants (UTC) as text of ISO 8601, decimals with all their digits,
+bytes as base64, NaN and infinity as text, nulls kept. Spark cuts instants to milliseconds; here one with smaller digits keeps them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+JSON_TEXT = {b"poison.json": b"yes"}
+"""Metadata of a column of text that is JSON, and becomes a part of a body as what it says."""
 _DATES = "years 1 to 9999"
 
 
@@ -85,7 +87,7 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     if _is_list(kind):
         return pa.list_(_plain_type(kind.value_type))  # type: ignore[attr-defined]  # it is one of lists
     if pa.types.is_timestamp(kind):
-        return pa.timestamp("us")  # of one with a zone: what a clock in UTC shows
+        return pa.timestamp("ns" if kind.unit == "ns" else "us")  # of one with a zone: what a clock in UTC shows
     return pa.float32() if pa.types.is_float16(kind) else kind
 
 
@@ -131,7 +133,13 @@ class _Rows:
         return f"coalesce({value if _is_bytes(kind) else _bytes(value)}, {_bytes(self._object(tuple(self.schema.names)))})"
 
     def _object(self, names: tuple[str, ...]) -> str:
-        return f"json_object({', '.join(f'{_text(name)}, {self._json(self._named(name), self._kind(name))}' for name in names)})"
+        return f"json_object({', '.join(f'{_text(name)}, {self._value(name)}' for name in names)})"
+
+    def _value(self, name: str) -> str:
+        """Return what a column is in a JSON object."""
+        if self.schema.field(self.schema.names.index(name)).metadata == JSON_TEXT:
+            return f"coalesce(TRY_CAST({self._named(name)} AS JSON), to_json({self._named(name)}))"  # what is none is its text
+        return self._json(self._named(name), self._kind(name))
 
     def _label(self, column: str, parameter: str) -> str:
         kind = self._kind(column)
@@ -231,7 +239,11 @@ def _scalar_json(value: str, kind: pa.DataType) -> str:
     import pyarrow as pa
 
     if pa.types.is_timestamp(kind):
-        return f"strftime({value}, '%Y-%m-%dT%H:%M:%S.%g{'Z' if kind.tz else ''}')"
+        milli, micro, nano = (f"strftime({value}, '%Y-%m-%dT%H:%M:%S.{digits}')" for digits in ("%g", "%f", "%n"))
+        made = f"CASE WHEN epoch_us({value}) % 1000 = 0 THEN {milli} ELSE {micro} END"
+        if kind.unit == "ns":
+            made = f"CASE WHEN epoch_ns({value}) % 1000 <> 0 THEN {nano} ELSE {made} END"
+        return f"{made} || 'Z'" if kind.tz else made  # behind it: DuckDB miscounts what follows %n
     if pa.types.is_floating(kind):  # by way of its text: a float of 4 bytes is 0.1, not 0.10000000149011612
         odd = f"CASE WHEN isnan({value}) THEN '\"NaN\"' WHEN {value} > 0 THEN '\"Infinity\"' ELSE '\"-Infinity\"' END"
         return f"CASE WHEN isfinite({value}) THEN {value}::VARCHAR WHEN {value} IS NOT NULL THEN {odd} END::JSON"

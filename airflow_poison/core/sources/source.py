@@ -1,7 +1,7 @@
 """The seam of sources: a position says how far one was taken, a plan says what is new behind it, and the rows come with a new position.
 
 Whoever takes records the new position in the commit that adds the messages (``core.passes.take``): killed anywhere and run again, nothing is missing
-and nothing comes twice. A source itself writes nothing, neither here nor there.
+and nothing comes twice. Planning and reading write nothing, neither here nor there.
 """
 
 from __future__ import annotations
@@ -101,6 +101,14 @@ class Source(ABC):
         :param limit: take at most so many messages, or the least number above it that can be taken (a file, a version).
         Raises SourceError for what cannot be read at all: no server, no rights, a position that the source has no more.
         """
+
+    def acknowledge(self, position: Position) -> None:
+        """Do at the source what may only be done when a position is recorded: remove or mark what was taken. By itself nothing.
+
+        Called before each plan with the position that is recorded, and after the commit of a new one: twice has to be the same as once.
+        Raises SourceError.
+        """
+        del position
 
     def between(self, start: str, end: str) -> Take:
         """Return what lies between two places, whatever was taken before: a backfill. Its position is not recorded.

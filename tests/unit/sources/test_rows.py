@@ -99,20 +99,24 @@ AS_SPARK_WRITES: list[tuple[pa.DataType, Any, str]] = [
     (pa.float64(), float("-inf"), '"-Infinity"'),
     (pa.float32(), 0.1, "0.1"),
     (pa.date32(), date(1900, 1, 31), '"1900-01-31"'),
-    (pa.timestamp("us", "UTC"), INSTANT, '"2024-02-29T12:00:00.123Z"'),
-    (pa.timestamp("ns", "Asia/Kolkata"), INSTANT, '"2024-02-29T12:00:00.123Z"'),
-    (pa.timestamp("us"), INSTANT.replace(tzinfo=None), '"2024-02-29T12:00:00.123"'),
+    (pa.timestamp("us", "UTC"), INSTANT, '"2024-02-29T12:00:00.123456Z"'),
+    (pa.timestamp("ns", "Asia/Kolkata"), INSTANT, '"2024-02-29T12:00:00.123456Z"'),
+    (pa.timestamp("us"), INSTANT.replace(tzinfo=None), '"2024-02-29T12:00:00.123456"'),
+    (pa.timestamp("us", "UTC"), INSTANT.replace(microsecond=123_000), '"2024-02-29T12:00:00.123Z"'),
+    (pa.timestamp("s"), datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC).replace(tzinfo=None), '"1969-12-31T23:59:59.000"'),
+    (pa.timestamp("ns", "UTC"), 1_709_208_000_123_456_789, '"2024-02-29T12:00:00.123456789Z"'),
+    (pa.timestamp("ns"), -1, '"1969-12-31T23:59:59.999999999"'),
     (pa.time64("us"), time(1, 2, 3), '"01:02:03"'),
     (pa.binary(), b"\xff\x00", '"/wA="'),
     (pa.map_(pa.int64(), pa.binary()), [(1, b"a"), (2, None)], '{"1":"YQ==","2":null}'),
-    (pa.list_(pa.list_(pa.timestamp("us", "UTC"))), [[INSTANT, None], None, []], '[["2024-02-29T12:00:00.123Z",null],null,[]]'),
+    (pa.list_(pa.list_(pa.timestamp("us", "UTC"))), [[INSTANT, None], None, []], '[["2024-02-29T12:00:00.123456Z",null],null,[]]'),
     (pa.struct([("a", pa.struct([("b", pa.float64())]))]), {"a": {"b": float("inf")}}, '{"a":{"b":"Infinity"}}'),
     (pa.null(), None, "null"),
 ]
 
 
 @pytest.mark.parametrize(("kind", "value", "wanted"), AS_SPARK_WRITES, ids=[f"{kind}-{value}" for kind, value, _ in AS_SPARK_WRITES])
-def test_json_has_the_values_that_spark_writes(kind: pa.DataType, value: Any, wanted: str) -> None:
+def test_json_has_the_values_that_spark_writes_and_all_digits_of_instants(kind: pa.DataType, value: Any, wanted: str) -> None:
     messages = of([{"x": value}, {"x": None}], ColumnMapping(), pa.schema({"x": kind}))
 
     assert [message["body"].decode() for message in messages] == [f'{{"x":{wanted}}}', '{"x":null}']
