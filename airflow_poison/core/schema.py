@@ -69,6 +69,8 @@ DESTINATION = "poison.destination"
 """The property by which a message in the outbox names the queue that it goes to; it stays behind when the message is sent on."""
 PLAN = "_plan"
 """Partition of the plans of people: what is to become of which messages (``core.desk``)."""
+SOURCE = "_source"
+"""Partition of the positions of sources: how far each was taken into the queue (``core.sources``)."""
 TALLY = "_tally"
 """What a task counted; only in a stage, never part of a table."""
 

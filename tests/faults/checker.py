@@ -147,7 +147,9 @@ class Sight:
                 self.lost[run].append(at)
 
     def lost_at(self, run: int, at: int) -> float:
-        """Return the line from which on nobody may know what a run did at a line."""
+        """Return the line from which on nobody may know what a run did at a line. What it did late nobody ever knows."""
+        if self.is_late(run, at):
+            return at
         lost = next((each for each in self.lost.get(run, ()) if each > at), math.inf)
         kept = any(at < each < lost for each in self.kept.get(run, ()))
         return min(next((each for each in self.power if each > at), math.inf), math.inf if kept else lost)

@@ -409,3 +409,8 @@ def test_calls_after_another_node_has_gone_on_are_not_heard() -> None:
     before, late = ({"kind": "call", "run": 1, "id": number} for number in range(2))
     lines = [*entered_on("a", "b"), before, HELD, late]
     assert Sight.of(lines).heard(lines) == [*entered_on("a", "b"), before, HELD, {"kind": "again", "run": 0}]
+
+
+def test_what_is_called_after_another_node_has_gone_on_is_forgotten_at_once() -> None:
+    lines = [*entered_on("a", "b"), HELD, {"kind": "call", "run": 1, "id": 1}, KEPT, LOST]
+    assert Sight.of(lines).lost_at(1, lines.index(KEPT) - 1) == lines.index(KEPT) - 1

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.sources.decoding import Schema
 
-ERROR = "error"
-"""The column that says what is wrong with a record; null where nothing is."""
+ERROR = "poison.error"
+"""The column that says what is wrong with a record; null where nothing is. No source has a column of its own of this name."""
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -64,7 +64,8 @@ class Take:
 
     :param what: it in words, for logs: ``3 files, 12.1 MiB``, ``offsets 120 to 180 of 3 partitions``.
     :param batches: called once; yields the records. Columns: those of a message that are a sender's (``core.passes.send.SENT``), or, where the
-        source has ``columns``, any. A column ``error`` says what is wrong with a record; its body is what arrived, byte by byte.
+        source has ``columns``, any, or those of a message with the column
+        ``ERROR``, which says what is wrong with a record; its body is what arrived, byte by byte.
     :param reached: called after the last batch: the position behind them.
     :param messages: how many there are at most, where that is known without reading.
     :param frame: the same records as a DataFrame, read by executors; None: they are read here.
