@@ -41,6 +41,8 @@ DEAD_LETTER_PROPERTY = "dead_letter_queue"
 """The property by which a sender names its own dead-letter queue; without it ``<queue>.dead-letter``."""
 ORIGIN_QUEUE, ORIGIN_LOOKUP_ID, REASON = "poison.origin_queue", "poison.origin_lookup_id", "poison.reason"
 """The properties that say where a message that was sent on comes from, and why."""
+KAFKA = "kafka:"
+"""Begins the destination of a message in the outbox that goes to a topic; no queue has such a name."""
 _SUFFIX = ".dead-letter"
 _ROWS = 10_000
 
@@ -56,6 +58,8 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
     snapshot = table.snapshot()
     for file in snapshot.outbox:
         rows = table.read(file)
+        if to_topic(rows) is not None:
+            continue  # whoever knows the brokers sends it (core.passes.to_kafka)
         targets = [_target(dict(cell or ()), table.name) for cell in rows.column("properties").to_pylist()]
         for target in dict.fromkeys(targets):
             here = pa.array([each == target for each in targets], pa.bool_())
@@ -68,6 +72,13 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
         reach("pass.relay.before_removal")
         table.remove_outbox([file], clock.now())
     return sent
+
+
+def to_topic(rows: pa.Table) -> str | None:
+    """Return the Kafka topic that the messages of an outbox file go to; None for those that go to queues. No file has both."""
+    properties = rows.column("properties").slice(0, 1).to_pylist()
+    found = dict(properties[0] or ()).get(DESTINATION, "") if properties else ""
+    return found.removeprefix(KAFKA) if found.startswith(KAFKA) else None
 
 
 def dead_letter_queue(queue: str) -> str:
@@ -138,7 +149,8 @@ def _without_values(rows: pa.Table, masking: Masking) -> pa.Table:
 # By hand ---------------------------------------------------------------------------------------------------------------
 
 
-_FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
+FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
+"""Where messages that people send elsewhere can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +196,7 @@ def send_to(
         return wished
 
     change = ByHand(
-        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets(rows)), lambda rows: sent_events(rows, targets(rows), now), _FROM, run
+        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets(rows)), lambda rows: sent_events(rows, targets(rows), now), FROM, run
     )
     sent = targets(change.commit(table, now))
     reach("pass.send_to.before_relay")
