@@ -76,9 +76,9 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
 
 def to_topic(rows: pa.Table) -> str | None:
     """Return the Kafka topic that the messages of an outbox file go to; None for those that go to queues. No file has both."""
-    properties = rows.column("properties").slice(0, 1).to_pylist()
-    found = dict(properties[0] or ()).get(DESTINATION, "") if properties else ""
-    return found.removeprefix(KAFKA) if found.startswith(KAFKA) else None
+    found = {dict(cell or ()).get(DESTINATION, "") for cell in rows.column("properties").to_pylist()}
+    target = found.pop() if len(found) == 1 else ""
+    return target.removeprefix(KAFKA) if target.startswith(KAFKA) else None
 
 
 def dead_letter_queue(queue: str) -> str:
