@@ -10,7 +10,7 @@ import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tools.servers.spark import Server, ServerError, free_ports
 
@@ -23,6 +23,8 @@ CACHE = Path(__file__).resolve().parents[2] / ".tools" / f"kafka-{VERSION}"
 USER, PASSWORD = "reader", "reader-secret"
 """Of the second listener: somebody who may do nothing."""
 READY = "Kafka Server started"
+_QUIET: Mapping[str, Any] = {"log_level": 0}
+"""Of clients that outlive the broker, and would say so."""
 _ARTIFACTS = (("org.apache.kafka", "kafka_2.13", VERSION), ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"))
 
 
@@ -33,8 +35,8 @@ class Broker:
     :param settings: of clients that may do anything. :param stranger: of clients that may do nothing.
     """
 
-    settings: Mapping[str, str]
-    stranger: Mapping[str, str]
+    settings: Mapping[str, Any]
+    stranger: Mapping[str, Any]
     process: subprocess.Popen[bytes]
 
 
@@ -64,6 +66,7 @@ def running(folder: Path, **more: str) -> Iterator[Broker]:
         "super.users": "User:ANONYMOUS",
         "allow.everyone.if.no.acl.found": "false",
         "log.dirs": str(folder / "data"),
+        "log.retention.ms": "-1",
         "auto.create.topics.enable": "true",  # a client that asks for a topic that is not there must not make it
         "offsets.topic.num.partitions": "1",
         "offsets.topic.replication.factor": "1",
@@ -96,7 +99,7 @@ def running(folder: Path, **more: str) -> Iterator[Broker]:
         server.wait(READY)
         secure = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD}
         where = f"{LOOPBACK}:{plain}"
-        yield Broker({"bootstrap.servers": where}, {"bootstrap.servers": f"{LOOPBACK}:{secured}", **secure}, process)
+        yield Broker({"bootstrap.servers": where, **_QUIET}, {"bootstrap.servers": f"{LOOPBACK}:{secured}", **_QUIET, **secure}, process)
     finally:
         server.stop()
 

@@ -8,6 +8,7 @@ which file was the last: that one is only removed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError, OutputError, SettingError
@@ -165,19 +166,19 @@ class _Sender:
             raise
 
     def _produce(self, record: dict[str, Any]) -> None:
+        delivered = partial(self._delivered, dict(record["headers"])[LOOKUP_ID].decode())
         while True:
             try:
-                self._producer.produce(self._topic.name, **record, on_delivery=self._delivered)
+                self._producer.produce(self._topic.name, **record, on_delivery=delivered)
             except BufferError:
                 self._producer.poll(0.1)
             else:
                 self._producer.poll(0)
                 return
 
-    def _delivered(self, error: Any, record: Any) -> None:
+    def _delivered(self, lookup_id: str, error: Any, _record: object) -> None:
         if error is not None:
-            named = dict(record.headers() or ()).get(LOOKUP_ID, b"?").decode()
-            self._failed.append(f"message {named}: {error.str()}")
+            self._failed.append(f"message {lookup_id}: {error.str()}")
 
     def _abort(self) -> None:
         """End the transaction, where that can be done; else the next producer, or Kafka after a while, ends it."""
