@@ -22,7 +22,6 @@ from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.take import positions, reset_position, take
 from airflow_poison.core.passes.to_kafka import send_to_kafka
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.store import open_store
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow_poison.core.passes.take import TakeResult
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store.queue_table import QueueTable
 
 CLOCK = SystemClock()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.errors import InputError, OutputError, SettingError
 from airflow_poison.core.fault_points import reach
@@ -132,7 +132,7 @@ class _Sender:
         )
         self._consumer = client.Consumer({**topic.reader_settings(), "group.id": identity, "isolation.level": "read_committed", "log_level": 2})
 
-    def __enter__(self) -> _Sender:
+    def __enter__(self) -> Self:
         self._producer.init_transactions(self._topic.patience)
         return self
 
@@ -151,19 +151,21 @@ class _Sender:
         self._failed.clear()
         self._producer.begin_transaction()
         try:
-            count = 0
-            for count, record in enumerate(records, 1):
+            for record in records:
                 self._produce(record)
             self._producer.flush(self._topic.patience)
-            if self._failed:
-                raise OutputError(_refusal(self._topic, self._failed[0]))
+            self._refuse_failed()
             reach("pass.to_kafka.before_commit")
-            self._producer.send_offsets_to_transaction([self._place(count, name)], self._consumer.consumer_group_metadata(), self._topic.patience)
+            self._producer.send_offsets_to_transaction([self._place(0, name)], self._consumer.consumer_group_metadata(), self._topic.patience)
             self._producer.commit_transaction(self._topic.patience)
             reach("pass.to_kafka.after_commit")
         except Exception:
             self._abort()
             raise
+
+    def _refuse_failed(self) -> None:
+        if self._failed:
+            raise OutputError(_refusal(self._topic, self._failed[0]))
 
     def _produce(self, record: dict[str, Any]) -> None:
         delivered = partial(self._delivered, dict(record["headers"])[LOOKUP_ID].decode())
@@ -227,7 +229,7 @@ def _check_sizes(rows: pa.Table, most: int, queue: str) -> None:
 
 def _refusal(topic: Topic, said: str) -> str:
     return (
-        f"Topic {topic.name!r} on {topic.servers} does not take the messages: {said}. None of this transaction is there; they wait in the queue's "
-        "outbox, and the next call sends them. Needed are Write on the topic, Write on the transactional id and Read on the group, both "
-        "'airflow-poison:…'; and that no other sender of this queue begins meanwhile."
+        f"Topic {topic.name!r} on {topic.servers} does not take the messages: {said}. They wait in the queue's "
+        "outbox, and the next call sends those that are not in the topic. Needed are Write on the topic, Write on the transactional id and Read on the "
+        "group, both 'airflow-poison:…'; and that no other sender of this queue begins meanwhile."
     )

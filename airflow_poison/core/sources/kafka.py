@@ -1,7 +1,7 @@
 """``Kafka``: the records of a topic, each taken once. The queue keeps the offsets; nothing is committed to a consumer group.
 
-Keys become groups, headers become properties; ``kafka.topic``, ``kafka.partition``, ``kafka.offset`` and ``kafka.timestamp`` say where a message comes
-from. A tombstone (a record without a value) is a message with an empty body and the property ``kafka.tombstone``.
+Keys become groups, headers become properties; ``kafka.topic``, ``kafka.partition``, ``kafka.offset`` and ``kafka.timestamp`` say where a message
+comes from. A tombstone (a record without a value) is a message with an empty body and the property ``kafka.tombstone``.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Kafka(Source):
 
     :param topic: its name.
     :param connection: the id of an Airflow connection of type ``kafka``, whose extra has the settings of librdkafka; or these settings.
-    :param start: where the first take begins: ``earliest``, ``latest`` (with what comes after that first take) or a time (ISO 8601, UTC where it names
-        no zone). Partitions that are added later begin at their beginning.
+    :param start: where the first take begins: ``earliest``, ``latest`` (with what comes after that first take) or a time (ISO 8601, UTC where it
+        names no zone). Partitions that are added later begin at their beginning.
     :param isolation: ``read_committed``: what transactions have written comes when they commit, and never when they abort. ``read_uncommitted``.
     :param expired: what is done when records that were not taken are gone, by retention: ``error``, or ``skip`` them and say so.
     :param name: what the position is kept under. None: ``kafka:`` and the topic. Give one for topics of one name on two clusters.
@@ -96,21 +96,19 @@ class Kafka(Source):
         topic = self.kafka
         topic_id, partitions = topic.identity()
         lows, ends = topic.offsets(partitions, EARLIEST), topic.offsets(partitions, LATEST)
-        if position.at:
-            starts = self._after(position.at, topic_id, partitions)
-        else:
-            starts = self._placed(topic, self.start, lows, ends)
+        starts = self._after(position.at, topic_id, partitions) if position.at else self._placed(topic, self.start, lows, ends)
         starts, skipped = self._there(starts, lows)
         self._refuse_beyond(topic, starts, ends)
         ranges = {number: (first, ends[number]) for number, first in starts.items() if first < ends[number]}
         if not ranges and not skipped and (position.at or self.start != LATEST):
             return None
-        return self._take(topic, topic_id, starts, ranges, limit, skipped)
+        return self._take(topic, topic_id, starts, ranges, limit=limit, skipped=skipped)
 
     def between(self, start: str, end: str) -> Take:
         """Return the records between two places, whatever was taken before.
 
-        :param start: offsets by partition (``0:120,1:40``), a time (ISO 8601), or ``earliest``. Of a time, each partition's first record from then on.
+        :param start: offsets by partition (``0:120,1:40``), a time (ISO 8601), or ``earliest``. Of a time: the
+            first record of each partition from then on.
         :param end: excluded; the same kind of place, or ``latest``. An offset behind the last record stands for the end.
         """
         topic = self.kafka
@@ -129,7 +127,7 @@ class Kafka(Source):
             raise InputError(f"{start!r} to {end!r}: the end is in front of the beginning ({shown}). Nothing was sent.")
         first, skipped = self._there(first, lows)
         ranges = {number: (first[number], min(last[number], ends[number])) for number in first if first[number] < min(last[number], ends[number])}
-        return self._take(topic, topic_id, first, ranges, None, skipped)
+        return self._take(topic, topic_id, first, ranges, limit=None, skipped=skipped)
 
     def describe(self, at: Mapping[str, JsonValue]) -> str:
         """Return the offsets."""
@@ -144,8 +142,8 @@ class Kafka(Source):
         if (before and topic_id and before != topic_id) or gone:
             why = f"its id was {before} and is {topic_id}" if not gone else f"partitions {gone} are gone"
             raise SourceError(
-                f"Topic {self.topic!r} was made anew since it was taken last: {why}, so the position of source {self.name!r} ({self.describe(at)}) says "
-                "nothing of it. To take the new topic from its beginning (start=), reset the position: airflow poison reset-position QUEUE "
+                f"Topic {self.topic!r} was made anew since it was taken last: {why}, so the position of source {self.name!r} ({self.describe(at)}) "
+                "says nothing of it. To take the new topic from its beginning (start=), reset the position: airflow poison reset-position QUEUE "
                 f"{self.name}. Nothing was sent."
             )
         return {number: known.get(number, 0) for number in partitions}
@@ -155,7 +153,7 @@ class Kafka(Source):
         if place in {EARLIEST, LATEST}:
             return dict(lows if place == EARLIEST else ends)
         if _OFFSETS.fullmatch(place):
-            found = dict((int(number), int(offset)) for number, offset in (part.split(":") for part in place.split(",")))
+            found = {int(number): int(offset) for number, offset in (part.split(":") for part in place.split(","))}
             unknown = sorted(found.keys() - lows.keys())
             if unknown:
                 raise InputError(f"{place!r}: topic {self.topic!r} has no partition {unknown[0]}; it has {_listed(dict.fromkeys(lows, ''))}.")
@@ -163,8 +161,8 @@ class Kafka(Source):
         at = _milliseconds(place)
         if at is None:
             raise InputError(
-                f"{place!r} is no place in topic {self.topic!r}; expected offsets by partition (0:120,1:40), a time of ISO 8601, {EARLIEST} or {LATEST}. "
-                "Nothing was sent."
+                f"{place!r} is no place in topic {self.topic!r}; expected offsets by partition (0:120,1:40), a time of ISO 8601, {EARLIEST} "
+                f"or {LATEST}. Nothing was sent."
             )
         return {number: ends[number] if offset < 0 else offset for number, offset in topic.offsets(lows.keys(), at).items()}
 
@@ -190,14 +188,14 @@ class Kafka(Source):
         beyond = {number: f"{first} of {ends[number]}" for number, first in starts.items() if first > ends[number]}
         if beyond:
             raise SourceError(
-                f"The position of source {self.name!r} is behind the end of topic {self.topic!r}: offsets {_listed(beyond)}. The topic has lost records "
-                "that were taken (an unclean leader election), or was made anew. Take what is there by its offsets as a backfill, or reset the position: "
-                f"airflow poison reset-position QUEUE {self.name}. Nothing was sent."
+                f"The position of source {self.name!r} is behind the end of topic {self.topic!r}: offsets {_listed(beyond)}. The topic has lost "
+                "records that were taken (an unclean leader election), or was made anew. Take what is there by its offsets as a backfill, or reset "
+                f"the position: airflow poison reset-position QUEUE {self.name}. Nothing was sent."
             )
 
     # What is read -----------------------------------------------------------------------------------------------------
 
-    def _take(self, topic: Topic, topic_id: str, starts: Mapping[int, int], ranges: Ranges, limit: int | None, skipped: str) -> Take:
+    def _take(self, topic: Topic, topic_id: str, starts: Mapping[int, int], ranges: Ranges, *, limit: int | None, skipped: str) -> Take:
         shares = None if limit is None else shared({number: end - first for number, (first, end) in ranges.items()}, limit)
         wanted = ranges if shares is None else {number: each for number, each in ranges.items() if shares[number]}
         reached: dict[int, int] = {}
@@ -237,14 +235,17 @@ def settings_of(found: Connection) -> dict[str, Any]:
         settings["bootstrap.servers"] = found.host if found.port is None else f"{found.host}:{found.port}"
     if "bootstrap.servers" not in settings:
         raise SourceError(
-            f"Connection {found.conn_id!r} has no bootstrap.servers. Put the settings of librdkafka into its extra, as Airflow's Kafka provider does: "
-            '{"bootstrap.servers": "host:9092"}. Nothing was sent.'
+            f"Connection {found.conn_id!r} has no bootstrap.servers. Put the settings of librdkafka into its extra, as Airflow's Kafka provider does:"
+            ' {"bootstrap.servers": "host:9092"}. Nothing was sent.'
         )
     return settings
 
 
 def shared(there: Mapping[int, int], limit: int) -> dict[int, int]:
-    """Return how many of each partition are taken where not all can be: equally many, as far as there are so many; what cannot be shared, of the fullest."""
+    """Return how many of each partition are taken where not all can be: equally many, as far as there are so many.
+
+    What cannot be shared is the fullest one's.
+    """
     shares, left = dict.fromkeys(there, 0), limit
     for rank, number in enumerate(sorted(there, key=lambda number: (there[number], number))):
         shares[number] = min(there[number], left // (len(there) - rank))

@@ -6,7 +6,7 @@ import json
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.sources.kafka_topic import BASE64, HEADER, OFFSET, PARTITION, TIMESTAMP, TOMBSTONE, TOPIC, Topic
+from airflow_poison.core.sources.kafka_topic import Topic
 from airflow_poison.core.sources.source import NO_BODY
 
 if TYPE_CHECKING:

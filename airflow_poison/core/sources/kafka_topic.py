@@ -25,9 +25,9 @@ HEADER = "header."
 BASE64 = "base64:"
 """Begins the text of a key or header that is no text."""
 _OWN = ("kafka.", "poison.")
-_READERS = frozenset({"group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "auto.offset.reset", "isolation.level"}) | frozenset(
-    {"enable.auto.commit", "enable.auto.offset.store", "auto.commit.interval.ms", "session.timeout.ms", "heartbeat.interval.ms"}
-)
+_READERS = frozenset(
+    {"group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "auto.offset.reset", "isolation.level"}
+) | frozenset({"enable.auto.commit", "enable.auto.offset.store", "auto.commit.interval.ms", "session.timeout.ms", "heartbeat.interval.ms"})
 """Settings of consumers that an Airflow connection may have: reading here depends on none of them, and other clients warn of them."""
 _READERS_FETCH = frozenset({"max.poll.interval.ms", "partition.assignment.strategy", "check.crcs", "enable.partition.eof"})
 _READERS_PREFIXES = ("fetch.", "queued.m")
@@ -161,8 +161,8 @@ class Topic:
     def _stands(self, reading: _Reading) -> SourceError:
         where = ", ".join(f"{number}:{reading.reached[number]} of {end}" for number, end in list(reading.ends.items())[:5])
         return SourceError(
-            f"Topic {self.name!r} on {self.servers}: no record came for {self.patience:g} s, at offsets {where}{self._last()}. Check that the leaders "
-            "of these partitions are there. Nothing was sent; the next run begins where this one did."
+            f"Topic {self.name!r} on {self.servers}: no record came for {self.patience:g} s, at offsets {where}{self._last()}. Check that the "
+            "leaders of these partitions are there. Nothing was sent; the next run begins where this one did."
         )
 
     # Clients ----------------------------------------------------------------------------------------------------------
@@ -206,7 +206,9 @@ class Topic:
             return kind(told, logger=_log)
         except (kafka.KafkaException, TypeError, ValueError) as error:
             said = error.args[0].str() if isinstance(error, kafka.KafkaException) else str(error)
-            raise SourceError(f"The settings of Kafka for topic {self.name!r} are not usable: {said} Correct connection=. Nothing was sent.") from error
+            raise SourceError(
+                f"The settings of Kafka for topic {self.name!r} are not usable: {said} Correct connection=. Nothing was sent."
+            ) from error
 
     def error(self, error: Any) -> SourceError:
         """Return what Kafka says as an error that says what to do."""

@@ -143,9 +143,7 @@ def protobuf_file() -> descriptor_pb2.FileDescriptorProto:
     file.message_type.add(name="First")
     order = file.message_type.add(name="Order")
     order.field.add(name="order_id", number=1, type=field.TYPE_INT32, label=field.LABEL_OPTIONAL)
-    order.field.add(
-        name="at", number=2, type=field.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp", label=field.LABEL_OPTIONAL
-    )
+    order.field.add(name="at", number=2, type=field.TYPE_MESSAGE, type_name=".google.protobuf.Timestamp", label=field.LABEL_OPTIONAL)
     order.nested_type.add(name="Line").field.add(name="sku", number=1, type=field.TYPE_STRING, label=field.LABEL_OPTIONAL)
     return file
 
@@ -159,7 +157,12 @@ def test_protobuf_of_a_registry_says_which_message_it_is() -> None:
         assert json.loads(schema.decode(framed(3, b"\x02\x02" + order))) == {"order_id": 7, "at": "1970-01-01T00:00:00Z"}
         assert json.loads(schema.decode(framed(3, b"\x04\x02\x00\x0a\x01a"))) == {"sku": "a"}
         assert json.loads(schema.decode(framed(3, b"\x00"))) == {}
-        for wrong, why in ((b"\x02\x08", "no message"), (b"", "which message"), (b"\x02\x02\x08", "no message shop.Order"), (b"\x03", "which message")):
+        for wrong, why in (
+            (b"\x02\x08", "no message"),
+            (b"", "which message"),
+            (b"\x02\x02\x08", "no message shop.Order"),
+            (b"\x03", "which message"),
+        ):
             with pytest.raises(MalformedError, match=why):
                 schema.decode(framed(3, wrong))
 
@@ -169,7 +172,7 @@ def test_protobuf_of_a_generated_class() -> None:
     assert json.loads(schema.decode(timestamp_pb2.Timestamp(seconds=1).SerializeToString())) == "1970-01-01T00:00:01Z"
     with pytest.raises(MalformedError, match="no message google.protobuf.Timestamp"):
         schema.decode(b"\xff")
-    with pytest.raises(SourceError, match="module:Class"):
+    with pytest.raises(SourceError, match=r"module:Class"):
         Protobuf(message="no.such:Thing").decode(b"")
 
 
@@ -182,14 +185,14 @@ def test_schemas_of_another_kind_are_not_decoded() -> None:
 
 def test_settings_are_refused_when_the_schema_is_made() -> None:
     for make in (
-        lambda: JsonSchema(),
+        JsonSchema,
         lambda: JsonSchema(schema={}, registry="http://x"),
         lambda: JsonSchema(schema={"type": "no"}),
         lambda: JsonSchema(schema="{"),
-        lambda: Avro(),
+        Avro,
         lambda: Avro(schema="{"),
         lambda: Avro(registry="ftp://x"),
-        lambda: Protobuf(),
+        Protobuf,
     ):
         with pytest.raises(SettingError):
             make()  # type: ignore[no-untyped-call]
