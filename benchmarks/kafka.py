@@ -1,7 +1,7 @@
 """Measure taking a Kafka topic beside a plain consumer of it: ``python -m benchmarks.kafka 1000000``. It starts a broker of its own.
 
-``kafka_plain_per_s``: records that a confluent-kafka consumer reads whose values are looked at; ``kafka_source_per_s``: that the source makes messages
-of; ``kafka_take_per_s``: that are in a queue with the position. Ratios are of one run, in turns; each figure is the best of three.
+``kafka_plain_per_s``: records that a confluent-kafka consumer reads whose values are looked at; ``kafka_source_per_s``: that the source makes
+messages of; ``kafka_take_per_s``: that are in a queue with the position. Ratios are of one run, in turns; each figure is the best of three.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def plain(settings: Mapping[str, Any], number: int) -> int:
     while got < number:
         for record in consumer.consume(min(5_000, number - got), 0.2):
             got += 1
-            size += len(record.value())
+            size += len(record.value() or b"")
     consumer.close()
     return got
 

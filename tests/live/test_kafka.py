@@ -7,13 +7,14 @@ import random
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, OutputError, SourceError
@@ -30,7 +31,6 @@ from tools.servers.kafka import Broker, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from datetime import timedelta
 
     from airflow_poison.core.passes.take import TakeResult
     from airflow_poison.core.schema import SubQueue
@@ -279,7 +279,7 @@ def test_a_backfill_takes_what_is_between_two_places(topic: Topic, table: QueueT
 
 
 def test_what_cannot_be_read_says_what_to_do(topic: Topic, table: QueueTable) -> None:
-    quick = {"patience": _seconds(2)}
+    quick: dict[str, Any] = {"patience": timedelta(seconds=2)}
     for source, said in (
         (Kafka("no-such-topic", topic.broker.settings), "There is no topic 'no-such-topic'"),
         (Kafka(topic.name, topic.broker.stranger), "no right to read it .* Grant it Describe and Read"),
@@ -292,12 +292,6 @@ def test_what_cannot_be_read_says_what_to_do(topic: Topic, table: QueueTable) ->
             taken(table, source)
     assert table.snapshot().files == ()
     assert "no-such-topic" not in topic.admin.list_topics(timeout=5).topics
-
-
-def _seconds(number: float) -> timedelta:
-    from datetime import timedelta
-
-    return timedelta(seconds=number)
 
 
 # Killed -----------------------------------------------------------------------------------------------------------------
@@ -395,8 +389,9 @@ def test_a_topic_that_does_not_take_them_loses_nothing(broker: Broker, table: Qu
     with pytest.raises(OutputError, match=r"does not take the messages: message 1: .*wait in the queue's outbox"):
         send_to_kafka(table, ids, small.source(), CLOCK)
     assert (small.values(), sum(file.rows for file in table.snapshot().outbox)) == ([], 2)
-    larger = ConfigResource(ResourceType.TOPIC, small.name, set_config={"max.message.bytes": "100000"})
-    next(iter(small.admin.alter_configs([larger]).values())).result()
+    larger = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, small.name, incremental_configs=[larger])
+    next(iter(small.admin.incremental_alter_configs([resource]).values())).result()
     until(lambda: send_again(table, small))
     assert sorted(len(value) for _, value, _ in small.values()) == [1, 5_000]
     with pytest.raises(InputError, match=r"Message 3 .* about 2,000,"):

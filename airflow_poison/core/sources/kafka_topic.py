@@ -97,7 +97,7 @@ class Topic:
             answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=wait)
             return {where.partition: future.result().offset for where, future in answers.items()}
 
-        return self._admin(ask)
+        return cast("dict[int, int]", self._admin(ask))
 
     def records(self, ranges: Ranges, reached: dict[int, int], most: Mapping[int, int] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the records of ranges of offsets as messages. A range ends where the client stands behind it, whatever is missing in it.
@@ -318,7 +318,7 @@ def to_batch(records: Sequence[Any], topic: str) -> pa.RecordBatch:
     said = [name, partitions, offsets, _instants([each.timestamp()[1] for each in records])]
     return pa.record_batch(
         {
-            "message_id": pc.binary_join_element_wise(name, partitions, offsets, "-"),
+            "message_id": pc.binary_join_element_wise(name, partitions, offsets, pa.scalar("-")),  # type: ignore[call-overload]  # scalars may be
             "group_id": texts([each.key() for each in records]),
             "body": pa.array([b"" if value is None else value for value in values], pa.binary()),
             "properties": _properties(said, further, count),
@@ -340,13 +340,14 @@ def _properties(said: Sequence[pa.Array[Any]], further: Sequence[tuple[int, str,
     import numpy as np
     import pyarrow as pa
 
-    names = pa.array([TOPIC, PARTITION, OFFSET, TIMESTAMP]).take(pa.array(np.repeat(np.arange(4), count)))
+    names = pa.array([TOPIC, PARTITION, OFFSET, TIMESTAMP]).take(np.repeat(np.arange(4), count))
     keys = pa.concat_arrays([pa.array([key for _, key, _ in further], pa.string()), names])
     items = pa.concat_arrays([pa.array([item for _, _, item in further], pa.string()), *said])
     rows = np.concatenate([np.array([row for row, _, _ in further], np.int64), np.tile(np.arange(count), 4)])
-    order = pa.array(np.argsort(rows, kind="stable"))
+    order = np.argsort(rows, kind="stable")
     ends = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=count))])
-    return cast("pa.Array[Any]", pa.MapArray.from_arrays(pa.array(ends, pa.int32()), keys.take(order), items.take(order)))
+    maps: Any = pa.MapArray
+    return cast("pa.Array[Any]", maps.from_arrays(pa.array(ends, pa.int32()), keys.take(order), items.take(order)))
 
 
 def _headers(headers: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -394,5 +395,5 @@ def _instants(found: Sequence[int]) -> pa.Array[Any]:
     numbers = np.array(found, np.int64)
     right = (numbers >= 0) & (numbers <= _LAST_MS)
     known = pa.array(np.where(right, numbers, 0)).cast(pa.timestamp("ms")).cast(pa.string())
-    shown = pc.binary_join_element_wise(pc.replace_substring(known, " ", "T"), "Z", "")
+    shown = pc.binary_join_element_wise(pc.replace_substring(known, " ", "T"), pa.scalar("Z"), pa.scalar(""))  # type: ignore[call-overload]  # scalars are allowed
     return cast("pa.Array[Any]", shown if right.all() else pc.if_else(pa.array(right), shown, pa.array(numbers).cast(pa.string())))
