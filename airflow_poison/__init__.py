@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.maintain import maintain
     from airflow_poison.core.passes.repair import repair
     from airflow_poison.core.passes.send import messages_to_batches, send
+    from airflow_poison.core.passes.to_kafka import send_to_kafka
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
     from airflow_poison.core.policies.described import describe, typed_policy
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.simulation.replay import replay, simulate
     from airflow_poison.core.simulation.script import Action, Script, Scripted
+    from airflow_poison.core.sources.kafka import Kafka
+    from airflow_poison.core.sources.registry import Registry
+    from airflow_poison.core.sources.schemas import Avro, JsonSchema, Protobuf
     from airflow_poison.core.store import open_store
 
 __version__ = "0.1.0"
@@ -48,6 +52,7 @@ __all__ = [
     "DEFAULT_CONTRACT",
     "Action",
     "ActivationSpecification",
+    "Avro",
     "BrokerError",
     "Canary",
     "Contract",
@@ -57,6 +62,8 @@ __all__ = [
     "Envelope",
     "ErrorDocument",
     "ErrorHandler",
+    "JsonSchema",
+    "Kafka",
     "ListenerPort",
     "Message",
     "MessageType",
@@ -66,6 +73,8 @@ __all__ = [
     "PoisonRows",
     "PoisonSubQueue",
     "Postpone",
+    "Protobuf",
+    "Registry",
     "Rule",
     "Script",
     "Scripted",
@@ -89,6 +98,7 @@ __all__ = [
     "repair",
     "replay",
     "send",
+    "send_to_kafka",
     "simulate",
     "track_failures",
     "typed_policy",
@@ -113,6 +123,7 @@ _HOMES = {
     "passes.maintain": "maintain",
     "passes.repair": "repair",
     "passes.send": "messages_to_batches send",
+    "passes.to_kafka": "send_to_kafka",
     "policies.activation_specification": "ActivationSpecification",
     "policies.default_messaging": "DefaultMessaging",
     "policies.described": "describe typed_policy",
@@ -125,6 +136,9 @@ _HOMES = {
     "schema": "SubQueue",
     "simulation.replay": "replay simulate",
     "simulation.script": "Action Script Scripted",
+    "sources.kafka": "Kafka",
+    "sources.registry": "Registry",
+    "sources.schemas": "Avro JsonSchema Protobuf",
     "store": "open_store",
 }
 """The public names, by the module of the core that has them."""

@@ -53,7 +53,8 @@ def fill(settings: Mapping[str, Any], number: int) -> None:
     from confluent_kafka import Producer
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    AdminClient(dict(settings)).create_topics([NewTopic("orders", PARTITIONS)])["orders"].result()
+    admin = AdminClient(dict(settings))
+    admin.create_topics([NewTopic("orders", PARTITIONS)])["orders"].result()
     producer = Producer({**settings, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
     for index in range(number):
         body = json.dumps({"id": index, "carrier": ("VX", "AA", "UA")[index % 3]}).ljust(200)

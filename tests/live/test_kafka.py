@@ -25,6 +25,7 @@ from airflow_poison.core.passes.to_kafka import send_to_kafka
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.core.sources.schemas import JsonSchema
+from airflow_poison.core.sources.source import Position
 from airflow_poison.core.store import open_store
 from airflow_poison.testing.sources import SourceContract
 from tools.servers.kafka import Broker, running
@@ -292,6 +293,32 @@ def test_what_cannot_be_read_says_what_to_do(topic: Topic, table: QueueTable) ->
             taken(table, source)
     assert table.snapshot().files == ()
     assert "no-such-topic" not in topic.admin.list_topics(timeout=5).topics
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
+def test_executors_read_the_same_rows(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    topic.produce(*map(str, range(50)), key=b"k", headers=[("kind", b"new")])
+    topic.transaction(["51", "52"], commit=True, partition=1)
+    topic.produce(None, partition=1)
+    here, there = (topic.source().plan(Position(), limit=None) for _ in range(2))
+    assert here is not None
+    assert there is not None
+    assert there.frame is not None
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        got = sorted(map(plain, there.frame(spark).toArrow().to_pylist()), key=str)
+    finally:
+        spark.stop()
+    assert got == sorted((plain(row) for batch in here.batches() for row in batch.to_pylist()), key=str)
+    assert (len(got), there.reached()) == (53, here.reached())
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "body": bytes(row["body"]), "properties": dict(row["properties"])}
 
 
 # Killed -----------------------------------------------------------------------------------------------------------------
