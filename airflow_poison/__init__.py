@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.maintain import maintain
     from airflow_poison.core.passes.repair import repair
     from airflow_poison.core.passes.send import messages_to_batches, send
+    from airflow_poison.core.passes.take import positions, reset_position, take
     from airflow_poison.core.passes.to_kafka import send_to_kafka
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
@@ -42,9 +43,12 @@ if TYPE_CHECKING:
     from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.simulation.replay import replay, simulate
     from airflow_poison.core.simulation.script import Action, Script, Scripted
+    from airflow_poison.core.sources.decoding import Schema
+    from airflow_poison.core.sources.files import Files
     from airflow_poison.core.sources.kafka import Kafka
     from airflow_poison.core.sources.registry import Registry
     from airflow_poison.core.sources.schemas import Avro, JsonSchema, Protobuf
+    from airflow_poison.core.sources.source import Position, Reached, Source, Take
     from airflow_poison.core.store import open_store
 
 __version__ = "0.1.0"
@@ -62,6 +66,7 @@ __all__ = [
     "Envelope",
     "ErrorDocument",
     "ErrorHandler",
+    "Files",
     "JsonSchema",
     "Kafka",
     "ListenerPort",
@@ -72,18 +77,23 @@ __all__ = [
     "Outage",
     "PoisonRows",
     "PoisonSubQueue",
+    "Position",
     "Postpone",
     "Protobuf",
+    "Reached",
     "Registry",
     "Rule",
+    "Schema",
     "Script",
     "Scripted",
     "Selection",
     "SentBy",
     "Service",
     "ServiceBroker",
+    "Source",
     "SubQueue",
     "SystemClock",
+    "Take",
     "Unprocessable",
     "__version__",
     "check",
@@ -94,12 +104,15 @@ __all__ = [
     "maintain",
     "messages_to_batches",
     "open_store",
+    "positions",
     "received_row",
     "repair",
     "replay",
+    "reset_position",
     "send",
     "send_to_kafka",
     "simulate",
+    "take",
     "track_failures",
     "typed_policy",
 ]
@@ -123,6 +136,7 @@ _HOMES = {
     "passes.maintain": "maintain",
     "passes.repair": "repair",
     "passes.send": "messages_to_batches send",
+    "passes.take": "positions reset_position take",
     "passes.to_kafka": "send_to_kafka",
     "policies.activation_specification": "ActivationSpecification",
     "policies.default_messaging": "DefaultMessaging",
@@ -136,9 +150,12 @@ _HOMES = {
     "schema": "SubQueue",
     "simulation.replay": "replay simulate",
     "simulation.script": "Action Script Scripted",
+    "sources.decoding": "Schema",
+    "sources.files": "Files",
     "sources.kafka": "Kafka",
     "sources.registry": "Registry",
     "sources.schemas": "Avro JsonSchema Protobuf",
+    "sources.source": "Position Reached Source Take",
     "store": "open_store",
 }
 """The public names, by the module of the core that has them."""

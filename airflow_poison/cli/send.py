@@ -74,6 +74,9 @@ def send(args: Namespace) -> None:
     if args.source is not None:
         _take(args)
         return
+    for name in ("max_messages", "backfill"):
+        if getattr(args, name) is not None:
+            raise wrong_usage(f"--{name.replace('_', '-')}: expected with --source.")
     from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import send as verb
 

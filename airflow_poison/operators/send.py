@@ -9,6 +9,7 @@ from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
+from airflow_poison.core.sources.source import Source
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.sources.source import Source
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -117,6 +117,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
         given = [name for name, value in sources.items() if value is not None]
         if len(given) != 1:
             raise InputError(f"{self.task_id}: give exactly one of path, table, dataframe, messages and source; given: {', '.join(given) or 'none'}.")
+        if source is not None and not isinstance(source, Source):
+            raise SettingError("source", source, f"Files, Kafka, DeltaChanges, Jdbc or a source of yours, not {type(source).__name__}")
         self.path = path
         self.format = format
         self.options = options
@@ -152,6 +154,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         try:
             if (source := self._source(hook, queue, key)) is not None:
                 return self._take_from(source, queue, key)
+            self._refuse_a_sources()
             result = send(queue, self._batches(hook, queue, key, clock.now()), key=key, clock=clock)
         finally:
             leave_server()
@@ -170,6 +173,11 @@ class QueueSendOperator(WithLineage, QueueOperator):
         """Return the source, where what is sent comes from one."""
         del hook, queue, key
         return self.source
+
+    def _refuse_a_sources(self) -> None:
+        for name in ("max_messages", "backfill"):
+            if getattr(self, name) is not None:
+                raise SettingError(name, getattr(self, name), "None: only a source has what it has taken before")
 
     def _take_from(self, source: Source, queue: QueueTable, key: str) -> dict[str, object]:
         """Send what is new in a source."""

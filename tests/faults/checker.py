@@ -58,7 +58,7 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet, lost=bool(sight.lost)), verdict)
-    _check_order(heard, verdict)
+    _check_order(histories, heard, verdict)
     check_dialogs(histories, heard, verdict, quiet=quiet)
     _check_landed(folder, histories, calls, lines, verdict, quiet=quiet)
     _check_alerts(histories, lines, verdict)
@@ -298,6 +298,7 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
             sent = dict(enumerate(line["ids"], line["first"]))
             if history is None or not sent.items() <= {number: row.message_id for number, row in history.came.items()}.items():
                 verdict.lost.append(f"{line['key']} of {line['queue']} was acknowledged as {line['first']}..., and is not in the log")
+    _check_put_down(histories, lines, verdict)
     came = {row.message_id for history in histories.values() for row in history.came.values()}
     for message_id in came - places.keys() - left:
         verdict.lost.append(f"{message_id} is nowhere")
@@ -305,6 +306,20 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
         for row in history.present():
             if row.place in {OUTBOX, "_none"}:
                 verdict.stuck.append(f"{row.message_id} is still in the outbox of {history.name}")
+
+
+def _check_put_down(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
+    """Every line of a file that was put down came into its queue, once: the quiet end has taken what was left."""
+    put_down = {message_id: line["queue"] for line in lines if line["kind"] == "put_down" for message_id in line["ids"]}
+    if not put_down:
+        return
+    came = Counter(
+        (name, row.message_id) for name, history in histories.items() for number, row in history.came.items() if number not in history.relayed
+    )
+    for message_id, queue in put_down.items():
+        times = came[queue, message_id]
+        if times != 1:
+            (verdict.doubled if times else verdict.lost).append(f"{message_id} was put down once and came into {queue} {times} times")
 
 
 # What handlers saw ----------------------------------------------------------------------------------------------------
@@ -405,13 +420,14 @@ def _landed(output: str) -> Counter[int]:
     return Counter(ids)
 
 
-def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:
+def _check_order(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
+    """What came malformed waits in ``poison`` for people, while those behind it are received."""
     newest: dict[str, int] = {}
     ordered = {name for name, rules in queues().items() if rules.ordered}
     for line in lines:
         if line["kind"] == "again":  # what had been received and not committed
             newest.clear()
-        if line["kind"] == "call" and line["queue"] in ordered:
+        if line["kind"] == "call" and line["queue"] in ordered and line["id"] not in histories[line["queue"]].malformed:
             if line["id"] < newest.get(line["queue"], 0):
                 verdict.order.append(f"{line['queue']} {line['id']} was received after {newest[line['queue']]}")
             newest[line["queue"]] = max(line["id"], newest.get(line["queue"], 0))

@@ -127,7 +127,7 @@ def take(
         messages = _Messages(source, mapping, clock.now())
         advance = None if between is not None else _advance(source, known, planned, messages, clock.now())
         try:
-            sent = table.append(messages.of((read or _read)(planned)), key, clock.now(), advance)
+            sent = table.append(messages.of((read or _read)(planned)), key, clock.now(), advance, of_source=True)
         except SourceTakenError:
             continue
         return _result(table, source, sent, planned.what)

@@ -223,6 +223,8 @@ class Files(Source):
                 file.path, b"", f"{file.path} cannot be opened: {error.strerror}. It is taken when this user may read it"
             ).replace_schema_metadata({"unopened": "yes"})
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, MalformedError, UnicodeDecodeError, EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what is in the file
+                raise SourceError(f"{file.path} of source {self.name!r} cannot be read: {error}. Nothing was sent; run the task again.") from error
             with self._here(file) as path:
                 yield _wrong(file.path, _beginning(path), f"{file.path} cannot be read as {self.format}: {_one_line(error)}")
 

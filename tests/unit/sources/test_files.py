@@ -194,6 +194,22 @@ def test_a_file_that_cannot_be_opened_is_told_once_and_taken_when_it_can_be(queu
     assert bodies(queue) == ["2", "1"]
 
 
+def test_an_error_of_the_disk_is_no_fault_of_the_file(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_poison.core.sources import files
+
+    def broken(*_given: object) -> Any:
+        raise OSError(5, "Input/output error")
+
+    put(tmp_path / "a", "1\n")
+    source = Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE)
+    monkeypatch.setattr(files, "_READERS", {"lines": broken})
+    with pytest.raises(SourceError, match=r"a of source .* cannot be read: .*Input/output error. Nothing was sent"):
+        taken(queue, source)
+    monkeypatch.undo()
+    assert taken(queue, source).sent == 1
+    assert bodies(queue) == ["1"]
+
+
 def test_rows_have_columns_and_a_row_of_a_wrong_length_is_malformed(queue: Queue, tmp_path: Path) -> None:
     put(tmp_path / "a.csv", 'id,carrier\n007,VX\n1,2,3\n,"a ""b"",\nc"\n')
     mapping = ColumnMapping(group="carrier")

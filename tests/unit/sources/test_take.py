@@ -173,6 +173,21 @@ def test_a_reset_source_is_forgotten_with_its_keys(queue: Queue) -> None:
     is_whole(queue)
 
 
+@pytest.mark.parametrize("point", ["store.forget_source.before_commit", "store.forget_source.after_commit"])
+def test_who_dies_while_a_position_is_reset_has_reset_it_or_not(queue: Queue, point: str, at_point: AtPoint) -> None:
+    def die() -> None:
+        raise DiedError
+
+    taken(queue, Lines(["a"], keyed=True))
+    at_point.do(point, die)
+    with pytest.raises(DiedError):
+        reset_position(queue.table, "lines", queue.clock)
+    assert len(positions(queue.table)) == (point == "store.forget_source.before_commit")
+    assert reset_position(queue.table, "lines", queue.clock) == (point == "store.forget_source.before_commit")
+    assert queue.happened() == [("POSITION_RESET", None)]
+    is_whole(queue)
+
+
 def test_keys_of_many_takes_are_joined(queue: Queue) -> None:
     lines: list[str] = []
     for number in range(40):
@@ -248,7 +263,7 @@ def test_many_at_once_take_each_record_once(queue: Queue) -> None:
 
 
 def test_a_source_that_others_always_take_first_is_an_error_that_names_it(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    def overtaken(*_given: object) -> None:
+    def overtaken(*_given: object, **_how: bool) -> None:
         raise SourceTakenError
 
     monkeypatch.setattr(type(queue.table), "append", overtaken)

@@ -34,17 +34,19 @@ if TYPE_CHECKING:
 _NUMBERED = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
-def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime, advance: Callable[[], Advance] | None = None) -> Sent:
+def append(
+    table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime, advance: Callable[[], Advance] | None = None, *, of_source: bool = False
+) -> Sent:
     """Add messages to ``main`` with the next lookup ids, in one commit, once per key; to ``transmission`` while the queue is disabled.
 
     The commit decides that, whatever the state was before. The files are written before the turn is taken: then nobody waits for a slow source of
     batches.
 
     :param batches: columns of ``message_schema()``; ``lookup_id`` is ignored and assigned; missing columns get defaults
-        (``message_id`` a random one, priority 5, ``enqueued_at`` now, counts 0). Messages that come with a ``last_error`` go into ``poison``, behind
-        the others.
+        (``message_id`` a random one, priority 5, ``enqueued_at`` now, counts 0).
     :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
     :param advance: asked for when all batches are read: the source that they are of, which the commit takes further.
+    :param of_source: the batches are a source's: messages with a ``last_error`` are malformed, and go into ``poison``, behind the others.
     Raises SourceTakenError when somebody else has taken the source meanwhile; then nothing was sent.
     """
     state = table.log.load()
@@ -54,7 +56,7 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     del state  # the next look goes on from it
     reach("store.append.before_files")
     try:
-        sending.write(batches)
+        sending.write(batches, of_source=of_source)
         if advance is not None:
             sending.advancing = Advancing(table, advance())
     except BaseException as error:
@@ -89,10 +91,10 @@ class _Sending:
         self._malformed = Incoming(table.folder, base)
         self.advancing: Advancing | None = None
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> None:
+    def write(self, batches: Iterable[pa.RecordBatch], *, of_source: bool) -> None:
         """Write the files. Raises InputError."""
         apart = _Apart(self._malformed, self._now)
-        self._good.write(apart.good(batches), self._now)
+        self._good.write(apart.good(batches) if of_source else batches, self._now)
         apart.close()
         self._malformed.renumber(self._good.base + self._good.messages)
 
