@@ -46,8 +46,9 @@ if TYPE_CHECKING:
     from airflow_poison.core.sources.decoding import Schema
     from airflow_poison.core.sources.files import Files
     from airflow_poison.core.sources.kafka import Kafka
+    from airflow_poison.core.sources.protobuf import Protobuf
     from airflow_poison.core.sources.registry import Registry
-    from airflow_poison.core.sources.schemas import Avro, JsonSchema, Protobuf
+    from airflow_poison.core.sources.schemas import Avro, JsonSchema
     from airflow_poison.core.sources.source import Position, Reached, Source, Take
     from airflow_poison.core.store import open_store
 
@@ -153,8 +154,9 @@ _HOMES = {
     "sources.decoding": "Schema",
     "sources.files": "Files",
     "sources.kafka": "Kafka",
+    "sources.protobuf": "Protobuf",
     "sources.registry": "Registry",
-    "sources.schemas": "Avro JsonSchema Protobuf",
+    "sources.schemas": "Avro JsonSchema",
     "sources.source": "Position Reached Source Take",
     "store": "open_store",
 }

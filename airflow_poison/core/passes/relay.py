@@ -22,7 +22,7 @@ from airflow_poison.core.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.core.policies import policy_class
-from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, message_schema
+from airflow_poison.core.schema import DESTINATION, OUTBOX, TO_TOPIC, SubQueue, message_schema
 from airflow_poison.core.store import MAX_NAME, check_name
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.texts import Plain
@@ -41,8 +41,6 @@ DEAD_LETTER_PROPERTY = "dead_letter_queue"
 """The property by which a sender names its own dead-letter queue; without it ``<queue>.dead-letter``."""
 ORIGIN_QUEUE, ORIGIN_LOOKUP_ID, REASON = "poison.origin_queue", "poison.origin_lookup_id", "poison.reason"
 """The properties that say where a message that was sent on comes from, and why."""
-KAFKA = "kafka:"
-"""Begins the destination of a message in the outbox that goes to a topic; no queue has such a name."""
 _SUFFIX = ".dead-letter"
 _ROWS = 10_000
 
@@ -78,7 +76,7 @@ def to_topic(rows: pa.Table) -> str | None:
     """Return the Kafka topic that the messages of an outbox file go to; None for those that go to queues. No file has both."""
     found = {dict(cell or ()).get(DESTINATION, "") for cell in rows.column("properties").to_pylist()}
     target = found.pop() if len(found) == 1 else ""
-    return target.removeprefix(KAFKA) if target.startswith(KAFKA) else None
+    return target.removeprefix(TO_TOPIC) if target.startswith(TO_TOPIC) else None
 
 
 def dead_letter_queue(queue: str) -> str:

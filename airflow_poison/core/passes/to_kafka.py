@@ -15,9 +15,10 @@ from airflow_poison.core.errors import InputError, OutputError, SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.core.passes.messages import ByHand, Chosen
-from airflow_poison.core.passes.relay import FROM, KAFKA, ORIGIN_QUEUE, REASON, addressed, sent_events, to_topic
-from airflow_poison.core.schema import DESTINATION
-from airflow_poison.core.sources.kafka_topic import TOMBSTONE, clients
+from airflow_poison.core.passes.relay import FROM, ORIGIN_QUEUE, REASON, addressed, sent_events, to_topic
+from airflow_poison.core.schema import DESTINATION, TO_TOPIC
+from airflow_poison.core.sources.kafka_records import TOMBSTONE
+from airflow_poison.core.sources.kafka_topic import clients
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def send_to_kafka(
         raise SettingError("key", key, ", ".join(KEYS))
     topic = kafka.kafka
     topic.identity()  # a topic that is not there must not strand messages in the outbox
-    most, now, target = int(topic.settings.get("message.max.bytes", _LARGEST)), clock.now(), KAFKA + topic.name
+    most, now, target = int(topic.settings.get("message.max.bytes", _LARGEST)), clock.now(), TO_TOPIC + topic.name
 
     def become(rows: pa.Table) -> pa.Table:
         _check_sizes(rows, most, table.name)

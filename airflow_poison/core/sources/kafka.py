@@ -68,7 +68,7 @@ class Kafka(Source):
             raise SettingError("start", self.start, f"{EARLIEST}, {LATEST}, or a time of ISO 8601, as 2026-11-25T06:00:00Z")
         if not self.connection:
             raise SettingError("connection", self.connection, "the id of a connection, or settings of librdkafka: {'bootstrap.servers': 'host:9092'}")
-        if self.patience <= timedelta(0):
+        if not isinstance(self.patience, timedelta) or self.patience <= timedelta(0):
             raise SettingError("patience", self.patience, "a duration above 0")
         object.__setattr__(self, "name", self.name or f"kafka:{self.topic}")
 

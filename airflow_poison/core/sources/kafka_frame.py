@@ -23,7 +23,7 @@ _COLUMNS = f"message_id string, group_id string, body binary, properties map<str
 
 
 def records_frame(spark: SparkSession, topic: Topic, ranges: Ranges) -> DataFrame:
-    """Return the records of ranges of offsets, with the columns that ``kafka_topic.to_batch`` has."""
+    """Return the records of ranges of offsets, with the columns that ``kafka_records.to_batch`` has."""
     spark.dataSource.register(_python_source())
     said = {
         "topic": topic.name,

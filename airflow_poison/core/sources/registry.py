@@ -23,7 +23,9 @@ HEAD = 5
 _SECONDS = 10.0
 _TRIES = 3
 _UNKNOWN_SECONDS = 60.0
-_NOT_FOUND, _SERVER_ERROR = 404, 500
+_SERVER_ERROR = 500
+_NOT_THERE = frozenset({40401, 40402, 40403})
+"""The codes by which a registry says that it does not have a subject, a version or a schema; any 404 without one is of a wrong address."""
 _unknown: dict[tuple[Registry, int], float] = {}
 
 
@@ -98,12 +100,15 @@ def _asked(registry: Registry, path: str) -> dict[str, Any]:
         time.sleep(number * 0.5)
         try:
             with urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310  (as above)
-                found: dict[str, Any] = json.load(answer)
-                return found
+                found: Any = json.load(answer)
+                if isinstance(found, dict) and isinstance(found.get("schema"), str):
+                    return found
+                said = "it answers with no schema"
+                break
         except HTTPError as error:
             with error:
-                said = f"{error.code} {error.reason}"
-            if error.code == _NOT_FOUND:
+                said, code = f"{error.code} {error.reason}", _code_of(error)
+            if code in _NOT_THERE:
                 raise LookupError(path) from None
             if error.code < _SERVER_ERROR:
                 break
@@ -112,3 +117,11 @@ def _asked(registry: Registry, path: str) -> dict[str, Any]:
     raise SourceError(
         f"The schema registry {registry.url} does not answer {path}: {said}. Check its address, and its user and password. Nothing was sent."
     )
+
+
+def _code_of(error: HTTPError) -> object:
+    try:
+        said = json.load(error)
+    except (ValueError, OSError):
+        return None
+    return said.get("error_code") if isinstance(said, dict) else None

@@ -18,8 +18,9 @@ import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 
 from airflow_poison.core.errors import MalformedError, SettingError, SourceError
+from airflow_poison.core.sources.protobuf import Protobuf
 from airflow_poison.core.sources.registry import Registry
-from airflow_poison.core.sources.schemas import Avro, JsonSchema, Protobuf
+from airflow_poison.core.sources.schemas import Avro, JsonSchema
 from airflow_poison.core.sources.source import Connection
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def a_registry(answers: dict[str, Any], asked: list[str], user: str = "") -> Ite
             found = answers.get(self.path)
             refused = user and self.headers.get("Authorization") != wanted
             code = 401 if refused else 404 if found is None else found if isinstance(found, int) else 200
-            body = json.dumps(found if code == 200 else {"error_code": 40403}).encode()
+            body = json.dumps(found if code == 200 else {"error_code": 40403 if code == 404 and "/wrong/" not in self.path else code}).encode()
             self.send_response(code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -133,6 +134,47 @@ def test_a_registry_that_does_not_answer_is_no_error_of_the_record() -> None:
         Avro(registry=registry).decode(framed(2, b"x"))
 
 
+def test_a_wrong_address_is_no_error_of_the_record() -> None:
+    with a_registry({"/schemas/ids/1": {"openapi": "3"}}, []) as registry:
+        with pytest.raises(SourceError, match="does not answer schemas/ids/1: 404 Not Found"):
+            Avro(registry=f"{registry.url}wrong").decode(framed(1, b"x"))
+        with pytest.raises(SourceError, match="does not answer schemas/ids/1: it answers with no schema"):
+            Avro(registry=registry).decode(framed(1, b"x"))
+
+
+def test_json_schemas_refer_to_each_other_in_a_registry_and_to_nothing_else() -> None:
+    line = {"schema": json.dumps({"type": "object", "required": ["sku"]}), "schemaType": "JSON"}
+    lines = json.dumps({"type": "array", "items": {"$ref": "line.json"}})
+    references = [{"name": "line.json", "subject": "line", "version": 1}]
+    answers = {
+        "/schemas/ids/1": {"schema": lines, "schemaType": "JSON", "references": references},
+        "/schemas/ids/2": {"schema": lines, "schemaType": "JSON"},
+        "/schemas/ids/3": {"schema": '{"type": 3}', "schemaType": "JSON"},
+        "/subjects/line/versions/1": line,
+    }
+    asked: list[str] = []
+    with a_registry(answers, asked) as registry:
+        schema = JsonSchema(registry=registry)
+        assert schema.decode(framed(1, b'[{"sku": 1}]')) == b'[{"sku": 1}]'
+        with pytest.raises(MalformedError, match=r"\$\[0\]: 'sku' is a required property"):
+            schema.decode(framed(1, b"[{}]"))
+        with pytest.raises(SourceError, match=r"refers to 'line\.json', which is neither"):
+            schema.decode(framed(2, b"[{}]"))
+        with pytest.raises(MalformedError, match=r"its schema 3 in the registry .* is none of JSON"):
+            schema.decode(framed(3, b"1"))
+        address = f"{registry.url}line.json"
+        with pytest.raises(SourceError, match="refers to"):
+            JsonSchema(schema={"$ref": address}).decode(b"1")
+    assert "/line.json" not in asked
+
+
+def test_what_is_nested_too_deeply_is_an_error_of_the_record() -> None:
+    schema = JsonSchema(schema={"type": "array", "items": {"$ref": "#"}})
+    assert schema.decode(b"[[]]")
+    with pytest.raises(MalformedError, match="cannot be checked"):
+        schema.decode(b"[" * 900 + b"]" * 900)
+
+
 def serialized(file: descriptor_pb2.FileDescriptorProto) -> str:
     return base64.b64encode(file.SerializeToString()).decode()
 
@@ -165,6 +207,12 @@ def test_protobuf_of_a_registry_says_which_message_it_is() -> None:
         ):
             with pytest.raises(MalformedError, match=why):
                 schema.decode(framed(3, wrong))
+
+
+def test_a_registry_that_answers_text_only_is_no_error_of_the_record() -> None:
+    answers = {"/schemas/ids/3?format=serialized": {"schema": 'syntax = "proto3";', "schemaType": "PROTOBUF"}}
+    with a_registry(answers, []) as registry, pytest.raises(SourceError, match="does not answer format=serialized"):
+        Protobuf(registry=registry).decode(framed(3, b"\0"))
 
 
 def test_protobuf_of_a_generated_class() -> None:
