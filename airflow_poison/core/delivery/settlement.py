@@ -129,7 +129,7 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     :param read_from: the sub-queue that they were read from; what is untouched stays there.
     """
     partition = partition_of(end, read_from)
-    if partition is None:
+    if partition is None and not (isinstance(end, Dispose) and end.reports):
         return []
     rows = delivered.batch.take(pa.array(members, pa.int64()))
     failures = [delivered.failures.get(row) for row in members]
@@ -146,7 +146,7 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     if isinstance(end, Dispose) and partition == OUTBOX:
         changed["properties"] = _properties([_addressed(delivered.properties(row), end) for row in members])
     kept = _changed(rows, changed)
-    return [kept, *_reports(kept, end)]
+    return [*([kept] if partition is not None else []), *_reports(kept, end)]
 
 
 def _changed(rows: pa.RecordBatch | pa.Table, changed: Mapping[str, pa.Array[Any]]) -> pa.Table:

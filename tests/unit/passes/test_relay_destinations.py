@@ -90,6 +90,7 @@ def test_a_destination_that_names_no_other_queue_goes_to_the_dead_letter_queue(q
 def test_a_senders_reply_to_queue_is_no_topic(queue: Queue) -> None:
     policy = ActivationSpecification(stop_endpoint_if_delivery_fails=False, backout_threshold=1, backout_requeue_queue="backout")
     asked = {"JMS_IBM_Report_Exception": "MQRO_EXCEPTION_WITH_FULL_DATA", "JMSReplyTo": "kafka:elsewhere"}
+    asked["JMS_IBM_Report_Discard_Msg"] = "MQRO_DISCARD_MSG"  # so that the report is alone in its file
     queue.having(policy=policy).sent("bad", properties=asked).receive()
     assert queue.table.snapshot().outbox == ()
     assert bodies(queue.store.open("orders.dead-letter")) == ["bad"]
