@@ -14,7 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, OutputError, SourceError
@@ -28,7 +40,7 @@ from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.sources.source import Position
 from airflow_poison.core.store import open_store
 from airflow_poison.testing.sources import SourceContract
-from tools.servers.kafka import Broker, running
+from tools.servers.kafka import USER, Broker, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,6 +121,12 @@ class Topic:
                     ended += 1
         consumer.close()
         return found
+
+    def allow(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+        who = f"User:{USER}"
+        rules = [AclBinding(kind, name, ResourcePatternType.LITERAL, who, "*", each, AclPermissionType.ALLOW) for each in operations]
+        for done in self.admin.create_acls(rules).values():
+            done.result()
 
     def source(self, **more: Any) -> Kafka:
         return Kafka(self.name, self.broker.settings, **more)
@@ -285,7 +303,10 @@ def test_what_cannot_be_read_says_what_to_do(topic: Topic, table: QueueTable) ->
         (Kafka("no-such-topic", topic.broker.settings), "There is no topic 'no-such-topic'"),
         (Kafka(topic.name, topic.broker.stranger), "no right to read it .* Grant it Describe and Read"),
         (Kafka(topic.name, {"bootstrap.servers": "127.0.0.1:1"}, **quick), "no broker answers .*Connection refused"),
-        (Kafka(topic.name, {**topic.broker.stranger, "sasl.password": "no"}, **quick), "Invalid username or password"),
+        (
+            Kafka(topic.name, {**topic.broker.stranger, "sasl.password": "no"}, **quick),
+            "refuse this user .*Invalid username or password.* Check user, password",
+        ),
         (Kafka(topic.name, {"bootstrap.server": "x"}), "No such configuration property"),
         (Kafka(topic.name, "kafka_default"), "only Airflow can look up"),
     ):
@@ -293,6 +314,22 @@ def test_what_cannot_be_read_says_what_to_do(topic: Topic, table: QueueTable) ->
             taken(table, source)
     assert table.snapshot().files == ()
     assert "no-such-topic" not in topic.admin.list_topics(timeout=5).topics
+
+
+def test_the_rights_that_the_page_names_are_enough(topic: Topic, table: QueueTable) -> None:
+    reader, letters = topic.broker.stranger, Topic(topic.broker)
+    topic.produce("1")
+    topic.allow(ResourceType.TOPIC, topic.name, AclOperation.DESCRIBE, AclOperation.READ)
+    assert bodies_after(table, Kafka(topic.name, reader)) == ["1"]
+    topic.allow(ResourceType.TOPIC, letters.name, AclOperation.DESCRIBE, AclOperation.READ)
+    with pytest.raises(OutputError, match=r"does not take the messages: .*uthoriz.* wait in the queue's outbox.* Needed are Read and Write on"):
+        send_to_kafka(table, [1], Kafka(letters.name, reader), CLOCK)
+    own = f"airflow-poison:{table.identity()}:{letters.name}"
+    topic.allow(ResourceType.TOPIC, letters.name, AclOperation.WRITE)
+    topic.allow(ResourceType.TRANSACTIONAL_ID, own, AclOperation.WRITE)
+    topic.allow(ResourceType.GROUP, own, AclOperation.READ)
+    assert send_to_kafka(table, [], Kafka(letters.name, reader), CLOCK).sent == 1
+    assert [value for _, value, _ in letters.values()] == [b"1"]
 
 
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector

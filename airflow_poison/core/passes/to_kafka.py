@@ -231,6 +231,6 @@ def _check_sizes(rows: pa.Table, most: int, queue: str) -> None:
 def _refusal(topic: Topic, said: str) -> str:
     return (
         f"Topic {topic.name!r} on {topic.servers} does not take the messages: {said}. They wait in the queue's "
-        "outbox, and the next call sends those that are not in the topic. Needed are Write on the topic, Write on the transactional id and Read on "
-        "the group, both 'airflow-poison:…'; and that no other sender of this queue begins meanwhile."
+        "outbox, and the next call sends those that are not in the topic. Needed are Read and Write on the topic, Write on the transactional id "
+        "and Read on the group, both 'airflow-poison:…'; and that no other sender of this queue begins meanwhile."
     )

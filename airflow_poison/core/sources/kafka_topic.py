@@ -203,13 +203,14 @@ class Topic:
         """Return what Kafka says as an error that says what to do."""
         codes, said = clients().KafkaError, error.str()
         what = f"Topic {self.name!r} on {self.servers}"
-        match error.code():
-            case codes.UNKNOWN_TOPIC_OR_PART | codes._UNKNOWN_TOPIC | codes._UNKNOWN_PARTITION:  # noqa: SLF001  (their public names)
+        refused = any("uthentication failed" in each for each in self._said)  # the error itself says then that no broker answers
+        match codes._AUTHENTICATION if refused else error.code():  # noqa: SLF001  (their public names)
+            case codes.UNKNOWN_TOPIC_OR_PART | codes._UNKNOWN_TOPIC | codes._UNKNOWN_PARTITION:  # noqa: SLF001
                 text = f"There is no topic {self.name!r} on {self.servers} ({said}). Check its name and the cluster; topics are not made by reading."
             case codes.TOPIC_AUTHORIZATION_FAILED | codes.GROUP_AUTHORIZATION_FAILED | codes.CLUSTER_AUTHORIZATION_FAILED:
                 text = f"{what}: this user has no right to read it ({said}). Grant it Describe and Read on the topic."
             case codes._AUTHENTICATION | codes.SASL_AUTHENTICATION_FAILED:  # noqa: SLF001
-                text = f"{what}: the brokers refuse this user ({said}). Check user, password and mechanism."
+                text = f"{what}: the brokers refuse this user ({said}{self._last()}). Check user, password and mechanism."
             case codes.OFFSET_OUT_OF_RANGE | codes._AUTO_OFFSET_RESET:  # noqa: SLF001
                 text = f"{what}: records expired while they were read ({said}). Run the task again: it says which offsets are missing."
             case codes._TRANSPORT | codes._ALL_BROKERS_DOWN | codes._TIMED_OUT | codes._RESOLVE | codes.REQUEST_TIMED_OUT:  # noqa: SLF001
