@@ -102,7 +102,8 @@ def a_topic(folder: Path, records: int) -> Iterator[Mapping[str, str]]:
     from confluent_kafka.admin import AdminClient, NewTopic
 
     with running(folder) as broker:
-        AdminClient(dict(broker.settings)).create_topics([NewTopic(TOPIC.topic, PARTITIONS)])[TOPIC.topic].result()
+        admin = AdminClient(dict(broker.settings))
+        admin.create_topics([NewTopic(TOPIC.topic, PARTITIONS)])[TOPIC.topic].result()
         producer = Producer({**broker.settings, "transactional.id": "demo", "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
         producer.init_transactions(30)
         for first in range(0, records, TRANSACTION):

@@ -155,12 +155,12 @@ def _all_taken(takers: Sequence[Worker]) -> bool:
 
 def _is_empty(table: QueueTable) -> bool:
     snapshot = table.snapshot()
-    return not snapshot.landings and not any(file.sub_queue is SubQueue.MAIN for file in snapshot.files)
+    return not snapshot.landings and not any(file.sub_queue == SubQueue.MAIN for file in snapshot.files)
 
 
 def _seen(table: QueueTable, takers: Sequence[Worker], receiver: Worker) -> str:
     snapshot = table.snapshot()
-    rows = {place: sum(file.rows for file in snapshot.files if file.sub_queue is place) for place in (SubQueue.MAIN, SubQueue.POISON)}
+    rows = {place: sum(file.rows for file in snapshot.files if file.sub_queue == place) for place in (SubQueue.MAIN, SubQueue.POISON)}
     taken = sum(each.messages for each in positions(table, snapshot))
     return (
         f"{taken:,} taken, {taken - sum(rows.values()):,} settled, {rows[SubQueue.MAIN]:,} wait, {rows[SubQueue.POISON]:,} in poison; killed: "

@@ -73,18 +73,19 @@ def sums(feed: Feed, folder: Path, records: int) -> Sums:
 
     table = open_store(str(folder / "store")).open(feed.queue)
     landed: Any = DeltaTable(str(folder / "landed")).to_pyarrow_table(columns=["message", "id", "cents"])
-    rows = [row for file in table.snapshot().files for row in table.read(file, ["lookup_id", "sub_queue", "body", "last_error"]).to_pylist()]
+    files = table.snapshot().files
+    rows: list[tuple[str, dict[str, Any]]] = [(file.sub_queue, row) for file in files for row in table.read(file).to_pylist()]
     there = {"landed": Sum(landed.num_rows, sum(landed["cents"].to_pylist())), "poison": Sum(), "malformed": Sum()}
-    for row in rows:
-        error = (row["last_error"] or {}).get("type")
-        place = row["sub_queue"] if row["sub_queue"] != SubQueue.POISON else "malformed" if error == "MalformedError" else "poison"
+    for where, row in rows:
+        malformed = where == SubQueue.POISON and row["last_error"]["type"] == "MalformedError"
+        place = "malformed" if malformed else where
         there[place] = there.get(place, Sum()) + _cents([row["body"]])
     return Sums(
         records,
         _cents(_added(folder / "store" / feed.queue)),
         there,
         len(set(landed["id"].to_pylist())),
-        tuple(sorted([*landed["message"].to_pylist(), *(row["lookup_id"] for row in rows)])),
+        tuple(sorted([*landed["message"].to_pylist(), *(row["lookup_id"] for _, row in rows)])),
         tuple(found.what for found in check(table, SystemClock()).findings if found.severity is not Severity.NOTE),
     )
 

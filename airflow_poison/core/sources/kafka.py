@@ -216,9 +216,9 @@ class Kafka(Source):
             return Reached({"topic_id": topic_id, "offsets": {str(number): reached.get(number, first) for number, first in sorted(starts.items())}})
 
         said = _listed({number: f"{first}-{end}" for number, (first, end) in wanted.items()})
-        what = f"offsets {said}" if wanted else "no records"
         number = sum(end - first for first, end in ranges.values())
         most = number if limit is None else min(limit, number)
+        what = f"{f'{most:,} at most of ' if most < number else ''}offsets {said}" if wanted else "no records"
         return Take(what="; ".join(filter(None, (what, skipped))), batches=batches, reached=now_at, messages=most, frame=frame)
 
 
