@@ -28,6 +28,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.checking.findings import Severity
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import InputError, OutputError, SourceError
 from airflow_poison.core.fault_points import install
@@ -390,6 +392,10 @@ def test_two_takers_that_race_and_are_killed_take_each_committed_record_once(bro
         pass
     assert sorted(bodies(table)) == sorted(expected)
     assert [row["lookup_id"] for row in rows(table)] == list(range(1, len(expected) + 1))
+    [position] = positions(table)
+    ends = topic.source().kafka.offsets(range(3), "latest")
+    assert (position.messages, position.at["offsets"]) == (len(expected), {str(number): end for number, end in ends.items()})
+    assert not [finding for finding in check(table, CLOCK).findings if finding.severity is Severity.ERROR]
 
 
 # Back to Kafka -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CLONE = Path(__file__).resolve().parents[2]
 POLICY = ("--system", "Msmq4", "--set", "receive_retry_count=0", "max_retry_cycles=0", "receive_error_handling=Move")
-TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 6.0), (4.0, 14.0)
+TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 4.0), (4.0, 14.0)
 """How many take at the same time, and how many seconds those live that are killed."""
 FAILURES = 3
 """So many processes that end with an error, and not by a kill, are too many."""
@@ -42,7 +42,7 @@ class Worker:
     """A process that is run again until it has nothing to do any more. After a kill it is run with the same key, as Airflow's retries are.
 
     :param command: its command line, by key.
-    :param is_done: told what a process has printed that ended well.
+    :param is_done: told what a process of it has printed that ended well.
     :param lives: of those that are killed.
     """
 
@@ -50,7 +50,7 @@ class Worker:
     command: Callable[[str], Sequence[str]]
     environment: Mapping[str, str]
     logs: Path
-    is_done: Callable[[str], bool]
+    is_done: Callable[[Worker, str], bool]
     lives: tuple[float, float]
     kills: int
     draw: random.Random
@@ -100,7 +100,7 @@ class Worker:
             if self.failed > FAILURES:
                 raise DemoError(f"{self.name} has failed {self.failed} times, the last time with {code}; see {self._said.with_suffix('.log')}")
             return
-        self.done = self.is_done(self._said.read_text())
+        self.done = self.is_done(self, self._said.read_text())
         self.number += 1
 
 
@@ -124,7 +124,9 @@ def play(feed: Feed, folder: Path, environment: Mapping[str, str], *, kills: int
     takers = [
         Worker(f"take-{number}", taking, environment, logs, _nothing_new, LIVES_OF_TAKERS, -(-kills // TAKERS), draw) for number in range(TAKERS)
     ]
-    receiver = Worker("receive", receiving, environment, logs, lambda _said: _all_taken(takers) and _is_empty(table), LIVES_OF_RECEIVERS, 0, draw)
+    receiver = Worker(
+        "receive", receiving, environment, logs, lambda _worker, _said: _all_taken(takers) and _is_empty(table), LIVES_OF_RECEIVERS, 0, draw
+    )
     receiver.kills = max(1, kills // 3)
     workers, told = list(takers), time.monotonic()
     try:
@@ -144,9 +146,9 @@ def play(feed: Feed, folder: Path, environment: Mapping[str, str], *, kills: int
             worker.end()
 
 
-def _nothing_new(said: str) -> bool:
+def _nothing_new(taker: Worker, said: str) -> bool:
     result = json.loads(said)
-    return not result["what"] and not result["repeated"]
+    return not result["what"] and not result["repeated"] and taker.killed >= taker.kills
 
 
 def _all_taken(takers: Sequence[Worker]) -> bool:

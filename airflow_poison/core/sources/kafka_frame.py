@@ -1,4 +1,4 @@
-"""Ranges of a Kafka topic as a DataFrame that executors read: by Spark's own source where its jars are, else by a Python data source."""
+"""Ranges of a Kafka topic as a DataFrame that executors read, by a Python data source: Spark needs no jars for it."""
 
 from __future__ import annotations
 

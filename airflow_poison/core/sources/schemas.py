@@ -7,7 +7,7 @@ import importlib
 import io
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
@@ -29,7 +29,7 @@ _TEXT = 300
 class Registered(Schema):
     """A schema that may come from a registry."""
 
-    registry: str | Registry | None = None
+    registry: str | Registry | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "registry", registry_of(self.registry))
