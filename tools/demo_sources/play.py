@@ -124,10 +124,11 @@ def play(feed: Feed, folder: Path, environment: Mapping[str, str], *, kills: int
     takers = [
         Worker(f"take-{number}", taking, environment, logs, _nothing_new, LIVES_OF_TAKERS, -(-kills // TAKERS), draw) for number in range(TAKERS)
     ]
-    receiver = Worker(
-        "receive", receiving, environment, logs, lambda _worker, _said: _all_taken(takers) and _is_empty(table), LIVES_OF_RECEIVERS, 0, draw
-    )
-    receiver.kills = max(1, kills // 3)
+
+    def all_received(_worker: Worker, _said: str) -> bool:
+        return all(taker.done for taker in takers) and _is_empty(table)
+
+    receiver = Worker("receive", receiving, environment, logs, all_received, LIVES_OF_RECEIVERS, max(1, kills // 3), draw)
     workers, told = list(takers), time.monotonic()
     try:
         while not all(worker.done for worker in workers):
@@ -149,10 +150,6 @@ def play(feed: Feed, folder: Path, environment: Mapping[str, str], *, kills: int
 def _nothing_new(taker: Worker, said: str) -> bool:
     result = json.loads(said)
     return not result["what"] and not result["repeated"] and taker.killed >= taker.kills
-
-
-def _all_taken(takers: Sequence[Worker]) -> bool:
-    return all(worker.done for worker in takers)
 
 
 def _is_empty(table: QueueTable) -> bool:
