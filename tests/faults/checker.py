@@ -147,7 +147,7 @@ class Sight:
                 self.lost[run].append(at)
 
     def lost_at(self, run: int, at: int) -> float:
-        """Return the line from which on nobody may know what a run did at a line. What it did late nobody ever knows."""
+        """Return the line from which on nobody may know what a run did at a line. What it did late may be found out by those who go on, or never."""
         if self.is_late(run, at):
             return at
         lost = next((each for each in self.lost.get(run, ()) if each > at), math.inf)
@@ -159,12 +159,12 @@ class Sight:
         return at > self.overtaken.get(run, math.inf)
 
     def heard(self, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines without the deliveries that came late; where deliveries begin again there is one of the kind ``again``."""
+        """Return the lines; where deliveries begin again there is an ``again``, and those that came late are a ``late call`` and a ``late end``."""
         again = {*self.power, *(at for lost in self.lost.values() for at in lost)}
         found: list[Line] = []
         for at, line in enumerate(lines):
-            if line["kind"] not in {"call", "end"} or not self.is_late(line["run"], at):
-                found.append(line)
+            late = line["kind"] in {"call", "end"} and self.is_late(line["run"], at)
+            found.append(line | {"kind": f"late {line['kind']}"} if late else line)
             if at in again:
                 found.append({"kind": "again", "run": 0})
         return found

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
 import re
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from stat import S_ISREG
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -18,7 +20,7 @@ from airflow_poison.core.sources.source import ERROR, Reached, Source, Take
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -98,7 +100,7 @@ class Files(Source):
     def plan(self, position: Position, *, limit: int | None) -> Take | None:
         """Return the files that were not taken, the oldest first. Raises SourceError for a folder that is not there or may not be listed."""
         taken = frozenset(str(key) for key in position.keys()["key"].to_pylist())
-        new = [file for file in self._listed() if self._is_new(file, taken)]
+        new = [file for file in self._listed(taken) if self._is_new(file, taken)]
         return self._take(new[: self.max_files], limit, position.at)
 
     def between(self, start: str, end: str) -> Take:
@@ -120,11 +122,15 @@ class Files(Source):
     def _in_bucket(self) -> bool:
         return "://" in self.pattern
 
-    def _listed(self) -> list[_Found]:
-        found = self._objects() if self._in_bucket else self._local()
+    def _listed(self, taken: Collection[str] = ()) -> list[_Found]:
+        """Return the files there are, the oldest first.
+
+        :param taken: keys of files that need not be in it.
+        """
+        found = self._objects() if self._in_bucket else self._local(taken if self.rewritten == "ignore" else ())
         return sorted(found, key=lambda file: (file.changed_at, file.path))
 
-    def _local(self) -> Iterator[_Found]:
+    def _local(self, taken: Collection[str]) -> Iterator[_Found]:
         fixed = self.pattern[: match.start()] if (match := _WILD.search(self.pattern)) else self.pattern
         folder = Path(fixed.rpartition("/")[0] or "/")
         try:
@@ -136,11 +142,13 @@ class Files(Source):
             ) from error
         young = 0
         for path in glob.iglob(self.pattern, recursive=True):  # noqa: PTH207  (that of pathlib wants the folder and the pattern apart)
+            if path in taken:
+                continue
             try:
-                seen = Path(path).stat()
+                seen = os.stat(path)  # noqa: PTH116  (a million of them)
             except FileNotFoundError:
                 continue
-            if not Path(path).is_file():
+            if not S_ISREG(seen.st_mode):
                 continue
             if time.time() - seen.st_mtime < self.settled.total_seconds():
                 young += 1
@@ -182,16 +190,17 @@ class Files(Source):
 
         def batches() -> Iterator[pa.RecordBatch]:
             done.clear()
-            sent = 0
+            sent, joined = 0, _Joined()
             for file in files:
                 if limit is not None and sent >= limit:
-                    return
+                    break
                 opened = True
                 for batch in self._records(file):
                     sent += batch.num_rows
                     opened = opened and batch.schema.metadata != {b"unopened": b"yes"}
-                    yield batch
+                    yield from joined.add(batch.replace_schema_metadata(None))
                 done.append((self._key(file) + _UNREADABLE * (not opened), int(file.changed_at)))
+            yield from joined.rest()
 
         def reached() -> Reached:
             import pyarrow as pa
@@ -253,6 +262,31 @@ class Files(Source):
                 f"takes it when it has been unchanged for {self.settled.total_seconds():g} s (settled=). Write files elsewhere; move them in when "
                 "they are whole."
             )
+
+
+class _Joined:
+    """Joins small batches of equal columns: folders have many files of a line."""
+
+    def __init__(self) -> None:
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield what is large enough, or has other columns than what comes."""
+        if self._waiting and not self._waiting[0].schema.equals(batch.schema):
+            yield from self.rest()
+        self._waiting.append(batch)
+        self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + batch.nbytes
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield what waits."""
+        import pyarrow as pa
+
+        if self._waiting:
+            yield from pa.Table.from_batches(self._waiting).combine_chunks().to_batches()
+        self._waiting, self._rows, self._bytes = [], 0, 0
 
 
 # Readers: the name that users see and where the file lies here -> batches of records ------------------------------------
