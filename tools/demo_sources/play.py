@@ -67,18 +67,20 @@ class Worker:
             return
         if self.process is None:
             self._start()
-        elif self.process.poll() is not None:
-            self._ended(self.process.returncode)
+        elif os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+            self._ended(self.end())
         elif self.dies_at is not None and time.monotonic() > self.dies_at:
             self.end()
             self.killed += 1
 
-    def end(self) -> None:
-        """Kill the process and what it has started."""
-        if self.process is not None:
-            os.killpg(self.process.pid, signal.SIGKILL)  # what is not reaped keeps its number
-            self.process.wait()
-            self.process = None
+    def end(self) -> int:
+        """Kill the process and what it has started; return its exit code."""
+        if self.process is None:
+            return 0
+        os.killpg(self.process.pid, signal.SIGKILL)  # nobody has waited for it yet, so the number is still its own
+        code = self.process.wait()
+        self.process = None
+        return code
 
     @property
     def _said(self) -> Path:
@@ -94,7 +96,6 @@ class Worker:
         self.dies_at = time.monotonic() + self.draw.uniform(*self.lives) if self.killed < self.kills else None
 
     def _ended(self, code: int) -> None:
-        self.end()  # its children
         if code:
             self.failed += 1
             if self.failed > FAILURES:
