@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 CLONE = Path(__file__).resolve().parents[2]
 POLICY = ("--system", "Msmq4", "--set", "receive_retry_count=0", "max_retry_cycles=0", "receive_error_handling=Move")
-TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 4.0), (4.0, 14.0)
+TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 6.0), (4.0, 20.0)
 """How many take at the same time, and how many seconds those live that are killed."""
+CHANCE = 0.6
+"""That one is killed, until so many were as shall be: some come to their end in between."""
 FAILURES = 3
 """So many processes that end with an error, and not by a kill, are too many."""
 LOOK, TELL = 0.2, 5.0
@@ -93,7 +95,8 @@ class Worker:
             self.process = subprocess.Popen(
                 command, cwd=CLONE, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=environment, start_new_session=True
             )
-        self.dies_at = time.monotonic() + self.draw.uniform(*self.lives) if self.killed < self.kills else None
+        dies = self.killed < self.kills and self.draw.random() < CHANCE
+        self.dies_at = time.monotonic() + self.draw.uniform(*self.lives) if dies else None
 
     def _ended(self, code: int) -> None:
         if code:
