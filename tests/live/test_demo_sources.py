@@ -16,4 +16,4 @@ def test_the_sums_agree_whoever_is_killed(tmp_path: Path, capsys: pytest.Capture
     assert main(["--records", "5000", "--kills", "4"], tmp_path) == 0
     said = capsys.readouterr().out
     assert said.count("All agree: each order came once.") == 2
-    assert "killed: 4 of those who take" in said
+    assert "killed: 4 takers, " in said

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 CLONE = Path(__file__).resolve().parents[2]
 POLICY = ("--system", "Msmq4", "--set", "receive_retry_count=0", "max_retry_cycles=0", "receive_error_handling=Move")
-TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 6.0), (4.0, 20.0)
+TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 4.0), (4.0, 20.0)
 """How many take at the same time, and how many seconds those live that are killed."""
-CHANCE = 0.6
+CHANCE = 0.7
 """That one is killed, until so many were as shall be: some come to their end in between."""
 FAILURES = 3
 """So many processes that end with an error, and not by a kill, are too many."""
@@ -167,5 +167,5 @@ def _seen(table: QueueTable, takers: Sequence[Worker], receiver: Worker) -> str:
     taken = sum(each.messages for each in positions(table, snapshot))
     return (
         f"{taken:,} taken, {taken - sum(rows.values()):,} settled, {rows[SubQueue.MAIN]:,} wait, {rows[SubQueue.POISON]:,} in poison; killed: "
-        f"{sum(taker.killed for taker in takers)} of those who take, {receiver.killed} of those who receive"
+        f"{sum(taker.killed for taker in takers)} takers, {receiver.killed} receivers"
     )
