@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.repair import repair
     from airflow_poison.core.passes.send import messages_to_batches, send
     from airflow_poison.core.passes.take import positions, reset_position, take
+    from airflow_poison.core.passes.to_kafka import send_to_kafka
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
     from airflow_poison.core.policies.described import describe, typed_policy
@@ -46,7 +47,11 @@ if TYPE_CHECKING:
     from airflow_poison.core.sources.delta_changes import DeltaChanges
     from airflow_poison.core.sources.files import Files
     from airflow_poison.core.sources.jdbc import Jdbc
+    from airflow_poison.core.sources.kafka import Kafka
     from airflow_poison.core.sources.outbox import Outbox
+    from airflow_poison.core.sources.protobuf import Protobuf
+    from airflow_poison.core.sources.registry import Registry
+    from airflow_poison.core.sources.schemas import Avro, JsonSchema
     from airflow_poison.core.sources.source import Position, Reached, Source, Take
     from airflow_poison.core.store import open_store
 
@@ -55,6 +60,7 @@ __all__ = [
     "DEFAULT_CONTRACT",
     "Action",
     "ActivationSpecification",
+    "Avro",
     "BrokerError",
     "Canary",
     "Contract",
@@ -67,6 +73,8 @@ __all__ = [
     "ErrorHandler",
     "Files",
     "Jdbc",
+    "JsonSchema",
+    "Kafka",
     "ListenerPort",
     "Message",
     "MessageType",
@@ -78,7 +86,9 @@ __all__ = [
     "PoisonSubQueue",
     "Position",
     "Postpone",
+    "Protobuf",
     "Reached",
+    "Registry",
     "Rule",
     "Schema",
     "Script",
@@ -107,6 +117,7 @@ __all__ = [
     "replay",
     "reset_position",
     "send",
+    "send_to_kafka",
     "simulate",
     "take",
     "track_failures",
@@ -133,6 +144,7 @@ _HOMES = {
     "passes.repair": "repair",
     "passes.send": "messages_to_batches send",
     "passes.take": "positions reset_position take",
+    "passes.to_kafka": "send_to_kafka",
     "policies.activation_specification": "ActivationSpecification",
     "policies.default_messaging": "DefaultMessaging",
     "policies.described": "describe typed_policy",
@@ -149,7 +161,11 @@ _HOMES = {
     "sources.delta_changes": "DeltaChanges",
     "sources.files": "Files",
     "sources.jdbc": "Jdbc",
+    "sources.kafka": "Kafka",
     "sources.outbox": "Outbox",
+    "sources.protobuf": "Protobuf",
+    "sources.registry": "Registry",
+    "sources.schemas": "Avro JsonSchema",
     "sources.source": "Position Reached Source Take",
     "store": "open_store",
 }

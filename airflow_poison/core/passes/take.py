@@ -15,7 +15,7 @@ from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.passes.send import checked
 from airflow_poison.core.schema import MAX_BODY_BYTES, message_schema
-from airflow_poison.core.sources.source import ERROR, JsonValue, Position
+from airflow_poison.core.sources.source import ERROR, NO_BODY, JsonValue, Position
 from airflow_poison.core.store.files import Advance
 from airflow_poison.core.texts import Plain
 
@@ -233,7 +233,7 @@ class _Messages:
         import pyarrow as pa
 
         records, errors = _errors(records)
-        columns = [name for name in records.schema.names if name != ERROR]
+        columns = [name for name in records.schema.names if name not in {ERROR, NO_BODY}]
         made = checked(records.select(columns))
         wrong = sum(error is not None for error in errors)
         if not wrong:
@@ -285,10 +285,11 @@ def _decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
     errors: list[str | None] = [None] * records.num_rows
     if ERROR in records.schema.names:
         errors = cast("list[str | None]", records.column(ERROR).to_pylist())
+    without = records.column(NO_BODY).to_pylist() if NO_BODY in records.schema.names else [False] * records.num_rows
     bodies: list[bytes | None] = []
     for number, body in enumerate(records.column("body").cast(pa.binary()).to_pylist()):
         made = body
-        if body is not None and errors[number] is None:
+        if body is not None and errors[number] is None and not without[number]:
             try:
                 made = schema.decode(body)
             except MalformedError as error:

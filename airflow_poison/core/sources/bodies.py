@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.mapping import cells
 from airflow_poison.core.schema import message_schema
-from airflow_poison.core.sources.source import ERROR
+from airflow_poison.core.sources.source import ERROR, NO_BODY
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
     """Return the records with the parts of messages that a mapping names, taken from fields of their bodies; properties join those there are.
 
-    A field that is not there is null. A body that is no JSON object, and a field that cannot be what it is mapped to, is an error of its record.
+    A field that is not there is null; so are all fields of a record that has no body. A body that is no JSON object, and a field that cannot be what
+    it is mapped to, is an error of its record.
     Raises InputError for a mapping of the body: it is what arrived.
     """
     import pyarrow as pa
@@ -36,9 +37,10 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         errors = cast("list[str | None]", records.column(ERROR).to_pylist())
     rows: list[dict[str, Any]] = []
     bodies = cast("list[bytes | None]", records.column("body").to_pylist())
+    without = records.column(NO_BODY).to_pylist() if NO_BODY in records.schema.names else [False] * records.num_rows
     for number, body in enumerate(bodies):
         made: dict[str, Any] = {}
-        if errors[number] is None and body is not None:
+        if errors[number] is None and body is not None and not without[number]:
             try:
                 made = cells(body, {**empty, **_object(body)}, mapping, now)
             except InputError as error:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 ERROR = "poison.error"
 """The column that says what is wrong with a record; null where nothing is. No source has a column of its own of this name."""
+NO_BODY = "poison.no_body"
+"""The column that says, by true, that a record has no body and that this is right: its body is empty then, no schema decodes it, and no
+mapping looks for fields in it."""
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
