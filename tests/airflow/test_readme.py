@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 README = Path(__file__).parents[2] / "README.md"
 
 
-def code() -> str:
+def code(number: int = 0) -> str:
     blocks: list[str] = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    return next(block for block in blocks if "retry_cycle(" in block)
+    return [block for block in blocks if "retry_cycle(" in block][number]
 
 
 def test_the_example_runs(tmp_path: Path, run_dag: Callable[..., Ran], store: QueueStore, spark: SparkSession) -> None:
@@ -44,3 +45,29 @@ def test_the_example_runs(tmp_path: Path, run_dag: Callable[..., Ran], store: Qu
     assert DeltaTable(str(tmp_path / "landed")).to_pyarrow_table().to_pylist() == [{"carrier": "UA", "flight": 1545, "minutes_late": 11}]
     (told,) = store.open("arrivals").snapshot().files
     assert store.open("arrivals").read(told, ["last_error"])["last_error"][0]["message"].as_py() == "no delay: never"
+
+
+def test_the_example_of_a_source_runs(tmp_path: Path, run_dag: Callable[..., Ran], store: QueueStore, spark: SparkSession) -> None:
+    """On a folder instead of the topic; tests/live/test_kafka.py takes the topic itself."""
+    fares = [{"carrier": "UA", "fare": "99.50"}, {"carrier": "AA", "fare": "much"}, {"carrier": "VX"}]
+    (tmp_path / "fares.json").write_text("\n".join(json.dumps(fare) for fare in fares))
+    found = re.search(r'Kafka\("fares", ', code(1))
+    assert found is not None
+    changed = code(1).replace(found[0], f'Files("{tmp_path}/*.json", settled=timedelta(0), ').replace("/lake/fares", str(tmp_path / "landed"))
+    names: dict[str, Any] = {}
+    exec(code().replace("minutes=30", "minutes=0"), names)
+    exec(
+        "from airflow_poison import Files\n"
+        + changed.replace('with DAG("fares"', 'with (dag := DAG("fares"').replace("max_active_runs=1):", "max_active_runs=1)):"),
+        names,
+    )
+
+    ran = run_dag(names["dag"])
+
+    assert ran.state == "success", ran.errors
+    assert (ran.returned["take"]["sent"], ran.returned["take"]["malformed"]) == (3, 1)
+    assert DeltaTable(str(tmp_path / "landed")).to_pyarrow_table().to_pylist() == [{"carrier": "UA", "fare": Decimal("99.50")}]
+    table = store.open("fares")
+    kept = {file.sub_queue: table.read(file)["last_error"][0]["type"].as_py() for file in table.snapshot().files}
+    assert kept.keys() == {"retry", "poison"}
+    assert kept["poison"] == "MalformedError"
