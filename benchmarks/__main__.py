@@ -1,8 +1,8 @@
 """Measure and print: a table for people, then one line of JSON.
 
-Single messages first, then batches (batches.py), data frames (frames.py) and poison that people deal with (desk.py). Options: ``-n 1000000``
-messages in the main workload, ``--rounds 3`` repetitions. Everything that a ratio compares is measured once in each round, side by side; figures and
-ratios are medians of the rounds.
+Single messages first, then batches (batches.py), data frames (frames.py), poison that people deal with (desk.py), and the page (page.py).
+Options: ``-n 1000000`` messages in the main workload, ``--rounds 3`` repetitions. Everything that a ratio compares is measured once in each round,
+side by side; figures and ratios are medians of the rounds.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from benchmarks.batches import batch_figures
 from benchmarks.competitors import loop_rate, raw_spark_seconds
 from benchmarks.desk import desk_figures
 from benchmarks.frames import frame_figures
+from benchmarks.page import page_figures
 from benchmarks.task import task_seconds
 from benchmarks.workload import handler, write
 
@@ -135,6 +136,7 @@ def measure(number: int, rounds: int, root: Path) -> dict[str, float]:
     figures |= batch_figures(store, spark, max(number * 2 // 5, 20_000), rounds)
     figures |= frame_figures(spark, store, root, number, rounds)
     figures |= desk_figures(number)
+    figures |= page_figures(number)
     figures |= {"driver_peak_mib": peak.mebibytes, "driver_peak_quarter_mib": small_peak.mebibytes}
     spark.stop()
     return figures
