@@ -84,27 +84,38 @@ def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Eve
 
 
 def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table], now: datetime | None = None) -> None:
-    """Replace one unclaimed file by pieces that together hold exactly its rows (``data_change=False``).
+    """Replace one unclaimed file by pieces that together hold exactly its rows: see ``split_files``."""
+    split_files(table, [(file, pieces)], now)
 
-    Raises ConservationError, and TableChangedError when the file is claimed or gone.
+
+def split_files(table: Table, splits: Iterable[tuple[DataFile, Iterable[pa.Table]]], now: datetime | None = None) -> None:
+    """Replace unclaimed files by pieces that together hold exactly their rows, in one commit (``data_change=False``).
+
+    Raises ConservationError, and TableChangedError when one of the files is claimed or gone; nothing has changed then.
     """
     del now
-    written = [files.write_new(table.folder, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
-    if sum(piece.rows for piece in written) != file.rows:
-        table.discard(written)
-        message = f"The pieces of {file.path} hold {sum(piece.rows for piece in written)} rows instead of {file.rows}; nothing was changed."
-        raise ConservationError(message)
+    written: list[DataFile] = []
+    whole: list[DataFile] = []
+    for file, pieces in splits:
+        added = [files.write_new(table.folder, file.sub_queue, file.move_count, piece) for piece in pieces if piece.num_rows]
+        written += added
+        whole.append(file)
+        if sum(piece.rows for piece in added) != file.rows:
+            table.discard(written)
+            message = f"The pieces of {file.path} hold {sum(piece.rows for piece in added)} rows instead of {file.rows}; nothing was changed."
+            raise ConservationError(message)
     reach("store.split.after_files")
 
-    def plan(view: View) -> tuple[Commit | None, bool]:
-        if obstacle(view, [file]) is not None:
-            return None, False
+    def plan(view: View) -> tuple[Commit | None, str | None]:
+        if (found := obstacle(view, whole)) is not None:
+            return None, found
         written[:] = [files.renamed(table.folder, piece) for piece in written]
-        return Commit("split", add=tuple(written), remove=[view.live[file.path]], data_change=False), True
+        return Commit("split", add=tuple(written), remove=[view.live[file.path] for file in whole], data_change=False), None
 
-    if not table.change(plan):
+    found = table.change(plan)
+    if found is not None:
         table.discard(written)
-        message = f"{file.path} of queue {table.name!r} cannot be split: another pass has claimed or removed it. Look at the newest snapshot."
+        message = f"{found} of queue {table.name!r} cannot be split: another pass has claimed or removed it. Look at the newest snapshot."
         raise TableChangedError(message)
 
 

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.parking import parks
 from airflow_poison.core.schema import EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import compaction, files, stage
-from airflow_poison.core.store.table.changing import split_file
+from airflow_poison.core.store.table import compaction, files, parked, stage
+from airflow_poison.core.store.table.changing import obstacle, split_file, split_files
 from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, new_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.core.events import Event
     from airflow_poison.core.store.control import Control
@@ -59,6 +62,8 @@ def claim(
     A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
     than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
     A ``probe`` splits only ``max_messages`` off: the first ones where order is kept, else some from all over the file.
+    Where messages wait behind others of their groups (``core.parking``), the claim is exclusive, and has none that waits in this very version: the
+    first others, by lookup id.
     Raises QueueHaltedError when the endpoint that reads the sub-queue is not enabled.
     """
     wanted = _Wanted(key, now + lease, max_messages, exclusive, sub_queue, probe)
@@ -67,12 +72,14 @@ def claim(
     attempt = stage.HolderFolder(table.root, wanted.key)
     join = True
 
-    def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
+    def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _ToPart | _TooMany | None]:
         return _plan(table, view, wanted, attempt, join=join)
 
-    while isinstance(answer := table.change(plan), _ToSplit | _TooMany):
+    while isinstance(answer := table.change(plan), _ToSplit | _ToPart | _TooMany):
         if isinstance(answer, _ToSplit):
             _split(table, answer)
+        elif isinstance(answer, _ToPart):
+            _part(table, answer)
         else:
             compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
             join = False
@@ -101,13 +108,25 @@ class _ToSplit:
     cut: Callable[[pa.Table], Iterable[pa.Table]]
 
 
+@dataclass(frozen=True, slots=True)
+class _ToPart:
+    """Files that have to be parted before they can be claimed: only some of their messages are to be received.
+
+    :param parts: each with its messages of three kinds: those that are, those that wait, and those that a later claim takes.
+    :param size: how many of these a piece has at most; None: all.
+    """
+
+    parts: Sequence[tuple[DataFile, Sequence[NDArray[np.bool_]]]]
+    size: int | None
+
+
 class _TooMany:
     """The next files are so many and so small that it is worth joining them before they are claimed: they are read anyway."""
 
 
 def _plan(
     table: Table, view: View, wanted: _Wanted, attempt: stage.HolderFolder, *, join: bool
-) -> tuple[Commit | None, Claim | _ToSplit | _TooMany | None]:
+) -> tuple[Commit | None, Claim | _ToSplit | _ToPart | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
         reason = f" ({why})" if why else ""
@@ -118,16 +137,20 @@ def _plan(
     before = view.claim_of(wanted.key)
     if before is not None:
         return _successor(table, view, before, wanted.expires_at, attempt)
-    if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
+    groups_wait = parks(view.snapshot.control.desk, wanted.sub_queue)
+    exclusive = wanted.exclusive or groups_wait
+    if any(other.exclusive or exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
-    picked = _pick(view, wanted)
-    if picked is None or isinstance(picked, _ToSplit):
+    picked = _pick_first(table, view, wanted) if groups_wait else _pick(view, wanted)
+    if picked is None or isinstance(picked, _ToSplit | _ToPart):
         return None, picked
+    if groups_wait and len(picked) < sum(file.sub_queue == wanted.sub_queue for file in view.snapshot.files):
+        join = False  # what waits would come with them
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
     table.bring(picked)
     files.check_whole(table.folder, picked)
-    made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
+    made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=exclusive)
     return _record(table, made, replaced=None), made
 
 
@@ -161,6 +184,46 @@ def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None
         if (first := next(mixed, None)) is not None:
             return _ToSplit(first, _priorities)
     return tuple(picked)
+
+
+def _pick_first(table: Table, view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToPart | None:
+    """Return the files of the first messages that do not wait behind others of their groups; those that have others, too, to be parted before.
+
+    First by lookup id alone, so that no message is left out before a later one of its group. A file whose messages all wait is left as it is.
+    """
+    import numpy as np
+
+    parts = parked.parts(table, view.snapshot)
+    free = np.concatenate([part.lookup_ids[~part.waits] for part in parts]) if parts else ()
+    if not len(free):
+        return None
+    last = np.partition(free, wanted.max_messages - 1)[wanted.max_messages - 1] if len(free) > wanted.max_messages else max(free)
+    chosen = [(part, ~part.waits & (part.lookup_ids <= last)) for part in parts]
+    mixed = [(part.file, [rows, part.waits, ~part.waits & ~rows]) for part, rows in chosen if rows.any() and not rows.all()]
+    if mixed:
+        return _ToPart(mixed, None if wanted.probe else wanted.max_messages)
+    return tuple(part.file for part, rows in chosen if rows.all())
+
+
+def _part(table: Table, found: _ToPart) -> None:
+    """Part files in one commit: what waits is then in files of its own, which no pass touches while it does."""
+
+    def pieces(file: DataFile, kinds: Sequence[NDArray[np.bool_]]) -> Iterator[pa.Table]:
+        rows = files.read(table.folder, file)
+        for kind in kinds[:-1]:
+            yield rows.filter(kind)
+        later = rows.filter(kinds[-1]).sort_by("lookup_id")
+        size = found.size or max(1, later.num_rows)
+        yield from (later.slice(start, size) for start in range(0, later.num_rows, size))
+
+    reach("store.part.before_files")
+    table.bring([file for file, _ in found.parts])
+    try:
+        split_files(table, ((file, pieces(file, kinds)) for file, kinds in found.parts))
+    except TableChangedError:
+        if obstacle(table.view(), [file for file, _ in found.parts]) is None:
+            raise
+    reach("store.part.after_split")
 
 
 def _split(table: Table, found: _ToSplit) -> None:
