@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_poison.core.desk.actions import PlanAction
+    from airflow_poison.core.passes.alter import AlterResult
+    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @command("return", QUEUE, *WHERE)
@@ -138,6 +140,7 @@ def disable(args: Namespace) -> None:
     option(
         "--system", "SYSTEM", "another messaging system; settings that are not given have its defaults (default: the queue's)", completes="systems"
     ),
+    option("--park-group", "on|off", "whether messages wait behind earlier ones of their groups that have failed", completes=("on", "off")),
     REASON,
     *WHERE,
 )
@@ -153,7 +156,7 @@ def alter(args: Namespace) -> None:
     from airflow_poison.core.texts import folded
 
     typed = values.pairs("--set", args.set or [])
-    if not typed and args.system is None:
+    if not typed and args.system is None and args.park_group is None:
         raise wrong_usage("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
     if "system" in map(folded, typed):
         raise wrong_usage("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
@@ -162,9 +165,23 @@ def alter(args: Namespace) -> None:
     system = policy_class(other or str(table.snapshot().control.policy["system"]))
     with noted_warnings():
         done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other)
+    if args.park_group is not None:
+        done = _parking(table, done, wanted=values.one_of("--park-group", args.park_group, ("on", "off")) == "on")
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
     tell(args.output, done.to_dict(), *told)
+
+
+def _parking(table: QueueTable, done: AlterResult, *, wanted: bool) -> AlterResult:
+    """Record whether groups are parked; return what has changed by that, too."""
+    from airflow_poison.core.actor import acting
+    from airflow_poison.core.desk.park_group import set_park_group
+    from airflow_poison.core.parking import SETTING, parks
+
+    before = parks(table.snapshot().control.desk)
+    with acting(shell_user()):
+        set_park_group(table, system_clock(), wanted)
+    return done if before is wanted else replace(done, changed={**done.changed, SETTING: (before, wanted)})
 
 
 @command(

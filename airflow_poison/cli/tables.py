@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.dialogs import ActResult
     from airflow_poison.core.passes.history import History
     from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.store.table.parked import Behind
 
 
 _ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
@@ -86,6 +87,13 @@ def print_queue(queue: QueueOverview) -> None:
     for claim in queue.claims:
         when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
         line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {place_name(queue.queue, SubQueue(claim.sub_queue))}, {when}")
+
+
+def print_behind(behind: Behind) -> None:
+    """Print how many messages wait behind earlier ones of their groups, where some do."""
+    if behind.messages:
+        groups = "1 group" if behind.groups == 1 else f"{behind.groups:,} groups"
+        line(screen(), f"{terminal.messages(behind.messages)} of main wait behind earlier ones of {groups} (park_group).")
 
 
 def _policy(settings: Mapping[str, object]) -> str:

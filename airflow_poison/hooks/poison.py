@@ -255,6 +255,22 @@ class QueueHook(DeskVerbs, BaseHook):
 
         return set_redrive(self.store().open(queue_name), canary, SystemClock())
 
+    def park_group(self, queue_name: str, park_group: bool) -> bool:  # noqa: FBT001  (the setting's value)
+        """Let messages of a queue wait behind earlier ones of their groups that have failed, or not any more; return it.
+
+        Raises SettingError for a queue whose policy or services lock groups, or keep an order of their own; then nothing has changed.
+        """
+        self.declare_parking(table := self.store().open(queue_name), park_group)
+        return bool(table.snapshot().control.desk.get("park_group"))
+
+    @staticmethod
+    def declare_parking(table: QueueTable, park_group: bool | None) -> None:  # noqa: FBT001  (the setting's value)
+        """Record whether messages of a queue wait behind earlier ones of their groups; None: as it is recorded."""
+        from airflow_poison.core.desk.park_group import set_park_group
+
+        if park_group is not None:
+            set_park_group(table, SystemClock(), park_group)
+
     def remove(self, queue_name: str, lookup_id: int, *, reason: str = "") -> Message:
         """Take one message out of the queue by its lookup id (spec WCF-25), from whichever sub-queue it is in; return it.
 

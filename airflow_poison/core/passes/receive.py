@@ -30,7 +30,7 @@ from airflow_poison.core.passes.transmission import pull, refresh, tick, transmi
 from airflow_poison.core.policies.policy import Access, Opening, Restart
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, HandlerCode, OutageState, QueueState
-from airflow_poison.core.store.table.parked import Behind, parts
+from airflow_poison.core.store.table.parked import parts
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class ReceivePass:
         self._refuse_halted(snapshot)
         self._check_batches(snapshot)
         self._refuse_order(snapshot)
-        groups_wait = self._parks(snapshot)
+        self._parks(snapshot)
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
@@ -138,7 +138,7 @@ class ReceivePass:
         sent_on = self._send_on()
         if self.table.snapshot().landings:
             landed.update(land(self.table, self.clock, self.deliver, self.store))
-        waits = self.table.behind() if groups_wait else Behind()
+        waits = self.table.behind()
         total = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
         result = replace(total, landed=dict(landed), behind=waits.messages, behind_groups=waits.groups)
         if result.not_landed:

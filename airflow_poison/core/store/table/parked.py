@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.parking import UNRESOLVED, first_of_groups, waiting
+from airflow_poison.core.parking import UNRESOLVED, first_of_groups, parks, waiting
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.table import files
 
@@ -54,11 +54,11 @@ def parts(table: Table, snapshot: Snapshot) -> list[Part]:
 
 
 def behind(table: Table) -> Behind:
-    """Return how many messages of ``main`` wait now, claimed ones included."""
+    """Return how many messages of ``main`` wait now, claimed ones included; none unless the queue is set so. Bodies are not read."""
     import numpy as np
 
     snapshot = table.view().snapshot
-    unresolved = _unresolved(table, snapshot)
+    unresolved = _unresolved(table, snapshot) if parks(snapshot.control.desk) else {}
     messages, found = 0, set[str]()
     for ids, groups in _columns(table, _main(snapshot)) if unresolved else ():
         waits = waiting(ids, groups, unresolved)
