@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PARTS := test-front test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
 LIVE := test-live test-places test-tutorial test-buckets
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
-.PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations docs tables bench lock clean
+.PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables bench lock clean
 
 VENV := .venv
 PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
@@ -44,6 +44,9 @@ demo: setup  ## the main job: a year of flights through a queue with retry cycle
 
 demo-conversations: setup  ## a shop and a parts warehouse that talk in dialogs, and one poison order, in a real Airflow
 	@$(BIN)/python -m tools.demo_conversations
+
+demo-sources: setup  ## a Kafka topic and a folder, taken and received once while who does it is killed at random; sums that agree. No Airflow
+	@$(BIN)/python -m tools.demo_sources
 
 lint: setup  ## formatting, lint rules, types, layers; of the page, too, where Node is
 	$(BIN)/ruff format --check .

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.maintain import maintain
     from airflow_poison.core.passes.repair import repair
     from airflow_poison.core.passes.send import messages_to_batches, send
+    from airflow_poison.core.passes.take import positions, reset_position, take
+    from airflow_poison.core.passes.to_kafka import send_to_kafka
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
     from airflow_poison.core.policies.described import describe, typed_policy
@@ -41,6 +43,16 @@ if TYPE_CHECKING:
     from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.simulation.replay import replay, simulate
     from airflow_poison.core.simulation.script import Action, Script, Scripted
+    from airflow_poison.core.sources.decoding import Schema
+    from airflow_poison.core.sources.delta_changes import DeltaChanges
+    from airflow_poison.core.sources.files import Files
+    from airflow_poison.core.sources.jdbc import Jdbc
+    from airflow_poison.core.sources.kafka import Kafka
+    from airflow_poison.core.sources.outbox import Outbox
+    from airflow_poison.core.sources.protobuf import Protobuf
+    from airflow_poison.core.sources.registry import Registry
+    from airflow_poison.core.sources.schemas import Avro, JsonSchema
+    from airflow_poison.core.sources.source import Position, Reached, Source, Take
     from airflow_poison.core.store import open_store
 
 __version__ = "0.1.0"
@@ -48,33 +60,47 @@ __all__ = [
     "DEFAULT_CONTRACT",
     "Action",
     "ActivationSpecification",
+    "Avro",
     "BrokerError",
     "Canary",
     "Contract",
     "Conversation",
     "DefaultMessaging",
+    "DeltaChanges",
     "Dialog",
     "Envelope",
     "ErrorDocument",
     "ErrorHandler",
+    "Files",
+    "Jdbc",
+    "JsonSchema",
+    "Kafka",
     "ListenerPort",
     "Message",
     "MessageType",
     "Msmq3",
     "Msmq4",
     "Outage",
+    "Outbox",
     "PoisonRows",
     "PoisonSubQueue",
+    "Position",
     "Postpone",
+    "Protobuf",
+    "Reached",
+    "Registry",
     "Rule",
+    "Schema",
     "Script",
     "Scripted",
     "Selection",
     "SentBy",
     "Service",
     "ServiceBroker",
+    "Source",
     "SubQueue",
     "SystemClock",
+    "Take",
     "Unprocessable",
     "__version__",
     "check",
@@ -85,11 +111,15 @@ __all__ = [
     "maintain",
     "messages_to_batches",
     "open_store",
+    "positions",
     "received_row",
     "repair",
     "replay",
+    "reset_position",
     "send",
+    "send_to_kafka",
     "simulate",
+    "take",
     "track_failures",
     "typed_policy",
 ]
@@ -113,6 +143,8 @@ _HOMES = {
     "passes.maintain": "maintain",
     "passes.repair": "repair",
     "passes.send": "messages_to_batches send",
+    "passes.take": "positions reset_position take",
+    "passes.to_kafka": "send_to_kafka",
     "policies.activation_specification": "ActivationSpecification",
     "policies.default_messaging": "DefaultMessaging",
     "policies.described": "describe typed_policy",
@@ -125,6 +157,16 @@ _HOMES = {
     "schema": "SubQueue",
     "simulation.replay": "replay simulate",
     "simulation.script": "Action Script Scripted",
+    "sources.decoding": "Schema",
+    "sources.delta_changes": "DeltaChanges",
+    "sources.files": "Files",
+    "sources.jdbc": "Jdbc",
+    "sources.kafka": "Kafka",
+    "sources.outbox": "Outbox",
+    "sources.protobuf": "Protobuf",
+    "sources.registry": "Registry",
+    "sources.schemas": "Avro JsonSchema",
+    "sources.source": "Position Reached Source Take",
     "store": "open_store",
 }
 """The public names, by the module of the core that has them."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-@command("return", QUEUE, *WHERE)
+@command("return", QUEUE, REASON, *WHERE)
 def return_due(args: Namespace) -> None:
     """End the retry cycle of what is due.
 
@@ -203,7 +203,7 @@ def restart(args: Namespace) -> None:
     tell(args.output, done.to_dict(), *told)
 
 
-@command("maintain", QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), *WHERE)
+@command("maintain", QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), REASON, *WHERE)
 def maintain(args: Namespace) -> None:
     """Keep a queue's folder small and its log short.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, UNMASK, WHERE, command, end_with_no, option, say, switch, wrong_usage
+from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, REASON, UNMASK, WHERE, command, end_with_no, option, say, switch, wrong_usage
 from airflow_poison.cli.stores import end_with, looked_for, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import line, screen, write_json
 
@@ -177,6 +177,7 @@ def history(args: Namespace) -> None:
     switch("--repair", "mend first what can be mended without guessing"),
     switch("--accept", "with --repair: let what somebody else has committed to these queues stand"),
     switch("--accept-loss", "with --repair: let these queues go on without files and commits that are lost, and without their messages"),
+    REASON,
     *WHERE,
 )
 def check(args: Namespace) -> None:

@@ -26,6 +26,7 @@ COMMANDS: Final = (
     looking.inspect,
     looking.history,
     send.send,
+    send.reset_position,
     receive.receive,
     changes.return_due,
     desk.groups,

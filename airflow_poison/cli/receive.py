@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 import uuid
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
 from airflow_poison.cli.command import (
@@ -350,7 +349,7 @@ def given_services(names: Sequence[str]) -> tuple[Service, ...]:
 def _services(name: str) -> Sequence[Service]:
     from airflow_poison.core.conversations.services import Service
 
-    thing = _imported(name)
+    thing = values.imported("--services", name, "shop.contracts:warehouse")
     if isinstance(thing, Service):
         return [thing]
     kind = type(thing).__name__
@@ -360,23 +359,3 @@ def _services(name: str) -> Sequence[Service]:
             return thing
         kind = f"an empty {kind}" if other is None else f"a {kind} with {other}"
     raise wrong_usage(f"--services {name}: expected a Service, or a list or tuple of them, not {kind}.")
-
-
-def _imported(name: str) -> object:
-    module_name, colon, attribute = name.partition(":")
-    if not (colon and module_name and attribute):
-        raise wrong_usage(f"--services {name}: expected MODULE:NAME, for example shop.contracts:warehouse.")
-    try:
-        with others_on_stderr():
-            found: Any = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever a module raises that is imported
-        raise wrong_usage(
-            f"--services {name}: importing the module {module_name!r} failed with {type(error).__name__}: {error}. "
-            "Modules of the current folder and of --py-files are found; install others, or add their folder to PYTHONPATH."
-        ) from error
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            where = getattr(found, "__file__", None) or "built in"
-            raise wrong_usage(f"--services {name}: the module {module_name!r} ({where}) has no {attribute!r}. Correct the name, or define it there.")
-        found = getattr(found, part)
-    return found

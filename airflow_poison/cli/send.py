@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import INTERRUPTED, POLICY, QUEUE, WHERE, Argument, command, option, say, several, switch, wrong_usage
+from airflow_poison.cli.command import INTERRUPTED, NO, POLICY, QUEUE, REASON, WHERE, Argument, command, option, say, several, switch, wrong_usage
 from airflow_poison.cli.stores import opened_queue, system_clock
 from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.mapping import ColumnMapping
+    from airflow_poison.core.sources.source import Connection, Source
 
 _PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
 _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type", "priority": "priority"}
@@ -33,7 +34,21 @@ _FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
     QUEUE,
     Argument(("bodies",), {"metavar": "BODY", "nargs": "*", "help": "messages, one argument each"}),
     option("--file", "FILE", "send what is in this file, - reads standard input"),
-    option("--format", "FORMAT", "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines)", completes=_FORMATS),
+    option(
+        "--format",
+        "FORMAT",
+        "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines); of a source's files: json, lines, csv, parquet "
+        "or whole",
+        completes=(*_FORMATS, "json", "whole"),
+    ),
+    option(
+        "--source",
+        "SOURCE",
+        "send what is new in a source since it was taken last: a pattern of files ('/landing/*.json', 's3://bucket/landing/*.csv'), or MODULE:NAME "
+        "of a source, for example shop.feeds:bookings",
+    ),
+    option("--max-messages", "N", "of a source: so many at most, as far as it can stop there"),
+    option("--backfill", "FROM..TO", "of a source: what lies between two places, whatever was taken before; the position stays"),
     several(
         "--map",
         "PART=COLUMN",
@@ -54,8 +69,14 @@ _FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
 def send(args: Namespace) -> None:
     """Put messages into a queue.
 
-    Send messages in one commit, all or none, without a JVM. Exit code 0: sent, or sent before with this key, 2: nothing was sent.
+    Send messages in one commit, all or none, without a JVM. Exit code 0: sent, sent before with this key, or nothing is new, 2: nothing was sent.
     """
+    if args.source is not None:
+        _take(args)
+        return
+    for name in ("max_messages", "backfill"):
+        if getattr(args, name) is not None:
+            raise wrong_usage(f"--{name.replace('_', '-')}: expected with --source.")
     from airflow_poison.core.passes.runs import run_key
     from airflow_poison.core.passes.send import send as verb
 
@@ -82,6 +103,93 @@ def send(args: Namespace) -> None:
     if sent.held:
         told.append(f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
     tell(args.output, sent.to_dict(), *told)
+
+
+def _take(args: Namespace) -> None:
+    """Send what is new in a source."""
+    from airflow_poison.core.passes.runs import run_key
+    from airflow_poison.core.passes.take import take as verb
+
+    if args.bodies or args.file is not None:
+        raise wrong_usage("--source: expected alone; what is sent comes from BODY, from --file or from a source.")
+    if (fixed := [name for name in (*_FIXED, "property") if getattr(args, name)]) != []:
+        raise wrong_usage(f"--{fixed[0].replace('_', '-')}: the same for every message is not for sources; map columns with --map.")
+    limit = None if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
+    source = _source(args)
+    mapping, clock = _mapping(args, "jsonl"), system_clock()
+    table = opened_queue(args, given_policy(args))
+    named = args.send_key if args.send_key is not None else uuid.uuid4().hex
+    key = run_key(table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
+    taken = verb(table, source, key=key, clock=clock, mapping=mapping, limit=limit, between=_between(args.backfill))
+    told = [f"Took {taken.what} of {taken.source}: {messages(taken.sent)} to {table.name}."]
+    if taken.repeated:
+        told = [f"An earlier send with this key has taken {messages(taken.sent)} from {taken.source}; nothing was taken now."]
+    elif not taken.what:
+        told = [f"Nothing is new in {taken.source}."]
+    if taken.malformed:
+        told.append(f"Malformed, in poison with their errors: {messages(taken.malformed)}.")
+    if taken.held:
+        told.append(f"The queue was disabled: held back until it is enabled: {messages(taken.held)}.")
+    tell(args.output, taken.to_dict(), *told, f"Now: {taken.position}.")
+
+
+def _source(args: Namespace) -> Source:
+    """Return the source that was named, connected. Raises InputError, SettingError."""
+    from airflow_poison.core.sources.files import FORMATS, Files
+    from airflow_poison.core.sources.source import Source
+
+    def find(conn_id: str) -> Connection:
+        from airflow_poison.hooks.sources import found_connection
+
+        return found_connection(conn_id)
+
+    if args.source.startswith("/") or "://" in args.source:
+        by_name = next((each for each in FORMATS if f".{each}" in args.source.rpartition("/")[2]), "lines")
+        form = by_name if args.format is None else values.one_of("--format", args.format, FORMATS)
+        return Files(args.source, format=form)
+    if args.format is not None:
+        raise wrong_usage("--format: expected with a pattern of files; a source that is named says itself what it reads.")
+    values.importable_here()
+    found = values.imported("--source", args.source, "shop.feeds:bookings")
+    if not isinstance(found, Source):
+        raise wrong_usage(f"--source {args.source}: expected a source (Files, Kafka, DeltaChanges, Jdbc …), not {type(found).__name__}.")
+    return found.connected(find)
+
+
+def _between(text: str | None) -> tuple[str, str] | None:
+    if text is None:
+        return None
+    start, dots, end = text.partition("..")
+    if not (start and dots and end):
+        raise wrong_usage(f"--backfill {text}: expected FROM..TO, two places in the source's own words.")
+    return start, end
+
+
+@command(
+    "reset-position",
+    QUEUE,
+    Argument(("source",), {"metavar": "SOURCE", "help": "the source's name, as show tells it"}),
+    REASON,
+    *WHERE,
+)
+def reset_position(args: Namespace) -> None:
+    """Have a source begin anew.
+
+    Forget how far a source was taken into a queue: the next send takes it from its beginning. What is in the queue stays. Exit code 0: forgotten,
+    1: the queue has no such source, 2: it could not be done.
+    """
+    from airflow_poison.core.passes.take import positions
+    from airflow_poison.core.passes.take import reset_position as verb
+
+    table = opened_queue(args)
+    known = [each.source for each in positions(table)]
+    done = verb(table, args.source, system_clock())
+    said = f"The next send takes {args.source} into {table.name} from its beginning."
+    if not done:
+        said = f"Nothing was taken from {args.source} into {table.name}; known are: {', '.join(known) or 'no sources'}."
+    tell(args.output, {"queue": table.name, "source": args.source, "reset": done}, said)
+    if not done:
+        raise SystemExit(NO)
 
 
 def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -14,7 +15,6 @@ from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from rich.console import Console
 
@@ -84,6 +84,9 @@ def print_queue(queue: QueueOverview) -> None:
     out.print(_depths(queue))
     if queue.outbox:
         line(out, f"{terminal.messages(queue.outbox)} in the outbox, on the way to other queues; the next pass sends them on.")
+    for source in queue.sources:
+        count = f"{terminal.messages(source.messages)} taken" + (f", {source.malformed:,} malformed" if source.malformed else "")
+        line(out, f"source {source.source}: {source.position}; {count}, last {terminal.instant(datetime.fromisoformat(source.taken_at))}")
     for claim in queue.claims:
         when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
         line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {place_name(queue.queue, SubQueue(claim.sub_queue))}, {when}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_poison.cli.command import noted_warnings, wrong_usage
+from airflow_poison.cli.command import noted_warnings, others_on_stderr, wrong_usage
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -96,6 +97,27 @@ def importable_here() -> None:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
+
+
+def imported(flag: str, name: str, example: str) -> object:
+    """Return what ``MODULE:NAME`` names. Raises InputError."""
+    module_name, colon, attribute = name.partition(":")
+    if not (colon and module_name and attribute):
+        raise wrong_usage(f"{flag} {name}: expected MODULE:NAME, for example {example}.")
+    try:
+        with others_on_stderr():
+            found: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # whatever a module raises that is imported
+        raise wrong_usage(
+            f"{flag} {name}: importing the module {module_name!r} failed with {type(error).__name__}: {error}. "
+            "Modules of the current folder and of --py-files are found; install others, or add their folder to PYTHONPATH."
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            where = getattr(found, "__file__", None) or "built in"
+            raise wrong_usage(f"{flag} {name}: the module {module_name!r} ({where}) has no {attribute!r}. Correct the name, or define it there.")
+        found = getattr(found, part)
+    return found
 
 
 def since(text: str, now: datetime, flag: str = "--since") -> datetime:

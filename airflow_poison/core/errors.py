@@ -79,6 +79,18 @@ class MessageTooLargeError(InputError):
     """A message is above the size limit; nothing was sent."""
 
 
+class SourceError(PoisonError):
+    """What is new in a source cannot be read: no server, no rights, a wrong name, a position that it has no more. Nothing was sent."""
+
+
+class SourceTakenError(PoisonError):
+    """Somebody else has taken the source meanwhile. Nothing was sent."""
+
+
+class MalformedError(PoisonError, ValueError):
+    """A record is not what its source's schema says. It becomes a message with this error."""
+
+
 class DeadLetterHeaderError(PoisonError, ValueError):
     """Bytes are no dead-letter header of WebSphere MQ (spec WMQ-25)."""
 

@@ -49,6 +49,8 @@ class EventType(StrEnum):
     """Not of the specification: a plan was paused, resumed, stopped, cancelled, finished or undone. ``details`` say the plan and its state."""
     EDITED = "EDITED"
     """Not of the specification: people have changed a message's body or properties."""
+    POSITION_RESET = "POSITION_RESET"
+    """Not of the specification: people have had a source begin anew. ``details`` say the source and how far it had been taken."""
     TOLD = "TOLD"
     """Not of the specification: a rule of the queue tells people of messages that wait in poison. ``details`` say the rule."""
 
@@ -62,6 +64,7 @@ OWN = frozenset(
         EventType.OUTAGE_OVER,
         EventType.PLANNED,
         EventType.PLAN_CHANGED,
+        EventType.POSITION_RESET,
         EventType.TOLD,
     }
 )

@@ -132,7 +132,7 @@ def _message(number: int, row: object, mapping: ColumnMapping, now: datetime) ->
     if mapping.columns():
         column, parameter = next(iter(mapping.columns().items()))
         raise InputError(f"{parameter}={column!r}: messages[{number}] is bare {type(row).__name__} and has no columns. Send dicts, or map nothing.")
-    return _cells(utf8(row, f"messages[{number}]"), {}, mapping, now)
+    return cells(utf8(row, f"messages[{number}]"), {}, mapping, now)
 
 
 def _from_dict(number: int, row: Row, mapping: ColumnMapping, now: datetime) -> Row:
@@ -144,9 +144,9 @@ def _from_dict(number: int, row: Row, mapping: ColumnMapping, now: datetime) -> 
                 f"body={mapping.body!r}: messages[{number}] has {type(body).__name__} there; a body is text or bytes. "
                 f"For JSON give a list: body=[{mapping.body!r}]. Nothing was sent."
             )
-        return _cells(utf8(body, f"body={mapping.body!r}: messages[{number}]"), row, mapping, now)
+        return cells(utf8(body, f"body={mapping.body!r}: messages[{number}]"), row, mapping, now)
     names = tuple(row) if mapping.body is None else mapping.body
-    return _cells(_json_body(number, {column: row[column] for column in names}), row, mapping, now)
+    return cells(_json_body(number, {column: row[column] for column in names}), row, mapping, now)
 
 
 def _json_body(number: int, chosen: Row) -> bytes:
@@ -173,7 +173,7 @@ def _has_no_json(name: object, value: object) -> bool:
     return False
 
 
-def _cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: datetime) -> Row:
+def cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: datetime) -> Row:
     """Return a message's columns: always the same ones for one mapping."""
     message: Row = {"body": body}
     for name, column in (

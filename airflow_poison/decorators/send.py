@@ -16,17 +16,16 @@ from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
-    from datetime import datetime
 
-    import pyarrow as pa
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
     from pyspark.sql import DataFrame
 
+    from airflow_poison.core.sources.source import Source
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
 
-SOURCES = ("messages", "path", "table", "dataframe")
+SOURCES = ("messages", "path", "table", "dataframe", "source")
 
 
 class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
@@ -64,10 +63,11 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
         sent: dict[str, object] = QueueSendOperator.execute(self, context)
         return sent
 
-    def _batches(self, hook: QueueHook, queue: QueueTable, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
-        """Yield the messages. Nothing is called before the first is asked for."""
-        self._take(self._returned(hook))
-        yield from super()._batches(hook, queue, key, now)
+    def _source(self, hook: QueueHook, queue: QueueTable, key: str) -> Source | None:
+        """Call the function, unless an earlier run has sent what it returned."""
+        if queue.sent_before(key) is None:
+            self._take(self._returned(hook))
+        return self.source
 
     def _returned(self, hook: QueueHook) -> object:
         if self.wants_spark:
@@ -77,8 +77,12 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
 
     def _take(self, returned: object) -> None:
         """Make the operator's source of what the function returned. Raises InputError for what is none."""
+        from airflow_poison.core.sources.source import Source
+
         self.messages = None
-        if _is_spark_frame(returned):
+        if isinstance(returned, Source):
+            self.source = returned
+        elif _is_spark_frame(returned):
             self.dataframe = lambda _spark: returned
         elif isinstance(returned, str | os.PathLike):
             self.path = str(returned)
@@ -89,13 +93,13 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
         else:
             raise InputError(
                 f"{self.task_id}: {self.python_callable.__name__} returned {type(returned).__name__}; expected a list of dicts, text or bytes, "
-                "a path (text), or a DataFrame. For one message return a list of it, for none []. Nothing was sent."
+                "a path (text), a DataFrame, or a source. For one message return a list of it, for none []. Nothing was sent."
             )
 
 
 @renamed(queue="queue_name")
 def send_task(python_callable: Callable[..., Any] | None = None, *, queue_name: str | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a task that sends what a function returns: rows (dicts, text, bytes), a path that Spark reads, or a DataFrame.
+    """Make a task that sends what a function returns: rows (dicts, text, bytes), a path that Spark reads, a DataFrame, or a source.
 
     The function runs in the task, with arguments, XComs and context as in any ``@task``. Sends once per task instance.
 

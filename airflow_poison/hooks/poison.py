@@ -17,6 +17,7 @@ from airflow_poison.former_names import renamed
 from airflow_poison.hooks.actor import acting_here, actor_here
 from airflow_poison.hooks.connection import StoreConnection, options_with_credentials, secrets_of, spark_master
 from airflow_poison.hooks.desk import DeskVerbs
+from airflow_poison.hooks.sources import SourceVerbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @renamed(name="queue_name")
-class QueueHook(DeskVerbs, BaseHook):
+class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
     """Opens the queues of a connection.
 
     While no connection ``poison_default`` is defined, the store is the folder ``poison`` in ``AIRFLOW_HOME`` and Spark runs as ``local[*]``:

@@ -9,6 +9,7 @@ from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
+from airflow_poison.core.sources.source import Source
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
@@ -31,10 +32,10 @@ if TYPE_CHECKING:
 class QueueSendOperator(WithLineage, QueueOperator):
     """Send messages, in one commit: all or none.
 
-    What is sent comes from exactly one of ``path``, ``table``, ``dataframe`` and ``messages``. Running the task again (retry, clear)
+    What is sent comes from exactly one of ``path``, ``table``, ``dataframe``, ``messages`` and ``source``. Running the task again (retry, clear)
     sends nothing twice, unless ``resend`` says so; with ``send_key`` other runs send nothing twice either.
     A disabled queue is no error: the messages wait until it is enabled (spec SB-19).
-    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held"}``.
+    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held"}``; of a source also ``"source"``, ``"what"``, ``"malformed"``, ``"position"``.
 
     :param path: what Spark reads. (templated)
     :param format: the format of ``path``, as Spark names it.
@@ -42,6 +43,10 @@ class QueueSendOperator(WithLineage, QueueOperator):
     :param table: a table of Spark's catalog. (templated)
     :param dataframe: a function that is called with the Spark session and returns a DataFrame.
     :param messages: a plain list, sent without Spark: dicts (mapped like rows), bytes or text (bodies). (templated)
+    :param source: what grows somewhere else: ``Files``, ``Kafka``, ``DeltaChanges``, ``Jdbc`` or a class of yours. Each run takes what is new since
+        the last one, and the position is kept with the queue. Records that are not what they should be go to the poison sub-queue.
+    :param max_messages: of a source: take at most so many, as far as the source can stop there. (templated)
+    :param backfill: of a source: take what lies between two places, whatever was taken before; the position stays. (templated)
     :param body: the column that is the body (text or bytes); a list of columns: one JSON object of them; None: one JSON object of all. (templated)
     :param group: the column of the group whose order matters. (templated)
     :param priority: the column of the priority, whole numbers from 0 to 10. (templated)
@@ -63,6 +68,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
         "options",
         "table",
         "messages",
+        "max_messages",
+        "backfill",
         "body",
         "group",
         "priority",
@@ -87,6 +94,9 @@ class QueueSendOperator(WithLineage, QueueOperator):
         table: str | None = None,
         dataframe: Callable[[SparkSession], DataFrame] | None = None,
         messages: Sequence[object] | None = None,
+        source: Source | None = None,
+        max_messages: int | str | None = None,
+        backfill: Sequence[str] | None = None,
         body: str | Sequence[str] | None = None,
         group: str | None = None,
         priority: str | None = None,
@@ -103,15 +113,21 @@ class QueueSendOperator(WithLineage, QueueOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        given = [name for name, value in {"path": path, "table": table, "dataframe": dataframe, "messages": messages}.items() if value is not None]
+        sources = {"path": path, "table": table, "dataframe": dataframe, "messages": messages, "source": source}
+        given = [name for name, value in sources.items() if value is not None]
         if len(given) != 1:
-            raise InputError(f"{self.task_id}: give exactly one of path, table, dataframe and messages; given: {', '.join(given) or 'none'}.")
+            raise InputError(f"{self.task_id}: give exactly one of path, table, dataframe, messages and source; given: {', '.join(given) or 'none'}.")
+        if source is not None and not isinstance(source, Source):
+            raise SettingError("source", source, f"Files, Kafka, DeltaChanges, Jdbc or a source of yours, not {type(source).__name__}")
         self.path = path
         self.format = format
         self.options = options
         self.table = table
         self.dataframe = dataframe
         self.messages = messages
+        self.source = source
+        self.max_messages = max_messages
+        self.backfill = backfill
         self.body = body
         self.group = group
         self.priority = priority
@@ -129,7 +145,6 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Send what is not sent yet. Raises InputError, MessageTooLargeError, QueueNotFoundError; then nothing was sent."""
-        from airflow_poison import stats
         from airflow_poison.core.passes.send import send
 
         self._mapping()  # before a queue is made
@@ -137,6 +152,9 @@ class QueueSendOperator(WithLineage, QueueOperator):
         queue = hook.queue(self.queue_name, self.policy, mask=self.mask)
         key = self._key(context, hook, queue)
         try:
+            if (source := self._source(hook, queue, key)) is not None:
+                return self._take_from(source, queue, key)
+            self._refuse_a_sources()
             result = send(queue, self._batches(hook, queue, key, clock.now()), key=key, clock=clock)
         finally:
             leave_server()
@@ -145,14 +163,60 @@ class QueueSendOperator(WithLineage, QueueOperator):
                 "An earlier send with this key has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name
             )
         else:
-            uri = queue_uri(self.conn_id, self.queue_name)
-            self.lineage.tables[uri] = queue.uri
-            self.lineage.writes(self, uri)
-            stats.moved("sent", result.sent, queue, self.conn_id)
+            self._sent(queue, result.sent)
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
+
+    def _source(self, hook: QueueHook, queue: QueueTable, key: str) -> Source | None:
+        """Return the source, where what is sent comes from one."""
+        del hook, queue, key
+        return self.source
+
+    def _refuse_a_sources(self) -> None:
+        for name in ("max_messages", "backfill"):
+            if getattr(self, name) is not None:
+                raise SettingError(name, getattr(self, name), "None: only a source has what it has taken before")
+
+    def _take_from(self, source: Source, queue: QueueTable, key: str) -> dict[str, object]:
+        """Send what is new in a source."""
+        from airflow_poison.core.passes.take import take
+        from airflow_poison.hooks.sources import found_connection
+
+        result = take(
+            queue,
+            source.connected(found_connection),
+            key=key,
+            clock=SystemClock(),
+            mapping=self._mapping(),
+            limit=_whole(self.max_messages),
+            between=_between(self.backfill),
+        )
+        if result.repeated:
+            self.log.info("An earlier run with this key has taken %s messages from %s; nothing was taken now.", f"{result.sent:,}", result.source)
+        elif not result.what:
+            self.log.info("Nothing is new in %s: %s.", result.source, result.position)
+        else:
+            self._sent(queue, result.sent)
+            self.log.info("Took %s from %s: %s messages to %r. Now: %s.", result.what, result.source, f"{result.sent:,}", queue.name, result.position)
+        if result.malformed and not result.repeated:
+            self.log.warning(
+                "%s of them are not what they should be: they are in the poison sub-queue of %r, with their errors.",
+                f"{result.malformed:,}",
+                queue.name,
+            )
+        if result.held:
+            self.log.warning("The queue was disabled: the messages wait until it is enabled.")
+        return result.to_dict()
+
+    def _sent(self, queue: QueueTable, messages: int) -> None:
+        from airflow_poison import stats
+
+        uri = queue_uri(self.conn_id, self.queue_name)
+        self.lineage.tables[uri] = queue.uri
+        self.lineage.writes(self, uri)
+        stats.moved("sent", messages, queue, self.conn_id)
 
     def _key(self, context: Context, hook: QueueHook, queue: QueueTable) -> str:
         if self.send_key is not None and not self.send_key.strip():
@@ -197,3 +261,22 @@ class QueueSendOperator(WithLineage, QueueOperator):
             conversation=self.conversation,
             expires_after=self.expires_after,
         )
+
+
+def _whole(given: int | str | None) -> int | None:
+    """Return a number that may have been a template. Raises SettingError."""
+    if given is None or isinstance(given, int):
+        return given
+    try:
+        return int(given)
+    except ValueError as error:
+        raise SettingError("max_messages", given, "a whole number from 1 on, or None for all that is new") from error
+
+
+def _between(given: Sequence[str] | None) -> tuple[str, str] | None:
+    """Return two places of a source. Raises SettingError."""
+    if given is None:
+        return None
+    if isinstance(given, str) or len(given) != 2:  # noqa: PLR2004  (from and to)
+        raise SettingError("backfill", given, "two places of the source: from, which is included, and to, which is not")
+    return str(given[0]), str(given[1])

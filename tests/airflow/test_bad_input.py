@@ -175,7 +175,7 @@ def test_a_message_above_the_size_limit_is_refused(
 
 @pytest.mark.parametrize("given", [{}, {"path": "/a", "table": "b"}])
 def test_a_send_needs_exactly_one_source_when_the_dag_is_parsed(given: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="exactly one of path, table, dataframe and messages"):
+    with pytest.raises(InputError, match="exactly one of path, table, dataframe, messages and source"):
         QueueSendOperator(task_id="send", queue_name="orders", **given)
 
 

@@ -92,7 +92,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
         run_apart(page, tmp_path)
     else:
         monkeypatch.chdir(tmp_path)
-        exec(compile(code, name(page), "exec"), {"__name__": "page"})
+        exec(compile(code, name(page), "exec", dont_inherit=True), {"__name__": "page"})
 
 
 def run_apart(page: Path, home: Path) -> None:

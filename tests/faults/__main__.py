@@ -44,8 +44,10 @@ _ELSEWHERE = (
     "pass.decide.",
     "pass.backlog.",
     "pass.land.before_deliver",
+    "pass.release.after_close",
     "store.lose.",
     "store.remove_plans.",
+    "store.forget_source.",
     "desk.redrive.",
     "desk.rules.",
     "desk.retain.",
@@ -57,10 +59,11 @@ _ELSEWHERE = (
 )
 """Points of what nobody does in the campaign. Unit tests die at each of them and go on: tests/unit/passes/test_decide.py for decisions of people
 (test_recover_conversations.py for those that end a conversation), tests/unit/passes/test_backlog.py for alerts of backlogs,
-tests/unit/passes/test_results.py for a function that takes rows, tests/unit/passes/test_ways_back_killed.py for messages that people give up,
-tests/sessions/test_search_killed.py for handlers of batches, tests/spark/test_data_frames.py for transformations, tests/unit/passes/test_outage.py
-for outages, tests/store/test_plans.py for old plans, tests/unit/desk (test_redrive.py, test_rules.py,
-test_retention.py) for what a queue's own settings do with its poison."""
+tests/unit/passes/test_results.py for a function that takes rows, test_release.py for a driver that gives tasks on other nodes up,
+test_ways_back_killed.py for messages that people give up, tests/sessions/test_search_killed.py for handlers of batches,
+tests/spark/test_data_frames.py for transformations, tests/unit/passes/test_outage.py for outages, tests/store/test_plans.py for old plans,
+tests/unit/sources/test_take.py for positions that people reset, tests/unit/desk (test_redrive.py, test_rules.py, test_retention.py) for what a
+queue's own settings do with its poison."""
 _NOT_IN_A_BUCKET = (
     "store.accept.",
     "store.create.before_rename",

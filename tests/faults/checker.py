@@ -58,7 +58,7 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet, lost=bool(sight.lost)), verdict)
-    _check_order(heard, verdict)
+    _check_order(histories, heard, verdict)
     check_dialogs(histories, heard, verdict, quiet=quiet)
     _check_landed(folder, histories, calls, lines, verdict, quiet=quiet)
     _check_alerts(histories, lines, verdict)
@@ -147,7 +147,9 @@ class Sight:
                 self.lost[run].append(at)
 
     def lost_at(self, run: int, at: int) -> float:
-        """Return the line from which on nobody may know what a run did at a line."""
+        """Return the line from which on nobody may know what a run did at a line. What it did late may be found out by those who go on, or never."""
+        if self.is_late(run, at):
+            return at
         lost = next((each for each in self.lost.get(run, ()) if each > at), math.inf)
         kept = any(at < each < lost for each in self.kept.get(run, ()))
         return min(next((each for each in self.power if each > at), math.inf), math.inf if kept else lost)
@@ -157,12 +159,12 @@ class Sight:
         return at > self.overtaken.get(run, math.inf)
 
     def heard(self, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines without the deliveries that came late; where deliveries begin again there is one of the kind ``again``."""
+        """Return the lines; where deliveries begin again there is an ``again``, and those that came late are a ``late call`` and a ``late end``."""
         again = {*self.power, *(at for lost in self.lost.values() for at in lost)}
         found: list[Line] = []
         for at, line in enumerate(lines):
-            if line["kind"] not in {"call", "end"} or not self.is_late(line["run"], at):
-                found.append(line)
+            late = line["kind"] in {"call", "end"} and self.is_late(line["run"], at)
+            found.append(line | {"kind": f"late {line['kind']}"} if late else line)
             if at in again:
                 found.append({"kind": "again", "run": 0})
         return found
@@ -296,6 +298,7 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
             sent = dict(enumerate(line["ids"], line["first"]))
             if history is None or not sent.items() <= {number: row.message_id for number, row in history.came.items()}.items():
                 verdict.lost.append(f"{line['key']} of {line['queue']} was acknowledged as {line['first']}..., and is not in the log")
+    _check_put_down(histories, lines, verdict)
     came = {row.message_id for history in histories.values() for row in history.came.values()}
     for message_id in came - places.keys() - left:
         verdict.lost.append(f"{message_id} is nowhere")
@@ -303,6 +306,20 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
         for row in history.present():
             if row.place in {OUTBOX, "_none"}:
                 verdict.stuck.append(f"{row.message_id} is still in the outbox of {history.name}")
+
+
+def _check_put_down(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
+    """Every line of a file that was put down came into its queue, once: the quiet end has taken what was left."""
+    put_down = {message_id: line["queue"] for line in lines if line["kind"] == "put_down" for message_id in line["ids"]}
+    if not put_down:
+        return
+    came = Counter(
+        (name, row.message_id) for name, history in histories.items() for number, row in history.came.items() if number not in history.relayed
+    )
+    for message_id, queue in put_down.items():
+        times = came[queue, message_id]
+        if times != 1:
+            (verdict.doubled if times else verdict.lost).append(f"{message_id} was put down once and came into {queue} {times} times")
 
 
 # What handlers saw ----------------------------------------------------------------------------------------------------
@@ -403,13 +420,14 @@ def _landed(output: str) -> Counter[int]:
     return Counter(ids)
 
 
-def _check_order(lines: Iterable[Line], verdict: Verdict) -> None:
+def _check_order(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
+    """What came malformed waits in ``poison`` for people, while those behind it are received."""
     newest: dict[str, int] = {}
     ordered = {name for name, rules in queues().items() if rules.ordered}
     for line in lines:
         if line["kind"] == "again":  # what had been received and not committed
             newest.clear()
-        if line["kind"] == "call" and line["queue"] in ordered:
+        if line["kind"] == "call" and line["queue"] in ordered and line["id"] not in histories[line["queue"]].malformed:
             if line["id"] < newest.get(line["queue"], 0):
                 verdict.order.append(f"{line['queue']} {line['id']} was received after {newest[line['queue']]}")
             newest[line["queue"]] = max(line["id"], newest.get(line["queue"], 0))

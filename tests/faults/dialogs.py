@@ -214,10 +214,12 @@ class _Deeds:
     """What was done in deliveries that committed, and outside.
 
     :ivar calls: of them, by id, what it has noted.
+    :ivar possible: these, and others of the same messages that may have been the one that was found out.
     :ivar hung_up: handles that somebody wanted to end from outside.
     """
 
     calls: dict[str, Line]
+    possible: dict[str, Line]
     others: set[str]
     hung_up: set[str]
 
@@ -225,30 +227,42 @@ class _Deeds:
     def of(cls, side: Side, lines: Iterable[Line]) -> _Deeds:
         """Of a message that was settled the last call counts, and of one that was not, none.
 
-        Where deliveries began again, an earlier call may have been found out later than that: it counts when what it has sent is there.
+        Where deliveries began again, or one came late, an earlier call may have been found out: it counts when what it has sent is there.
         """
         settled = {row.number for row in side.history.settled}
         last: dict[int, Line] = {}
-        earlier: dict[int, Line] = {}
+        earlier: dict[int, list[Line]] = defaultdict(list)
         spoke = {json.loads(sent.body)[0] for sent in side.sent if sent.kind == WORD}
         others: set[str] = set()
         hung_up: set[str] = set()
         dialogs: dict[str, str] = {}
         for line in lines:
             if line["kind"] == "again":
-                earlier |= {number: before for number, before in last.items() if before["how"] == "ok" and before["call"] in spoke}
+                for number, before in last.items():
+                    earlier[number].append(before)
             if line.get("queue") != side.name:
                 continue
-            if line["kind"] == "call" and "call" in line:
+            if line["kind"] in {"call", "late call"} and "call" in line:
                 others.add(line["call"])
                 dialogs[line["call"]] = line["dialog"]
             elif line["kind"] == "end" and "call" in line:
                 last[line["id"]] = line
+            elif line["kind"] == "late end" and "call" in line:
+                earlier[line["id"]].append(line)
             elif line["kind"] == "ends":
                 hung_up.add(line["handle"])
-        last |= {number: before for number, before in earlier.items() if last[number]["call"] not in spoke}
-        calls = {line["call"]: line | {"dialog": dialogs[line["call"]]} for number, line in last.items() if number in settled and line["how"] == "ok"}
-        return cls(calls, others - calls.keys(), hung_up)
+        found = {number: [each for each in (last.get(number), *earlier[number]) if each and each["how"] == "ok"] for number in settled}
+        told = {number: _told(each, spoke) for number, each in found.items() if each}
+        calls, possible = (
+            {line["call"]: line | {"dialog": dialogs[line["call"]]} for line in each}
+            for each in (told.values(), [line for each in found.values() for line in each])
+        )
+        return cls(calls, possible, others - calls.keys(), hung_up)
+
+
+def _told(calls: Sequence[Line], spoke: Container[str]) -> Line:
+    """Return the call whose words are there; else one that has said nothing; else the last one."""
+    return next((line for line in calls if line["call"] in spoke), next((line for line in calls if not line["said"]), calls[0]))
 
 
 def _check_ghosts(side: Side, lines: Iterable[Line], verdict: Verdict, *, quiet: bool) -> None:
@@ -268,11 +282,11 @@ def _check_ghosts(side: Side, lines: Iterable[Line], verdict: Verdict, *, quiet:
 def _check_ends(side: Side, deeds: _Deeds, verdict: Verdict) -> None:
     """Who is told that a dialog has ended, was told by somebody who has ended it."""
     hung_up = {endpoint["conversation_id"] for handle, (_, endpoint) in side.newest.items() if handle in deeds.hung_up}
-    ended = hung_up | {line["dialog"] for line in deeds.calls.values() if line["ended"] == "end"}
+    ended = hung_up | {line["dialog"] for line in deeds.possible.values() if line["ended"] == "end"}
     for sent in side.sent:
         code, text = _error_of(sent.body) if sent.kind == "Error" else (0, "")
         of_nobody = sent.kind == "EndDialog" and not sent.final and sent.dialog not in ended
-        if of_nobody or (code == AS_ASKED and text not in deeds.calls) or (code == GIVEN_UP and sent.dialog not in hung_up):
+        if of_nobody or (code == AS_ASKED and text not in deeds.possible) or (code == GIVEN_UP and sent.dialog not in hung_up):
             verdict.doubled.append(f"{sent.message_id} ({sent.kind} {code}) tells of an end, and nobody has ended {sent.dialog} in {side.name}")
 
 

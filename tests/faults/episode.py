@@ -311,7 +311,7 @@ class Episode:
                 self._follow_with("repair", run.task.queue)
             case "error" if line.get("unnamed"):
                 self._score.unnamed[f"{line['type']}: {str(line['text'])[:120]}"] += 1
-            case "sent" | "talked":
+            case "sent" | "talked" | "taken":
                 self._unsent.pop(str(line["key"]), None)
 
     def _follow_with(self, role: str, queue: str) -> None:

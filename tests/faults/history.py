@@ -100,7 +100,8 @@ class History:
     """A queue.
 
     :ivar kept: where what was removed from its folder is; ``taken``: old entries that people have taken out of it.
-    :ivar came: messages by number, as they came in.
+    :ivar came: messages by number, as they came in; ``relayed``: those that another queue has sent; ``malformed``: those of a source that
+        wait in ``poison`` for people.
     :ivar left: those that left the queue for good: settled, dropped, removed by hand.
     :ivar settled: of them, those that a pass has settled.
     :ivar delivered: counts of each DELIVERED event by message.
@@ -114,6 +115,8 @@ class History:
     verdict: Verdict
     commits: list[Made] = field(default_factory=list)
     came: dict[int, Row] = field(default_factory=dict)
+    relayed: set[int] = field(default_factory=set)
+    malformed: set[int] = field(default_factory=set)
     left: list[Row] = field(default_factory=list)
     settled: list[Row] = field(default_factory=list)
     events: list[Happened] = field(default_factory=list)

@@ -116,11 +116,12 @@ class _Replay:
             if new != list(range(last + 1, last + 1 + len(new))):
                 self._say("doubled", made, f"adds the ids {new[:3]}... after {last}")
             known = {row.message_id for row in self._history.came.values()}
-            twice = [after[number].message_id for number in new if after[number].message_id in known]
-            if twice and self._history.name in queues():
-                again = [each for each in twice if not _came_back(each)]
-                if again:
-                    self._say("doubled", made, f"adds {again[:3]}, which came before")
+            again = [after[number].message_id for number in new if after[number].message_id in known]
+            if made.details.get("key", "").startswith("relay:"):  # sent back to its queue by people
+                self._history.relayed |= set(new)
+            elif again and self._history.name in queues():
+                self._say("doubled", made, f"adds {again[:3]}, which came before")
+            self._history.malformed |= {number for number in new if after[number].place == "poison"}
             self._history.came |= {number: after[number] for number in new}
             return
         if made.operation == "bring_back":
@@ -173,6 +174,10 @@ class _Replay:
         told = Counter((event.type, number) for event in events for number in self._told_of(event))
         for number, row in after.items():
             was = before.get(number)
+            if was is None and made.operation == "append" and row.place == "poison":  # a record of a source that is malformed
+                if told.pop(("MOVED_POISON", number), 0) != 1:
+                    self._say("events", made, f"{number} came malformed, and not one event tells it")
+                continue
             if was is None or was.place == row.place:
                 continue
             returned = set() if was.place in _UNTOLD else {"RETURNED"}
@@ -222,8 +227,3 @@ class _Replay:
                 self._once[key] += 1
                 if self._once[key] > 1:
                     self._say("doubled", made, f"{event.number} is committed twice")
-
-
-def _came_back(message_id: str) -> bool:
-    """Whether a message may have been sent back to its queue by hand."""
-    return message_id.startswith("send-")

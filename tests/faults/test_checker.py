@@ -405,7 +405,12 @@ def test_a_call_is_forgotten_when_its_node_is_out_of_sight(lines: list[ledger.Li
     assert (Sight.of(lines).lost_at(1, called) < len(lines)) == forgotten
 
 
-def test_calls_after_another_node_has_gone_on_are_not_heard() -> None:
+def test_calls_after_another_node_has_gone_on_are_told_apart() -> None:
     before, late = ({"kind": "call", "run": 1, "id": number} for number in range(2))
     lines = [*entered_on("a", "b"), before, HELD, late]
-    assert Sight.of(lines).heard(lines) == [*entered_on("a", "b"), before, HELD, {"kind": "again", "run": 0}]
+    assert Sight.of(lines).heard(lines) == [*entered_on("a", "b"), before, HELD, {"kind": "again", "run": 0}, late | {"kind": "late call"}]
+
+
+def test_what_is_called_after_another_node_has_gone_on_is_forgotten_at_once() -> None:
+    lines = [*entered_on("a", "b"), HELD, {"kind": "call", "run": 1, "id": 1}, KEPT, LOST]
+    assert Sight.of(lines).lost_at(1, lines.index(KEPT) - 1) == lines.index(KEPT) - 1

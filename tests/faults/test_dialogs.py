@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,16 +16,17 @@ from tests.faults.actor import Actor, Place, Task
 from tests.faults.actors import act_quietly
 from tests.faults.by_hand import Hand
 from tests.faults.checker import check
+from tests.faults.dialogs import check_dialogs
+from tests.faults.history import read_histories
 from tests.faults.inject import Injector, Plan, What
 from tests.faults.places import copied, entered
+from tests.faults.rules_of_commits import check_commits
 from tests.faults.talkers import begins, is_quiet, prepare_talkers
 from tests.faults.talks import TALKERS, WORD, Said
+from tests.faults.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.faults.verdict import Verdict
 
 _DEEDS = ("nothing", "fail once", "nothing")
 
@@ -196,3 +198,24 @@ def test_what_a_stranger_has_taken_may_come_after_what_was_behind_it(place: Plac
     hand = Hand(place, "talk-b")
     hand.commit("", [], hand.live("main"))
     assert not found(place).order
+
+
+def test_a_late_delivery_that_was_found_out_is_the_one_that_counts(place: Place) -> None:
+    """A later holder has called the handler again, and its node was lost; the one after it has found what the first one did late."""
+    late, end = lines_of(place, "call")[0], lines_of(place, "end")[0] | {"said": 1}
+    sends(place, 1, (late["call"], 0), "talk-b", envelope={"from_initiator": False})
+    lines = [
+        *(line for line in ledger.Reader(place.folder).news() if line.get("call") != late["call"]),
+        *(late | {"call": "lost"}, end | {"call": "lost"}),
+    ]
+
+    def told(more: list[ledger.Line]) -> list[str]:
+        verdict = Verdict()
+        histories = read_histories(Path(place.folder), verdict)
+        for history in histories.values():
+            check_commits(history, verdict)
+        check_dialogs(histories, [*lines, *more], verdict, quiet=True)
+        return [line for line in verdict.lines() if "its delivery" in line]
+
+    assert len(told([])) == 1
+    assert told([late | {"kind": "late call"}, end | {"kind": "late end"}]) == []

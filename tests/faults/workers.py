@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_poison.core.checking.claims import worked
+from airflow_poison.core.errors import MalformedError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import declare
@@ -15,6 +19,9 @@ from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.passes.take import take
+from airflow_poison.core.sources.decoding import Schema
+from airflow_poison.core.sources.files import Files
 from tests.faults.ledger import note
 from tests.faults.world import LEASE, SPEED, bodies, output_of, queues
 
@@ -30,8 +37,43 @@ HANDLER = "tests.faults.handler:handle"
 SUBSCRIBER = "people"
 
 
+_TAKEN = 0.3
+"""The share of senders that put a file down and take what is new, their own and those of others that have died."""
+
+
+_MALFORMED = b"malformed"
+_ONE_IS_MALFORMED = 0.3
+
+
+class _Refusing(Schema):
+    def decode(self, body: bytes) -> bytes:
+        if body == _MALFORMED:
+            raise MalformedError("it is malformed")
+        return body
+
+
 def sends(actor: Actor) -> None:
-    send_as(actor, actor.task.run_key, actor.task.name)
+    if actor.chance.random() < _TAKEN:
+        takes(actor)
+    else:
+        send_as(actor, actor.task.run_key, actor.task.name)
+
+
+def takes(actor: Actor) -> None:
+    """Put a file of messages down, as a whole and once, and take every file that nobody has taken."""
+    queue, name = actor.task.queue, actor.task.name
+    folder = Path(actor.place.folder, "landing", queue)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.txt"
+    found = bodies(actor.chance, queue) + [_MALFORMED] * (actor.chance.random() < _ONE_IS_MALFORMED)
+    if not path.exists():
+        note("put_down", queue=queue, ids=[f"{path}:{number}" for number in range(1, len(found) + 1)])
+        unfinished = folder / f".{name}-{os.getpid()}"
+        unfinished.write_bytes(b"\n".join(found))
+        unfinished.rename(path)
+    source = Files(f"{folder}/*.txt", format="lines", name="landing", settled=timedelta(0), schema=_Refusing())
+    take(actor.table, source, key=actor.task.run_key, clock=actor.clock)
+    note("taken", queue=queue, key=name)
 
 
 def send_as(actor: Actor, key: str, name: str) -> None:

@@ -23,7 +23,7 @@ from tools.airflow.home import free_port
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-PACKAGES = ("apache-airflow-providers-celery", "celery<5.7", "redis", "psycopg2-binary", "asyncpg")
+PACKAGES = ("apache-airflow-providers-celery", "celery<5.7", "redis", "asyncpg")
 """No other test needs them, so they are not in the lock. Celery 5.7 lacks a function that Airflow's provider imports (3.26)."""
 USER = "postgres"
 LOOPBACK = "127.0.0.1"

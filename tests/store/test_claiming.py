@@ -11,6 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
@@ -77,6 +78,53 @@ def test_exclusive_claims_one_after_the_other_take_all_in_the_order_of_a_receive
         received += [row["lookup_id"] for row in rows.sort_by([("priority", "descending"), ("lookup_id", "ascending")]).to_pylist()]
         assert queue.finish(claimed, seal(queue, claimed), now=NOW)
     assert received == [4, 8, 11, 12, 1, 2, 3, 5, 7, 10, 13, 14, 6, 9]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_exclusive_claims_keep_the_order_of_a_receive_where_files_interleave(queue: QueueTable, seed: int) -> None:
+    """An edit of some messages, and those that come back from ``retry``, leave files whose lookup ids interleave."""
+    chance = np.random.default_rng(seed)
+    number = int(chance.integers(2, 40))
+    priorities = chance.integers(3, 6, number).tolist() if seed % 2 else [5] * number
+    queue.append([batch(*[b"x"] * number, priority=priorities)], "all", NOW)
+    [file] = queue.snapshot().files
+    pieces = chance.integers(0, chance.integers(1, 6), number)
+    rows = queue.read(file)
+    queue.split_file(file, [rows.filter(pieces == piece) for piece in set(pieces.tolist())])
+    received = list[int | None]()
+    while True:
+        most, probe = int(chance.integers(1, 12)), bool(chance.integers(0, 4) == 0)
+        claimed = queue.claim(f"run {len(received)}", lease=LEASE, now=NOW, max_messages=most, exclusive=True, probe=probe)
+        if claimed is None:
+            break
+        assert 0 < claimed.messages <= most
+        received += rows_of(queue, claimed).sort_by([("priority", "descending"), ("lookup_id", "ascending")])["lookup_id"].to_pylist()
+        assert queue.finish(claimed, seal(queue, claimed), now=NOW)
+    assert received == sorted(range(1, number + 1), key=lambda lookup_id: (-priorities[lookup_id - 1], lookup_id))
+
+
+def test_files_that_alternate_take_two_more_commits_a_pass_at_most(queue: QueueTable) -> None:
+    send(queue, 2_000)
+    [file] = queue.snapshot().files
+    rows = queue.read(file)
+    odd = rows["lookup_id"].to_numpy() % 2 == 1
+    queue.split_file(file, [rows.filter(odd), rows.filter(~odd)])
+    before, passes = queue.snapshot().version, 20
+    for number in range(passes):
+        claimed = queue.claim(f"run {number}", lease=LEASE, now=NOW, max_messages=100, exclusive=True)
+        assert claimed is not None
+        assert rows_of(queue, claimed).sort_by("lookup_id")["lookup_id"].to_pylist() == list(range(number * 100 + 1, number * 100 + 101))
+        assert queue.finish(claimed, seal(queue, claimed), now=NOW)
+    assert queue.snapshot().version - before <= 4 * passes + 2
+
+
+def test_files_that_are_in_order_are_claimed_without_reading_them(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(4):
+        send(queue, 5, str(number))
+    monkeypatch.setattr(claiming, "_next", None)
+    claimed = queue.claim("run", lease=LEASE, now=NOW, max_messages=12, exclusive=True)
+    assert claimed is not None
+    assert claimed.messages == 10
 
 
 def test_claims_of_two_passes_are_disjoint(queue: QueueTable) -> None:

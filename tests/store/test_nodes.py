@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -341,6 +342,24 @@ def test_a_list_that_is_late_hides_nothing(one: QueueTable, node: Node, monkeypa
     monkeypatch.setattr(Objects, "list", late)
 
     assert len(ids(node("new").open("orders"))) == 7
+
+
+def test_a_list_that_is_late_lets_nobody_clean_what_was_removed_just_now(one: QueueTable, two: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    send(one, 3)
+    (file,) = one.snapshot().files
+    claimed = claim(two)
+    two.finish(claimed, seal(two, claimed), now=NOW)
+    listed = Objects.list
+
+    def late(self: Objects, prefix: str, after: str | None = None) -> object:
+        newest = max((each.path for each in listed(self, "_delta_log/")), default="")
+        return iter([each for each in listed(self, prefix, after) if each.path != newest])
+
+    monkeypatch.setattr(Objects, "list", late)
+    one.snapshot()
+    assert file.path in one.log.removals()
+    one.clean(retention=timedelta(hours=1), safe_age=timedelta(0))
+    assert not one.missing(file)
 
 
 def test_a_hint_that_names_a_checkpoint_that_is_gone_is_passed_over(one: QueueTable, node: Node, objects: Objects) -> None:

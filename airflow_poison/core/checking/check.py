@@ -214,7 +214,8 @@ def _check_outbox(live: Mapping[str, DataFile]) -> Iterator[Finding]:
     waiting = [file for file in live.values() if file.sub_queue == OUTBOX]
     if waiting:
         what = f"{sum(file.rows for file in waiting)} message(s) wait in the outbox: the relay that should have sent them on has died"
-        yield Finding(Kind.OUTBOX_LEFT, Severity.WARNING, what, f"sub_queue={OUTBOX}", f"run the receive task, or {REPAIR}", mendable=True)
+        todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send_to_kafka"
+        yield Finding(Kind.OUTBOX_LEFT, Severity.WARNING, what, f"sub_queue={OUTBOX}", todo, mendable=True)
     landing = [file for file in live.values() if file.sub_queue == LANDING]
     if landing:
         what = f"rows of {len(landing)} file(s) that handlers returned are not in their outputs: the pass that should have put them there has died"

@@ -12,7 +12,7 @@ import numpy as np
 from airflow_poison.core.checking.findings import REPORT, Finding, Kind, Severity
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import SEQUENCE
 from airflow_poison.core.store.table.files import commit_version, partition_of, read_columns
@@ -377,12 +377,14 @@ _BRING = {
     CONVERSATION: frozenset({"finish", "transact", "merge"}),
     LANDING: frozenset({"finish"}),
     PLAN: frozenset({"plan"}),
+    SOURCE: frozenset({"append"}),
     TRANSMISSION_QUEUE: frozenset({"finish", "transact"}),
 }
 _TAKE = {
     CONVERSATION: frozenset({"transact", "merge"}),
     LANDING: frozenset({"remove_landings"}),
     PLAN: frozenset({"remove_plans"}),
+    SOURCE: frozenset({"append", "forget_source"}),
     TRANSMISSION_QUEUE: frozenset({"transact", "remove_transmissions"}),
 }
 _ANYTHING = frozenset({"restore", "accept"})

@@ -20,7 +20,7 @@ from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.policies.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.settings import LARGEST
-from airflow_poison.core.schema import DESTINATION, OUTBOX, events_to_table, message_schema, table_schema
+from airflow_poison.core.schema import DESTINATION, OUTBOX, TO_TOPIC, events_to_table, message_schema, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +129,7 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     :param read_from: the sub-queue that they were read from; what is untouched stays there.
     """
     partition = partition_of(end, read_from)
-    if partition is None:
+    if partition is None and not (isinstance(end, Dispose) and end.reports):
         return []
     rows = delivered.batch.take(pa.array(members, pa.int64()))
     failures = [delivered.failures.get(row) for row in members]
@@ -146,7 +146,7 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     if isinstance(end, Dispose) and partition == OUTBOX:
         changed["properties"] = _properties([_addressed(delivered.properties(row), end) for row in members])
     kept = _changed(rows, changed)
-    return [kept, *_reports(kept, end)]
+    return [*([kept] if partition is not None else []), *_reports(kept, end)]
 
 
 def _changed(rows: pa.RecordBatch | pa.Table, changed: Mapping[str, pa.Array[Any]]) -> pa.Table:
@@ -158,7 +158,7 @@ def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
     """Yield the report messages of a disposition: copies of the messages with as much of the body as was asked for (spec WMQ-24)."""
     for report in end.reports if isinstance(end, Dispose) else ():
         bodies = [(body or b"")[: report.data] for body in disposed.column("body").to_pylist()]
-        given = {DESTINATION: report.to, "JMS_IBM_Feedback": str(report.feedback)}
+        given = {DESTINATION: _a_queue(report.to), "JMS_IBM_Feedback": str(report.feedback)}
         changed: dict[str, pa.Array[Any]] = {
             "body": pa.array(bodies, pa.binary()),
             "properties": _properties([given] * disposed.num_rows),
@@ -182,7 +182,12 @@ def _reason(end: End) -> str | None:
 def _addressed(properties: Mapping[str, str], end: Dispose) -> dict[str, str]:
     """Return the properties of a message that leaves; where it goes is not its sender's to say."""
     kept = {name: value for name, value in properties.items() if name != DESTINATION}
-    return kept | ({DESTINATION: end.destination, **end.headers} if end.how is Disposition.SEND else {})
+    return kept | ({DESTINATION: _a_queue(end.destination), **end.headers} if end.how is Disposition.SEND else {})
+
+
+def _a_queue(destination: str) -> str:
+    """Return where a message goes, none for a topic: a sender's reply-to queue must not send there."""
+    return "" if destination.startswith(TO_TOPIC) else destination
 
 
 def _properties(cells: Sequence[Mapping[str, str]]) -> pa.Array[Any]:

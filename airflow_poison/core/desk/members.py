@@ -42,10 +42,13 @@ class Members:
     @classmethod
     def stored(cls, rows: pa.Table) -> Self:
         """Return the members that a plan's file has (``QueueTable.plan_members``)."""
-        codes = {place.value: number for number, place in enumerate(PLACES)}
-        places = np.array([codes[each or ""] for each in rows["message_type"].to_pylist()], np.int64)
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        names = pa.array([place.value for place in PLACES])
+        places = np.asarray(pc.index_in(rows["message_type"], value_set=names).to_numpy(), np.int64)
         found = cls(counts_of(rows["lookup_id"]), places, counts_of(rows["priority"]), due_numbers(rows["due_at"]))
-        waiting = np.isin(places, [codes[each] for each in WAITING])
+        waiting = np.isin(places, [PLACES.index(SubQueue(each)) for each in WAITING])
         return replace(found, dues=np.where(waiting, found.dues, NEVER))
 
     def __len__(self) -> int:

@@ -172,21 +172,22 @@ def plan(
         where, values = sql.condition(engine, selection)
         if among is not None:
             where, values = f"({where}) and lookup_id in (select unnest(?::bigint[]))", [*values, list(among)]
-        most = "" if limit is None else f"limit {limit}"
-        engine.execute(
-            f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error, error_type, error_message,
-            reason, file from located where {where} order by lookup_id {most}""",
-            values,
+        most = "" if limit is None else f"order by lookup_id limit {limit}"
+        engine.execute(  # no texts: a million of them are most of what a plan takes
+            f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error,
+            file in (select unnest(?::varchar[])) as claimed from located where {where} {most}""",
+            [taken, *values],
         )
-        [(messages, claimed)] = engine.execute(
-            "select count(*), count(*) filter (file in (select unnest(?::varchar[]))) from chosen", [taken]
-        ).fetchall()
+        [(messages, claimed)] = engine.execute("select count(*), count(*) filter (claimed) from chosen").fetchall()
         if action.body is not None and messages > 1:
             raise SettingError("body", f"{messages:,} messages", "a selection of one message: the others would lose theirs; use patch or function")
-        groups = engine.execute(
-            f"""select error, coalesce(any_value(error_type), ''), coalesce(any_value(error_message), ''), count(*) as messages from chosen
-            group by error order by messages desc, error limit {GROUPS}"""
-        ).fetchall()
+        engine.execute(
+            f"""create temp table grouped as with counted as
+            (select error, count(*) as messages, min(lookup_id) as lookup_id from chosen group by error order by messages desc, error limit {GROUPS})
+            select counted.*, coalesce(error_type, '') as type, coalesce(error_message, '') as message, coalesce(reason, '') as reason, sub_queue
+            from counted join (select lookup_id, sub_queue, error_type, error_message, reason from located) as located using (lookup_id)"""
+        )
+        groups = engine.execute("select error, type, message, messages from grouped order by messages desc, error").fetchall()
         samples = _samples(table, engine, action, Masking.recorded(snapshot.control.desk))
         members = engine.sql("select lookup_id, sub_queue, move_count, due_at, error from chosen order by lookup_id").to_arrow_table()
     view = PlanView(
@@ -197,11 +198,7 @@ def plan(
 
 def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanAction, masking: Masking | None) -> tuple[Sample, ...]:
     """Return some messages of the largest groups."""
-    chosen = engine.execute(
-        f"""select lookup_id, sub_queue, coalesce(reason, '') from chosen
-        qualify row_number() over (partition by error order by lookup_id) = 1
-        order by count(*) over (partition by error) desc, lookup_id limit {SAMPLES}"""
-    ).fetchall()
+    chosen = engine.execute(f"select lookup_id, sub_queue, reason from grouped order by messages desc, lookup_id limit {SAMPLES}").fetchall()
     found = tuple(Sample(*each) for each in chosen)
     if action.verb is not Verb.EDIT:
         return found

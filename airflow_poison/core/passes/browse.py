@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from airflow_poison.core.masking import Masking
 from airflow_poison.core.passes.messages import find, with_columns
+from airflow_poison.core.passes.take import positions
 from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.schema import SubQueue, message_schema, table_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.core.passes.take import SourcePosition
     from airflow_poison.core.store.control import Control, OutageState
     from airflow_poison.core.store.files import DataFile, Snapshot, SubQueueDepth
     from airflow_poison.core.store.queue_table import QueueTable
@@ -54,6 +56,7 @@ class QueueOverview:
     :param policy: the recorded settings, with ``system``.
     :param outage: what the handler of ``main`` needs is away, as the last pass knows; ``poison_outage``: of the reader of ``poison``.
     :param outbox: messages on their way to other queues.
+    :param sources: what is taken into the queue, and how far.
     """
 
     queue: str
@@ -73,6 +76,7 @@ class QueueOverview:
     claims: tuple[ClaimView, ...] = field(default_factory=tuple)
     outage: OutageState | None = None
     poison_outage: OutageState | None = None
+    sources: tuple[SourcePosition, ...] = ()
 
     @property
     def halted(self) -> bool:
@@ -109,6 +113,7 @@ class QueueOverview:
             "next_due_at": plain(self.next_due_at),
             "claims": plain(self.claims),
             "expired_claims": self.expired_claims,
+            "sources": plain(self.sources),
         }
 
 
@@ -144,6 +149,7 @@ def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOv
         outage=control.outage(),
         poison_outage=control.outage(SubQueue.POISON),
         outbox=sum(file.rows for file in snapshot.outbox),
+        sources=positions(table, snapshot),
         claims=tuple(
             ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now) for claim in snapshot.claims
         ),

@@ -22,7 +22,7 @@ from airflow_poison.core.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.core.policies import policy_class
-from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, message_schema
+from airflow_poison.core.schema import DESTINATION, OUTBOX, TO_TOPIC, SubQueue, message_schema
 from airflow_poison.core.store import MAX_NAME, check_name
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.texts import Plain
@@ -56,6 +56,8 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
     snapshot = table.snapshot()
     for file in snapshot.outbox:
         rows = table.read(file)
+        if to_topic(rows) is not None:
+            continue  # whoever knows the brokers sends it (core.passes.to_kafka)
         targets = [_target(dict(cell or ()), table.name) for cell in rows.column("properties").to_pylist()]
         for target in dict.fromkeys(targets):
             here = pa.array([each == target for each in targets], pa.bool_())
@@ -68,6 +70,13 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
         reach("pass.relay.before_removal")
         table.remove_outbox([file], clock.now())
     return sent
+
+
+def to_topic(rows: pa.Table) -> str | None:
+    """Return the Kafka topic that the messages of an outbox file go to; None for those that go to queues. No file has both."""
+    found = {dict(cell or ()).get(DESTINATION, "") for cell in rows.column("properties").to_pylist()}
+    target = found.pop() if len(found) == 1 else ""
+    return target.removeprefix(TO_TOPIC) if target.startswith(TO_TOPIC) else None
 
 
 def dead_letter_queue(queue: str) -> str:
@@ -138,7 +147,8 @@ def _without_values(rows: pa.Table, masking: Masking) -> pa.Table:
 # By hand ---------------------------------------------------------------------------------------------------------------
 
 
-_FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
+FROM = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
+"""Where messages that people send elsewhere can be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +194,7 @@ def send_to(
         return wished
 
     change = ByHand(
-        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets(rows)), lambda rows: sent_events(rows, targets(rows), now), _FROM, run
+        Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets(rows)), lambda rows: sent_events(rows, targets(rows), now), FROM, run
     )
     sent = targets(change.commit(table, now))
     reach("pass.send_to.before_relay")

@@ -109,6 +109,23 @@ class PlanStep:
     states: frozenset[PlanState]
 
 
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """How far a send takes a source, recorded in its own commit, which is made only where nobody else has taken it meanwhile.
+
+    :param before: the path of the file that says how far it had been taken; None: it had not.
+    :param record: what is said of it from now on, plain JSON values.
+    :param keys: are added to those of earlier takes: the columns ``key`` and ``at``.
+    :param keys_since: keys with a smaller ``at`` are forgotten. None: none is.
+    """
+
+    source: str
+    before: str | None
+    record: Mapping[str, object]
+    keys: pa.Table | None = None
+    keys_since: int | None = None
+
+
 class PlanState(StrEnum):
     """How far a plan of people has come."""
 
@@ -164,6 +181,7 @@ class Snapshot:
     :param conversations: of conversation endpoints, a row for each version of one; the row with the highest ``lookup_id`` of a handle counts.
     :param landings: of returned rows that are not in their outputs yet, in the order of the commits that brought them.
     :param plans: of plans of people, the oldest first.
+    :param sources: of what is known of sources, in no order.
     :param transmissions: of dialog messages that wait for their target queues, in the order of the commits that brought them.
     """
 
@@ -176,6 +194,7 @@ class Snapshot:
     transmissions: tuple[DataFile, ...] = ()
     landings: tuple[DataFile, ...] = ()
     plans: tuple[DataFile, ...] = ()
+    sources: tuple[DataFile, ...] = ()
 
     @property
     def claimed_paths(self) -> set[str]:
@@ -215,12 +234,14 @@ class Sent:
     """What a send did: ids ``first_lookup_id`` .. ``first_lookup_id + messages - 1``; ``repeated`` when an earlier send with this key did it.
 
     :param held: of the messages, those that went into ``transmission`` because the queue was disabled then.
+    :param malformed: of the messages, those that came with an error and went into ``poison``. Their ids are the last.
     """
 
     messages: int
     first_lookup_id: int
     repeated: bool = False
     held: int = 0
+    malformed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

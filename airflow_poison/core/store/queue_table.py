@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_poison.core.errors import PlanStateError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
+from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named, raise_of_node
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, parked, plans, row_groups
+from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, parked, plans, row_groups, sources
 from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
@@ -121,6 +121,7 @@ class Table:
             transmissions=_by_name(file for file in live.values() if file.sub_queue == TRANSMISSION_QUEUE),
             landings=_by_name(file for file in live.values() if file.sub_queue == LANDING),
             plans=_by_name(file for file in live.values() if file.sub_queue == PLAN),
+            sources=tuple(file for file in live.values() if file.sub_queue == SOURCE),
         )
         self._forget_others(controls + claim_files)
         return View(state, snapshot, live, controls[0], {claim.key: file for claim, file in claims})
@@ -321,6 +322,7 @@ class QueueTable(Table):
 
     # Changes outside a pass
     append = appending.append
+    sent_before = appending.sent_before
     alter = changing.alter
     move_files = changing.move_files
     split_file = changing.split_file
@@ -331,6 +333,12 @@ class QueueTable(Table):
     remove_outbox = changing.remove_outbox
     remove_transmissions = changing.remove_transmissions
     remove_landings = changing.remove_landings
+
+    # Sources
+    stored_sources = sources.stored_sources
+    stored_source = sources.stored_source
+    source_keys = sources.source_keys
+    forget_source = sources.forget_source
 
     # Plans of people
     record_plan = plans.record_plan

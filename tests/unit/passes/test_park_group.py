@@ -207,7 +207,8 @@ def test_what_a_dead_pass_had_begun_goes_on_in_order(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["store.part.before_files", "store.part.after_split", "store.split.after_files", "store.claim.after_fence", "delivery.stage.after_batch"]
+    "point",
+    ["store.split.after_files", "store.split.before_commit", "store.split.after_commit", "store.claim.after_fence", "delivery.stage.after_batch"],
 )
 def test_killed_anywhere_it_goes_on_with_nothing_lost(queue: Queue, at_point: AtPoint, point: str) -> None:
     sent(queue, "a:bad", "a:ok", "b:ok").receive("one")

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_poison.core.passes import relay as relay_module
 from airflow_poison.core.passes.relay import dead_letter_queue, relay
+from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
@@ -84,6 +85,15 @@ def test_a_destination_that_names_no_other_queue_goes_to_the_dead_letter_queue(q
     assert relayed(queue) == 1
     assert bodies(queue.store.open("orders.dead-letter")) == ["to 1"]
     assert queue.rows() == {}
+
+
+def test_a_senders_reply_to_queue_is_no_topic(queue: Queue) -> None:
+    policy = ActivationSpecification(stop_endpoint_if_delivery_fails=False, backout_threshold=1, backout_requeue_queue="backout")
+    asked = {"JMS_IBM_Report_Exception": "MQRO_EXCEPTION_WITH_FULL_DATA", "JMSReplyTo": "kafka:elsewhere"}
+    asked["JMS_IBM_Report_Discard_Msg"] = "MQRO_DISCARD_MSG"  # so that the report is alone in its file
+    queue.having(policy=policy).sent("bad", properties=asked).receive()
+    assert queue.table.snapshot().outbox == ()
+    assert bodies(queue.store.open("orders.dead-letter")) == ["bad"]
 
 
 @pytest.mark.parametrize("name", ["orders", "x" * 100, "x" * 88 + ".dead-letter", "orders.dead-letter"])

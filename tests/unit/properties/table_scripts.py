@@ -69,6 +69,7 @@ def table_examples(draw: st.DrawFn, system: str, most_messages: int = 4, *, in_t
     if left and anybody_looks:
         removed = draw(st.sampled_from(left))
         actions += [Action(AFTERWARDS, Verb.REMOVE, removed.name), Action(AFTERWARDS, Verb.OPEN)]
+        actions += _restarts(policy, AFTERWARDS + TICK)
     return Example("drawn", policy, Script(*messages, actions=actions), {}, access=access)
 
 
@@ -112,9 +113,11 @@ def _actions(draw: st.DrawFn, policy: Policy, kept: Collection[str]) -> list[Act
         name, at = draw(st.sampled_from([name for name in ALTERED[policy.system] if name not in kept])), draw(later_instants)
         value = draw(PLAYED[policy.system][name])
         actions += [Action(at, Verb.ALTER, settings={name: _plain(value)}), Action(at, Verb.RESTART)]
-    if _remembers_in_memory(policy):
-        actions += [Action(number * TICK, Verb.RESTART) for number in range(LAST_TICK)]
-    return actions
+    return actions + _restarts(policy, 0.0)
+
+
+def _restarts(policy: Policy, since: float) -> list[Action]:
+    return [Action(since + number * TICK, Verb.RESTART) for number in range(LAST_TICK)] if _remembers_in_memory(policy) else []
 
 
 def _plain(value: object) -> object:

@@ -145,8 +145,16 @@ class BucketLog:
         return shortened
 
     def _copied(self, copy: str) -> set[str]:
-        """Copy the whole log into a folder; return its names."""
+        """Copy the whole log into a folder, up to the newest version at least that this node knows; return its names.
+
+        A list may be late: the entries that it leaves out are fetched one by one.
+        """
         copy_of(self._objects, f"{LOG}/", copy)
+        listed = set(entries.versions(Path(copy, LOG)))
+        for version in range(min(listed, default=0), self._newest() + 1):
+            if version not in listed and (content := self._objects.get(_name(version))) is not None:
+                Path(copy, LOG).mkdir(exist_ok=True)
+                entries.entry_path(copy, version).write_bytes(content)
         return set(entries.names(Path(copy, LOG)))
 
     def _newest(self) -> int:

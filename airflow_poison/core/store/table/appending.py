@@ -9,22 +9,24 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.errors import InputError, StoreUnreachableError
+from airflow_poison.core.errors import InputError, SourceTakenError, StoreUnreachableError
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import PRIVATE
 from airflow_poison.core.schema import DEFAULT_PRIORITY, OUTBOX, SubQueue, message_schema
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import Sent
 from airflow_poison.core.store.log import SEQUENCE, Commit
-from airflow_poison.core.store.table.files import SEND_LOCK, describe, new_path, renamed
+from airflow_poison.core.store.table.files import SEND_LOCK, describe, new_path, read_columns, renamed, write_events
+from airflow_poison.core.store.table.sources import Advancing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from datetime import datetime
 
     import pyarrow as pa
 
-    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.files import Advance, DataFile
     from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.log import LogState
     from airflow_poison.core.store.queue_table import Table
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 _NUMBERED = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
-def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime) -> Sent:
+def append(
+    table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime, advance: Callable[[], Advance] | None = None, *, of_source: bool = False
+) -> Sent:
     """Add messages to ``main`` with the next lookup ids, in one commit, once per key; to ``transmission`` while the queue is disabled.
 
     The commit decides that, whatever the state was before. The files are written before the turn is taken: then nobody waits for a slow source of
@@ -41,44 +45,133 @@ def append(table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datet
     :param batches: columns of ``message_schema()``; ``lookup_id`` is ignored and assigned; missing columns get defaults
         (``message_id`` a random one, priority 5, ``enqueued_at`` now, counts 0).
     :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
+    :param advance: asked for when all batches are read: the source that they are of, which the commit takes further.
+    :param of_source: the batches are a source's: messages with a ``last_error`` are malformed, and go into ``poison``, behind the others.
+    Raises SourceTakenError when somebody else has taken the source meanwhile; then nothing was sent.
     """
     state = table.log.load()
     if (done := _sent_before(table, state, key)) is not None:
         return done
-    incoming = Incoming(table.folder, base=last_id(state))
+    sending = _Sending(table, key, now, base=last_id(state))
     del state  # the next look goes on from it
     reach("store.append.before_files")
     try:
-        incoming.write(batches, now)
+        sending.write(batches, of_source=of_source)
+        if advance is not None:
+            sending.advancing = Advancing(table, advance())
     except BaseException as error:
-        incoming.discard()
+        sending.discard()
         if isinstance(error, OSError) and table.folder.root in str(error):  # others are those of the source of the batches
             message = f"The queue table {table.uri} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
             raise StoreUnreachableError(message) from error
         raise
     reach("store.append.after_files")
-    with turn(f"{table.folder.root}/{SEND_LOCK}"):
-        sent = _commit(table, incoming, key)  # files stay when this raises: the commit may have happened
+    try:
+        with turn(f"{table.folder.root}/{SEND_LOCK}"):
+            sent = sending.commit()  # files stay when this raises: the commit may have happened
+    except SourceTakenError:  # before any commit that can have happened: a try that was overtaken by itself would have found its key
+        sending.discard()
+        raise
     if sent.repeated:
-        incoming.discard()
+        sending.discard()
     return sent
 
 
-def _commit(table: Table, incoming: Incoming, key: str) -> Sent:
-    for _ in table.tries():
-        state = table.log.load()
-        if (done := _sent_before(table, state, key)) is not None:
-            return done
-        base, holds = last_id(state), table.control(state).holds_sends
-        incoming.put_into(SubQueue.TRANSMISSION if holds else SubQueue.MAIN)
-        incoming.renumber(base)
-        reach("store.append.after_numbering")
-        first, last, held = base + 1, base + incoming.messages, incoming.messages if holds else 0
-        numbers = {f"send:{key}": incoming.messages, f"first:{key}": first} | ({f"held:{key}": held} if held else {})
-        commit = Commit("append", add=incoming.files, numbers=numbers, lasting={SEQUENCE: last}, details={"key": key})
-        if table.log.commit(state, commit):
-            return Sent(messages=incoming.messages, first_lookup_id=first, held=held)
-    raise AssertionError  # pragma: no cover  (the tries end so)
+def sent_before(table: Table, key: str) -> Sent | None:
+    """Return what an earlier send with this key did; None when there was none."""
+    return _sent_before(table, table.log.load(), key)
+
+
+class _Sending:
+    """One send: its messages, those that came with an error, and the source that it takes further."""
+
+    def __init__(self, table: Table, key: str, now: datetime, base: int) -> None:
+        self._table, self._key, self._now = table, key, now
+        self._good = Incoming(table.folder, base)
+        self._malformed = Incoming(table.folder, base)
+        self.advancing: Advancing | None = None
+
+    def write(self, batches: Iterable[pa.RecordBatch], *, of_source: bool) -> None:
+        """Write the files. Raises InputError."""
+        apart = _Apart(self._malformed, self._now)
+        self._good.write(apart.good(batches) if of_source else batches, self._now)
+        apart.close()
+        self._malformed.renumber(self._good.base + self._good.messages)
+
+    def discard(self) -> None:
+        """Remove what was written: it did not become part of the table."""
+        self._good.discard()
+        self._malformed.discard()
+        if self.advancing is not None:
+            self.advancing.discard()
+
+    def commit(self) -> Sent:
+        """Commit all of it. Raises SourceTakenError."""
+        table = self._table
+        for _ in table.tries():
+            state = table.log.load()
+            if (done := _sent_before(table, state, self._key)) is not None:
+                return done
+            found, removed = self.advancing.part(state) if self.advancing is not None else ([], [])
+            base, holds = last_id(state), table.control(state).holds_sends
+            self._good.put_into(SubQueue.TRANSMISSION if holds else SubQueue.MAIN)
+            self._malformed.put_into(SubQueue.POISON)
+            self._good.renumber(base)
+            self._malformed.renumber(base + self._good.messages)
+            reach("store.append.after_numbering")
+            told = write_events(table.folder, state.version + 1, self._events())
+            good, bad = self._good.messages, self._malformed.messages
+            held = good if holds else 0
+            more = {f"held:{self._key}": held, f"malformed:{self._key}": bad}
+            numbers = {f"send:{self._key}": good + bad, f"first:{self._key}": base + 1} | {name: number for name, number in more.items() if number}
+            commit = Commit(
+                "append",
+                add=[*self._good.files, *self._malformed.files, *found, *told],
+                remove=removed,
+                numbers=numbers,
+                lasting={SEQUENCE: base + good + bad},
+                details={"key": self._key},
+                scratch=[*found[:1], *told],
+            )
+            if table.log.commit(state, commit):
+                return Sent(messages=good + bad, first_lookup_id=base + 1, held=held, malformed=bad)
+            table.discard(commit.scratch)
+        raise AssertionError  # pragma: no cover  (the tries end so)
+
+    def _events(self) -> list[Event]:
+        return [
+            Event(EventType.MOVED_POISON, self._now, row["lookup_id"], details={"place": SubQueue.POISON.value, "error": row["reason"]})
+            for file in self._malformed.files
+            for row in read_columns(self._table.folder, file.path, ["lookup_id", "reason"]).to_pylist()
+        ]
+
+
+class _Apart:
+    """Takes messages that came with an error out of a stream, and writes them in portions."""
+
+    def __init__(self, malformed: Incoming, now: datetime) -> None:
+        self._malformed, self._now = malformed, now
+        self._waiting: list[pa.RecordBatch] = []
+
+    def good(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the others."""
+        import pyarrow.compute as pc
+
+        for batch in batches:
+            if "last_error" not in batch.schema.names or batch.column("last_error").null_count == batch.num_rows:
+                yield batch
+                continue
+            fine = pc.is_null(batch.column("last_error"))
+            yield batch.filter(fine)
+            self._waiting.append(batch.filter(pc.invert(fine)))
+            if sum(each.nbytes for each in self._waiting) > FILE_BYTES or sum(each.num_rows for each in self._waiting) > FILE_ROWS:
+                self.close()
+
+    def close(self) -> None:
+        """Write what waits."""
+        if self._waiting:
+            self._malformed.write(self._waiting, self._now)
+            self._waiting = []
 
 
 def last_id(state: LogState) -> int:
@@ -93,8 +186,8 @@ def _sent_before(table: Table, state: LogState, key: str) -> Sent | None:
     if messages is None:
         return None
     table.log.confirm(state)
-    first, held = state.number(f"first:{key}") or 0, state.number(f"held:{key}") or 0
-    return Sent(messages=messages, first_lookup_id=first, repeated=True, held=held)
+    first, held, malformed = (state.number(f"{what}:{key}") or 0 for what in ("first", "held", "malformed"))
+    return Sent(messages=messages, first_lookup_id=first, repeated=True, held=held, malformed=malformed)
 
 
 # Files of messages on their way in: written as they stream by, again when the numbering begins elsewhere --------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _MANY = 64  # files
 _SMALL = 1024 * 1024  # bytes
+_BY_LOOKUP_ID: Sequence[tuple[str, Literal["ascending", "descending"]]] = (("lookup_id", "ascending"),)
+_QUEUE_ORDER: Sequence[tuple[str, Literal["ascending", "descending"]]] = (("priority", "descending"), *_BY_LOOKUP_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,11 @@ class _Wanted:
     exclusive: bool
     sub_queue: SubQueue
     probe: bool
+
+    @property
+    def size(self) -> int | None:
+        """How many messages a piece of a parted file has at most, that a later claim takes; None: all, since a probe wants few."""
+        return None if self.probe else self.max_messages
 
 
 def claim(
@@ -110,14 +117,17 @@ class _ToSplit:
 
 @dataclass(frozen=True, slots=True)
 class _ToPart:
-    """Files that have to be parted before they can be claimed: only some of their messages are to be received.
+    """Files that have to be parted before they can be claimed: only some of their messages come next.
 
-    :param parts: each with its messages of three kinds: those that are, those that wait, and those that a later claim takes.
+    :param parts: each with its messages by kind, in the order of its rows: those that come next; those that wait behind others of their groups, where
+        some do; and those that a later claim takes.
     :param size: how many of these a piece has at most; None: all.
+    :param order: in which they are received.
     """
 
     parts: Sequence[tuple[DataFile, Sequence[NDArray[np.bool_]]]]
     size: int | None
+    order: Sequence[tuple[str, Literal["ascending", "descending"]]]
 
 
 class _TooMany:
@@ -141,7 +151,7 @@ def _plan(
     exclusive = wanted.exclusive or groups_wait
     if any(other.exclusive or exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
-    picked = _pick_first(table, view, wanted) if groups_wait else _pick(view, wanted)
+    picked = _pick_unparked(table, view, wanted) if groups_wait else _pick(table, view, wanted)
     if picked is None or isinstance(picked, _ToSplit | _ToPart):
         return None, picked
     if groups_wait and len(picked) < sum(file.sub_queue == wanted.sub_queue for file in view.snapshot.files):
@@ -154,11 +164,11 @@ def _plan(
     return _record(table, made, replaced=None), made
 
 
-def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None:
+def _pick(table: Table, view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | _ToPart | None:
     """Return the next free files in queue order while they fit; the first of them when it is too large alone.
 
-    Where order is kept, no file may bring messages of a low priority along, in front of older ones that stay. Messages of one conversation have
-    one priority (spec SB-48), and come in the order in which they were sent.
+    Where order is kept, no file may bring messages along in front of others that stay: files that interleave are parted. Messages of one conversation
+    have one priority (spec SB-48), and come in the order in which they were sent.
     """
     claimed = view.claimed
     free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
@@ -179,14 +189,49 @@ def _pick(view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | None
         picked.append(file)
         room -= file.rows
     stays = free[len(picked) :]
-    if wanted.exclusive and stays:
-        mixed = (file for file in picked if file.min_priority < file.max_priority and file.min_priority <= stays[0].max_priority)
-        if (first := next(mixed, None)) is not None:
-            return _ToSplit(first, _priorities)
+    if wanted.exclusive and any(_first(file) < max(map(_last, picked)) for file in stays):
+        return _next(table, free, wanted)
     return tuple(picked)
 
 
-def _pick_first(table: Table, view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToPart | None:
+def _first(file: DataFile) -> tuple[int, int]:
+    """Return what no message of a file is received before, as far as statistics tell."""
+    return -file.max_priority, file.min_lookup_id
+
+
+def _last(file: DataFile) -> tuple[int, int]:
+    return -file.min_priority, file.max_lookup_id
+
+
+def _next(table: Table, free: Sequence[DataFile], wanted: _Wanted) -> tuple[DataFile, ...] | _ToPart:
+    """Return the files of the next messages of a claim; those that have others, too, to be parted before. Two columns are read.
+
+    :param free: in queue order.
+    """
+    import numpy as np
+
+    most = wanted.max_messages
+    found: list[DataFile] = []
+    priorities, lookup_ids = np.empty(0, np.int64), np.empty(0, np.int64)
+    for number, file in enumerate(free):
+        table.bring([file])
+        rows = files.read_columns(table.folder, file.path, ["priority", "lookup_id"])
+        found.append(file)
+        priorities = np.concatenate([priorities, -rows["priority"].to_numpy().astype(np.int64)])
+        lookup_ids = np.concatenate([lookup_ids, rows["lookup_id"].to_numpy()])
+        if number + 1 < len(free):
+            priority, lookup_id = _first(free[number + 1])
+            if np.count_nonzero((priorities < priority) | ((priorities == priority) & (lookup_ids < lookup_id))) >= most:
+                break
+    chosen = np.zeros(len(lookup_ids), bool)
+    chosen[np.lexsort((lookup_ids, priorities))[:most]] = True
+    of_files = np.split(chosen, np.cumsum([file.rows for file in found])[:-1])
+    parts = [(file, some) for file, some in zip(found, of_files, strict=True) if some.any()]
+    mixed = [(file, [some, ~some]) for file, some in parts if not some.all()]
+    return _ToPart(mixed, wanted.size, _QUEUE_ORDER) if mixed else tuple(file for file, _ in parts)
+
+
+def _pick_unparked(table: Table, view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToPart | None:
     """Return the files of the first messages that do not wait behind others of their groups; those that have others, too, to be parted before.
 
     First by lookup id alone, so that no message is left out before a later one of its group. A file whose messages all wait is left as it is.
@@ -201,33 +246,16 @@ def _pick_first(table: Table, view: View, wanted: _Wanted) -> tuple[DataFile, ..
     chosen = [(part, ~part.waits & (part.lookup_ids <= last)) for part in parts]
     mixed = [(part.file, [rows, part.waits, ~part.waits & ~rows]) for part, rows in chosen if rows.any() and not rows.all()]
     if mixed:
-        return _ToPart(mixed, None if wanted.probe else wanted.max_messages)
+        return _ToPart(mixed, wanted.size, _BY_LOOKUP_ID)
     return tuple(part.file for part, rows in chosen if rows.all())
 
 
-def _part(table: Table, found: _ToPart) -> None:
-    """Part files in one commit: what waits is then in files of its own, which no pass touches while it does."""
-
-    def pieces(file: DataFile, kinds: Sequence[NDArray[np.bool_]]) -> Iterator[pa.Table]:
-        rows = files.read(table.folder, file)
-        for kind in kinds[:-1]:
-            yield rows.filter(kind)
-        later = rows.filter(kinds[-1]).sort_by("lookup_id")
-        size = found.size or max(1, later.num_rows)
-        yield from (later.slice(start, size) for start in range(0, later.num_rows, size))
-
-    reach("store.part.before_files")
-    table.bring([file for file, _ in found.parts])
-    try:
-        split_files(table, ((file, pieces(file, kinds)) for file, kinds in found.parts))
-    except TableChangedError:
-        if obstacle(table.view(), [file for file, _ in found.parts]) is None:
-            raise
-    reach("store.part.after_split")
+def _in_order(rows: pa.Table) -> pa.Table:
+    return rows.sort_by(list(_QUEUE_ORDER))
 
 
 def _split(table: Table, found: _ToSplit) -> None:
-    whole = files.read(table.folder, found.file).sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+    whole = _in_order(files.read(table.folder, found.file))
     try:
         split_file(table, found.file, found.cut(whole))
     except TableChangedError:
@@ -244,10 +272,23 @@ def _split_off(rows: pa.Table, number: int, *, first: bool) -> Iterator[pa.Table
     yield rows.take(np.flatnonzero(~chosen))
 
 
-def _priorities(rows: pa.Table) -> Iterator[pa.Table]:
-    import pyarrow.compute as pc
+def _part(table: Table, found: _ToPart) -> None:
+    """Part files in one commit: what comes next, and what waits, is then in files of its own."""
 
-    return (rows.filter(pc.equal(rows["priority"], priority)) for priority in pc.unique(rows["priority"]))
+    def pieces(file: DataFile, kinds: Sequence[NDArray[np.bool_]]) -> Iterator[pa.Table]:
+        rows = files.read(table.folder, file)
+        *first, last = (rows.filter(kind) for kind in kinds)
+        yield from first
+        later = last.sort_by(list(found.order))
+        size = found.size or max(1, later.num_rows)
+        yield from (later.slice(start, size) for start in range(0, later.num_rows, size))
+
+    table.bring([file for file, _ in found.parts])
+    try:
+        split_files(table, ((file, pieces(file, kinds)) for file, kinds in found.parts))
+    except TableChangedError:
+        if obstacle(table.view(), [file for file, _ in found.parts]) is None:
+            raise  # a file is damaged
 
 
 def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) -> Claim | None:

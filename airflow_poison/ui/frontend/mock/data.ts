@@ -40,6 +40,7 @@ export function queue(name: string, messages: Partial<Record<SubQueue, number>> 
     next_due_at: retry ? ago(-900) : null,
     claims: [],
     expired_claims: 0,
+    sources: [],
     needs: [],
     trend: { hours: 24, poison: trendOf(poison, name.length), settled: trendOf(main * 3 + 40, name.length + 3) },
     has_conversations: false,
@@ -85,6 +86,9 @@ export function queues(): Queue[] {
         ],
         claims: [{ key: "a1b2c3d4e5f6a1b2c3d4e5f6a1b2c3d4e5f6a1b2", sub_queue: "main", messages: 500, expires_at: ago(600), expired: true }],
         expired_claims: 1,
+        sources: [
+          { source: "/landing/*.json", kind: "Files", position: "1,204 files were taken", taken_at: ago(60), messages: 41_027, malformed: 3 },
+        ],
       },
     ),
     queue(HOSTILE, { retry: 4 }, { needs: [{ kind: "overdue", text: "4 messages have been due for 2 h: nothing returns them." }] }),

@@ -28,6 +28,14 @@ describe("a queue", () => {
     expect(screen.getByText("receive retry count")).toBeTruthy();
   });
 
+  it("shows how far its sources were taken, and nothing of the kind where there are none", async () => {
+    open("?queue=payments&view=settings");
+    await screen.findByRole("heading", { name: "Sources" });
+    expect(rowsOf("Sources")[0]?.slice(0, 4)).toEqual(["/landing/*.json", "1,204 files were taken", "41,027", "3"]);
+    open("?queue=warehouse&view=settings");
+    expect(await screen.findByText("No pass is at work.")).toBeTruthy();
+  });
+
   it("has a link to each of its parts, and says which one is shown", async () => {
     open("?queue=warehouse&view=events");
     const parts = await screen.findByRole("navigation", { name: "Parts of the queue" });

@@ -276,7 +276,9 @@ def test_xml_is_printed_as_it_says_itself_and_saved_as_it_came(poison: Callable[
 def test_what_is_due_is_returned(poison: Callable[..., Ran]) -> None:
     poison("send orders 'bad one' --system Msmq4 --set ReceiveRetryCount=0 RetryCycleDelay=0")
     poison(f"receive orders {TAKE}")
-    assert poison("return orders").out == "Returned 1 message of orders to main; 0 messages wait in retry.\n"
+    assert poison("return orders --reason 'cron is down'").out == "Returned 1 message of orders to main; 0 messages wait in retry.\n"
+    [told] = [event["details"] for event in answer(poison("history orders -o json"))["events"] if event["event"] == "RETURNED"]
+    assert told["why"] == "cron is down"
     assert answer(poison("return orders -o json"))["returned"] == 0
 
 

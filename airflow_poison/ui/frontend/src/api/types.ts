@@ -25,6 +25,15 @@ export interface Claim {
   readonly expired: boolean;
 }
 
+export interface Source {
+  readonly source: string;
+  readonly kind: string;
+  readonly position: string;
+  readonly taken_at: Instant;
+  readonly messages: number;
+  readonly malformed: number;
+}
+
 export type NeedKind = "halted" | "outage" | "poison_growing" | "overdue" | "expired_claim";
 
 export interface Need {
@@ -56,6 +65,7 @@ export interface Queue {
   readonly next_due_at: Instant | null;
   readonly claims: readonly Claim[];
   readonly expired_claims: number;
+  readonly sources: readonly Source[];
   readonly needs?: readonly Need[];
   readonly trend?: Trend | null;
   readonly has_conversations?: boolean;

@@ -1,12 +1,21 @@
-import type { Claim, Queue } from "../api/types";
+import type { Claim, Queue, Source } from "../api/types";
 import { count, due } from "../lib/words";
 import type { Column } from "../parts/column";
 import { DataTable } from "../parts/DataTable";
 import { Facts } from "../parts/Facts";
 import { Quiet } from "../parts/Quiet";
 import { Section } from "../parts/Section";
+import { Time } from "../parts/Time";
 
-/** The policy of a queue, and the passes that are at work. */
+const sourceColumns: Column<Source>[] = [
+  { key: "source", title: "Source", wide: true, cell: ({ source }) => source },
+  { key: "position", title: "Taken so far", wide: true, cell: ({ position }) => position },
+  { key: "messages", title: "Messages", numeric: true, cell: ({ messages }) => count(messages) },
+  { key: "malformed", title: "Malformed", numeric: true, cell: ({ malformed }) => count(malformed) },
+  { key: "taken_at", title: "Last", cell: ({ taken_at: at }) => <Time at={at} /> },
+];
+
+/** The policy of a queue, the passes that are at work, and the sources that fill it. */
 export function Settings({ queue }: { readonly queue: Queue }) {
   const columns: Column<Claim>[] = [
     { key: "key", title: "Pass", wide: true, cell: ({ key }) => key },
@@ -28,6 +37,11 @@ export function Settings({ queue }: { readonly queue: Queue }) {
           <Quiet>No pass is at work.</Quiet>
         )}
       </Section>
+      {queue.sources.length ? (
+        <Section title="Sources">
+          <DataTable caption="Sources" columns={sourceColumns} rows={queue.sources} rowKey={({ source }) => source} />
+        </Section>
+      ) : null}
     </>
   );
 }

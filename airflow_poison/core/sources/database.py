@@ -1,0 +1,275 @@
+"""Tables of databases, by SQLAlchemy: which columns they have, and their rows as Arrow, a batch at a time."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_poison.core.errors import SourceError
+from airflow_poison.core.sources.rows import JSON_TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+    import sqlalchemy as sa
+
+    from airflow_poison.core.sources.source import Connection
+
+BATCH = 1_000
+_DIALECTS = {"postgres": "postgresql"}
+_DRIVERS = {
+    "postgresql": (("psycopg2", "psycopg2"), ("psycopg", "psycopg"), ("pg8000", "pg8000")),
+    "mysql": (("MySQLdb", "mysqldb"), ("pymysql", "pymysql"), ("mysql", "mysqlconnector")),
+}
+_MYSQL = ("SET time_zone = '+00:00'",)
+_SESSION = {
+    "mysql": _MYSQL,  # a clock that is set back would give instants twice
+    "mariadb": _MYSQL,
+    "postgresql": ("SET TIME ZONE 'UTC'", "SET datestyle = 'ISO'", "SET intervalstyle = 'iso_8601'", "SET bytea_output = 'hex'"),
+}
+"""What is set before reading: keys that the database writes as text are the same in each take, whatever its or its user's settings are."""
+_EXTRA = ("sslmode", "sslrootcert", "sslcert", "sslkey")
+_SCHEME = "sqlalchemy_scheme"
+
+
+def address_of(connection: Connection) -> str:
+    """Return the SQLAlchemy URL that a connection stands for. Its extra field ``sqlalchemy_scheme`` names dialect and driver, if it has one."""
+    from sqlalchemy import URL
+
+    dialect = str(connection.extra.get(_SCHEME) or _DIALECTS.get(connection.kind, connection.kind))
+    if dialect.startswith("sqlite"):
+        return URL.create(dialect, database=connection.host or connection.path).render_as_string(hide_password=False)
+    made = URL.create(
+        dialect,
+        username=connection.login or None,
+        password=connection.password or None,
+        host=connection.host or None,
+        port=connection.port,
+        database=connection.path or None,
+        query={name: str(connection.extra[name]) for name in _EXTRA if connection.extra.get(name)},
+    )
+    return made.render_as_string(hide_password=False)
+
+
+class Column(NamedTuple):
+    """A column as it is read.
+
+    :param kind: its type in Arrow; None: as the values say.
+    :param as_text: the database writes it as text.
+    """
+
+    name: str
+    kind: pa.DataType | None
+    as_text: bool = False
+    is_json: bool = False
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A table while it is open.
+
+    :param said: the source in words, for errors.
+    """
+
+    connection: sa.Connection
+    table: sa.Table
+    said: str
+
+    def column(self, name: str, parameter: str) -> sa.Column[Any]:
+        """Return a column. Raises SourceError when it is not there."""
+        if name not in self.table.columns:
+            raise SourceError(
+                f"{parameter}={name!r}: {self.said} has no such column; it has {', '.join(self.table.columns.keys())}. Was it renamed or dropped? "
+                "Name one that there is. Nothing was sent."
+            )
+        found: sa.Column[Any] = self.table.columns[name]
+        return found
+
+    def unique(self, names: Sequence[str]) -> list[sa.Column[Any]]:
+        """Return columns that tell rows apart. Raises SourceError when they may not. Of a view nothing is known: there they are believed."""
+        import sqlalchemy as sa
+
+        found = [self.column(name, "key") for name in names]
+        primary = {column.name for column in self.table.primary_key.columns}
+        constraints = [each for each in self.table.constraints if isinstance(each, sa.UniqueConstraint)]
+        indexes = [each for each in self.table.indexes if each.unique]
+        declared = [*(each.columns for each in constraints), *(each.columns for each in indexes if _is_whole(each))]
+        whole = [columns for columns in declared if not any(column.nullable for column in columns)]
+        sure = [each for each in (primary, *({column.name for column in columns} for columns in whole)) if each]
+        if any(each <= set(names) for each in sure) or not (primary or constraints or indexes):
+            return found
+        raise SourceError(
+            f"key={names[0] if len(names) == 1 else tuple(names)!r}: several rows of {self.said} may have the same one. Name columns that are unique "
+            f"and not null; known as that are: {'; '.join(', '.join(sorted(each)) for each in sure) or 'none'}. Nothing was sent."
+        )
+
+    def rows(self, query: sa.Select[Any]) -> Iterator[Sequence[sa.Row[Any]]]:
+        """Yield rows of a query, some at a time; the database keeps the others. Raises SourceError for a value that Python cannot hold."""
+        with _readable(self.said):  # some come with the execution itself
+            result = self.connection.execution_options(stream_results=True, yield_per=BATCH).execute(query)
+        try:
+            parts = iter(result.partitions(BATCH))
+            while True:
+                with _readable(self.said):
+                    some = next(parts, None)
+                if some is None:
+                    return
+                yield some
+        finally:
+            result.close()
+
+    def columns(self) -> list[Column]:
+        """Return how each column is read."""
+        return [_column(column) for column in self.table.columns]
+
+    def select(self, columns: Sequence[Column]) -> list[sa.ColumnElement[Any]]:
+        """Return what a query selects, for columns as they are read."""
+        from sqlalchemy import Text, cast
+
+        return [
+            cast(self.table.columns[each.name], Text).label(each.name) if each.as_text else self.table.columns[each.name].label(each.name)
+            for each in columns
+        ]
+
+
+@contextmanager
+def opened(address: str, table: str, said: str) -> Iterator[Reading]:
+    """Have a table of a database open. Raises SourceError: no server, no table, no rights, whatever the database refuses in the block.
+
+    :param said: the source in words, for errors.
+    """
+    import sqlalchemy as sa
+    from sqlalchemy import exc
+
+    schema, _, name = table.rpartition(".")
+    try:
+        engine = sa.create_engine(_url(address), poolclass=sa.NullPool, hide_parameters=True)
+        try:
+            with engine.connect() as connection:
+                for statement in _SESSION.get(connection.dialect.name, ()):
+                    connection.execute(sa.text(statement))
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", exc.SAWarning)  # a type that SQLAlchemy does not know is read as text
+                    found = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False)
+                yield Reading(connection, found, said)
+        finally:
+            engine.dispose()
+    except exc.NoSuchTableError as error:
+        raise SourceError(
+            f"{said}: there is no such table or view, or this user may not see it. Check its name, as schema.table. Nothing was sent."
+        ) from error
+    except exc.DBAPIError as error:
+        raise SourceError(
+            f"{said} cannot be read: {_first_line(error.orig)}. Check that the server is reached from where the task runs, the rights of its user, "
+            "and the table's columns. Nothing was sent."
+        ) from error
+    except (exc.SQLAlchemyError, ModuleNotFoundError) as error:
+        raise SourceError(
+            f"{said} cannot be reached: {_first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
+            "PostgreSQL psycopg2-binary, for MySQL pymysql. Nothing was sent."
+        ) from error
+
+
+def _is_whole(index: sa.Index) -> bool:
+    """Say whether an index is of columns alone, and of all rows."""
+    parts = [each for options in index.dialect_options.values() for each in (options.get("where"),) if each is not None]
+    return not parts and len(index.expressions) == len(index.columns)
+
+
+@contextmanager
+def _readable(said: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, OverflowError) as error:
+        raise SourceError(
+            f"{said} has a value that cannot be read here: {_first_line(error)}. Dates are of the years 1 to 9999. Read a view that leaves it out or "
+            "casts it to text. Nothing was sent."
+        ) from error
+
+
+def to_batch(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
+    """Return rows as Arrow. A column with a value that is not of its type is text: databases without strict types have those."""
+    import pyarrow as pa
+
+    arrays = [_array([row[at] for row in rows], column.kind) for at, column in enumerate(columns)]
+    fields = [
+        pa.field(column.name, array.type, metadata=JSON_TEXT if column.is_json else None) for column, array in zip(columns, arrays, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return value.hex()
+    return json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
+
+
+def _column(column: sa.Column[Any]) -> Column:
+    """Return how a column is read: of what has no type in Arrow, the text that the database writes."""
+    import pyarrow as pa
+    from sqlalchemy import types
+
+    kind = column.type
+    if isinstance(kind, types.JSON):
+        return Column(column.name, pa.string(), as_text=True, is_json=True)
+    if isinstance(kind, types.ARRAY):
+        item = _plain(kind.item_type) if kind.dimensions in {None, 1} else None
+        return Column(column.name, pa.string(), as_text=True) if item is None else Column(column.name, pa.list_(item))
+    if isinstance(kind, types.Numeric) and not isinstance(kind, types.Float):
+        known = kind.precision is not None and kind.scale is not None and 0 <= kind.scale <= kind.precision <= 38  # noqa: PLR2004  (of Arrow)
+        return Column(column.name, pa.decimal128(kind.precision, kind.scale) if known else None)
+    found = _plain(kind)
+    return Column(column.name, pa.string(), as_text=True) if found is None else Column(column.name, found)
+
+
+def _plain(kind: Any) -> pa.DataType | None:
+    import pyarrow as pa
+    from sqlalchemy import types
+
+    plain: list[tuple[Any, pa.DataType]] = [
+        (types.Boolean, pa.bool_()),
+        (types.Integer, pa.int64()),
+        (types.Float, pa.float64()),
+        (types.Date, pa.date32()),
+        (types.LargeBinary, pa.binary()),
+        (types._Binary, pa.binary()),  # noqa: SLF001  (BINARY and VARBINARY have nothing else in common)
+        (types.String, pa.string()),
+    ]
+    if isinstance(kind, types.DateTime):
+        return pa.timestamp("us", "UTC") if kind.timezone else pa.timestamp("us")
+    if isinstance(kind, types.Time):
+        return None if kind.timezone else pa.time64("us")
+    return next((arrow for type_, arrow in plain if isinstance(kind, type_)), None)
+
+
+def _url(address: str) -> sa.URL:
+    """Return an address with a driver that is installed. A database file that is not there is an error: reading makes none."""
+    import sqlalchemy as sa
+
+    url = sa.make_url(address)
+    if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
+        raise SourceError(f"There is no database file {url.database!r}. Give its absolute path: sqlite:////data/shop.db. Nothing was sent.")
+    if "+" not in url.drivername:
+        for module, driver in _DRIVERS.get(url.drivername, ()):
+            if find_spec(module) is not None:
+                return url.set(drivername=f"{url.drivername}+{driver}")
+    return url
+
+
+def _first_line(error: object) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:500]

@@ -1,0 +1,95 @@
+"""Verbs of a hook on sources: take what is new, show how far each was taken, begin anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.hooks.actor import acting_here
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from airflow_poison.core.mapping import ColumnMapping
+    from airflow_poison.core.passes.take import SourcePosition, TakeResult
+    from airflow_poison.core.sources.source import Connection, Source, Take
+    from airflow_poison.core.store.queue_table import QueueTable
+
+
+class SourceVerbs:
+    """Verbs on what fills a queue."""
+
+    if TYPE_CHECKING:  # the hook has them
+
+        def queue(self, queue_name: str) -> QueueTable: ...  # noqa: D102
+
+        def queue_to_read(self, queue_name: str) -> QueueTable: ...  # noqa: D102
+
+    def take(
+        self,
+        queue_name: str,
+        source: Source,
+        *,
+        key: str,
+        mapping: ColumnMapping | None = None,
+        limit: int | None = None,
+        between: tuple[str, str] | None = None,
+        read: Callable[[Take], Iterator[pa.RecordBatch]] | None = None,
+    ) -> TakeResult:
+        """Send what is new in a source, with its new position, in one commit. Raises SourceError, InputError; then nothing was sent.
+
+        :param key: a second take with the same key takes nothing.
+        :param limit: take at most so many messages, as far as the source can stop there.
+        :param between: a backfill: what lies between two places of the source, whatever was taken before.
+        :param read: reads the records elsewhere than here.
+        """
+        from airflow_poison.core.passes.take import take
+
+        connected = source.connected(found_connection)
+        table = self.queue(queue_name)
+        return take(table, connected, key=key, clock=SystemClock(), mapping=mapping, limit=limit, between=between, read=read)
+
+    def positions(self, queue_name: str) -> tuple[SourcePosition, ...]:
+        """Return how far each source was taken into a queue."""
+        from airflow_poison.core.passes.take import positions
+
+        return positions(self.queue_to_read(queue_name))
+
+    def reset_position(self, queue_name: str, source: str, *, reason: str = "") -> bool:
+        """Forget how far a source was taken: the next take begins where the source begins. False when it was not known.
+
+        :param source: its name, as ``positions`` tells it.
+        """
+        from airflow_poison.core.passes.take import reset_position
+
+        with acting_here(reason):
+            return reset_position(self.queue(queue_name), source, SystemClock())
+
+
+def found_connection(conn_id: str) -> Connection:
+    """Return a connection of Airflow's. Its secrets are masked in logs from then on. Raises SourceError when there is none."""
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.sdk.log import mask_secret
+
+    from airflow_poison.core.errors import SourceError
+    from airflow_poison.core.sources.source import Connection
+
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise SourceError(f"There is no connection {conn_id!r}, which a source names. Add it to Airflow's connections. Nothing was sent.") from error
+    extra = found.extra_dejson
+    mask_secret([value for value in (found.password, extra) if value])
+    return Connection(
+        conn_id=conn_id,
+        kind=found.conn_type or "",
+        host=found.host or "",
+        port=found.port,
+        login=found.login or "",
+        password=found.password or "",
+        path=found.schema or "",
+        extra=extra,
+    )

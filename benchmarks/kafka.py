@@ -1,0 +1,103 @@
+"""Measure taking a Kafka topic beside a plain consumer of it: ``python -m benchmarks.kafka 1000000``. It starts a broker of its own.
+
+``kafka_plain_per_s``: records that a confluent-kafka consumer reads whose values are looked at; ``kafka_source_per_s``: that the source makes
+messages of; ``kafka_take_per_s``: that are in a queue with the position. Ratios are of one run, in turns; each figure is the best of three.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.sources.kafka import Kafka
+from airflow_poison.core.sources.source import Position
+from tools.servers.kafka import running
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PARTITIONS, ROUNDS = 4, 3
+CLOCK = SystemClock()
+
+
+def kafka_figures(number: int) -> dict[str, float]:
+    """Return all figures by name."""
+    with tempfile.TemporaryDirectory() as folder:
+        broker_folder = Path(folder, "broker")
+        broker_folder.mkdir()
+        with running(broker_folder) as broker:
+            fill(broker.settings, number)
+            ways: dict[str, Callable[[int], int]] = {
+                "plain": lambda _round: plain(broker.settings, number),
+                "source": lambda _round: source(broker.settings),
+                "take": lambda turn: taken(broker.settings, f"{folder}/store-{turn}"),
+            }
+            best = dict.fromkeys(ways, 0.0)
+            for turn in range(ROUNDS):
+                for name, act in ways.items():
+                    started = time.perf_counter()
+                    got = act(turn)
+                    assert got == number, f"{name}: {got} of {number}"
+                    best[name] = max(best[name], number / (time.perf_counter() - started))
+    figures = {f"kafka_{name}_per_s": round(rate) for name, rate in best.items()}
+    return figures | {"kafka_take_of_plain": best["take"] / best["plain"], "kafka_source_of_plain": best["source"] / best["plain"]}
+
+
+def fill(settings: Mapping[str, Any], number: int) -> None:
+    """Make the topic ``orders`` with so many records of 200 bytes."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient(dict(settings))
+    admin.create_topics([NewTopic("orders", PARTITIONS)])["orders"].result()
+    producer = Producer({**settings, "linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    for index in range(number):
+        body = json.dumps({"id": index, "carrier": ("VX", "AA", "UA")[index % 3]}).ljust(200)
+        producer.produce("orders", body, key=str(index % 1_000), partition=index % PARTITIONS)
+        if index % 10_000 == 0:
+            producer.poll(0)
+            while len(producer) > 500_000:
+                producer.poll(0.1)
+    producer.flush()
+
+
+def plain(settings: Mapping[str, Any], number: int) -> int:
+    """Read all with a consumer as people write it."""
+    from confluent_kafka import Consumer, TopicPartition
+
+    consumer = Consumer({**settings, "group.id": "plain", "enable.auto.commit": False, "fetch.queue.backoff.ms": 20})
+    consumer.assign([TopicPartition("orders", each, 0) for each in range(PARTITIONS)])
+    got = size = 0
+    while got < number:
+        for record in consumer.consume(min(5_000, number - got), 0.2):
+            got += 1
+            size += len(record.value() or b"")
+    consumer.close()
+    return got
+
+
+def source(settings: Mapping[str, Any]) -> int:
+    """Make messages of all."""
+    planned = Kafka("orders", settings).plan(Position(), limit=None)
+    assert planned is not None
+    return sum(batch.num_rows for batch in planned.batches())
+
+
+def taken(settings: Mapping[str, Any], store: str) -> int:
+    """Take all into a queue."""
+    from airflow_poison.core.passes.alter import declare
+    from airflow_poison.core.passes.take import take
+    from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.core.store import open_store
+
+    table = declare(open_store(store), "orders", Msmq4(), CLOCK)
+    return take(table, Kafka("orders", settings), key="all", clock=CLOCK).sent
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: round(value, 3) for name, value in kafka_figures(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000).items()}))

@@ -1,0 +1,109 @@
+"""Two takers of one source that race and are killed at random, while a test lets records come in."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.take import take
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.sources.source import Source
+    from airflow_poison.core.store.queue_table import QueueTable
+
+ROOT = Path(__file__).resolve().parents[2]
+KILLS = 40
+_numbers = count()
+
+
+def a_table(folder: Path) -> QueueTable:
+    """Return a new queue on a disk."""
+    return declare(open_store(str(folder / "store")), "taken", Msmq4(), SystemClock())
+
+
+def taken(table: QueueTable, source: Source, **how: Any) -> int:
+    """Take once; how many messages were sent."""
+    return take(table, source, key=f"take-{next(_numbers)}", clock=SystemClock(), **how).sent
+
+
+def bodies(table: QueueTable) -> list[Any]:
+    """Return the bodies of all messages, as JSON says, in order."""
+    rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+    assert [row["reason"] for row in rows if row["reason"] is not None] == []
+    return [json.loads(row["body"]) for row in sorted(rows, key=lambda row: row["lookup_id"])]
+
+
+@dataclass
+class Takers:
+    """Two processes that take."""
+
+    folder: Path
+    source: Source
+    log: Path = field(init=False)
+    _processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = self.folder / "errors"
+        (self.folder / "source").write_bytes(pickle.dumps(self.source))
+
+    def start(self) -> None:
+        """Start one more."""
+        command = [sys.executable, "-m", "tests.live.source_taker", str(self.folder / "store"), "taken", str(self.folder / "source")]
+        with self.log.open("a") as errors:
+            self._processes.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True))
+
+    def kill(self, after: float) -> None:
+        """Kill the older one, some seconds after it has begun to take."""
+        process = self._processes.pop(0)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "takes\n", self.log.read_text()
+        time.sleep(after)
+        _killed(process)
+
+    def end(self) -> None:
+        """Kill all."""
+        for process in self._processes:
+            _killed(process)
+
+
+def _killed(process: subprocess.Popen[str]) -> None:
+    with process:
+        process.kill()
+
+
+def killed(folder: Path, source: Source, arrive: Callable[[int], None]) -> QueueTable:
+    """Let two takers race, and kill one of them 40 times; the queue with all that was there to take.
+
+    :param arrive: lets records come in; called before each kill with its number.
+    """
+    table, draw = a_table(folder), random.Random(11)
+    takers = Takers(folder, source)
+    try:
+        takers.start()
+        takers.start()
+        for number in range(KILLS):
+            arrive(number)
+            takers.kill(draw.uniform(0, 0.6))
+            takers.start()
+    finally:
+        takers.end()
+    assert takers.log.read_text() == ""
+    while taken(table, source):
+        pass
+    lookup_ids = sorted(row["lookup_id"] for file in table.snapshot().files for row in table.read(file).to_pylist())
+    assert lookup_ids == list(range(1, len(lookup_ids) + 1))
+    return table

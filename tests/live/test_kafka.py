@@ -1,0 +1,497 @@
+"""Kafka, with a real broker: what is in a topic becomes messages, each once, and goes back, each once."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from airflow_poison.core.checking.check import check
+from airflow_poison.core.checking.findings import Severity
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import InputError, OutputError, SourceError
+from airflow_poison.core.fault_points import install
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.take import positions, reset_position, take
+from airflow_poison.core.passes.to_kafka import send_to_kafka
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.sources.kafka import Kafka
+from airflow_poison.core.sources.schemas import JsonSchema
+from airflow_poison.core.sources.source import Position
+from airflow_poison.core.store import open_store
+from airflow_poison.testing.sources import SourceContract
+from tools.servers.kafka import USER, Broker, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_poison.core.passes.take import TakeResult
+    from airflow_poison.core.schema import SubQueue
+    from airflow_poison.core.store.queue_table import QueueTable
+
+CLOCK = SystemClock()
+_numbers = count()
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with running(tmp_path_factory.mktemp("kafka")) as found:
+        yield found
+
+
+@pytest.fixture
+def topic(broker: Broker) -> Topic:
+    return Topic(broker)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> QueueTable:
+    return declare(open_store(str(tmp_path / "store")), "orders", Msmq4(), CLOCK)
+
+
+class Topic:
+    """A topic of its own for each test."""
+
+    def __init__(self, broker: Broker, name: str = "", partitions: int = 2, **config: str) -> None:
+        self.broker, self.name = broker, name or f"orders-{next(_numbers)}"
+        self.admin = AdminClient(dict(broker.settings))
+        self.make(partitions, **config)
+
+    def make(self, partitions: int = 2, **config: str) -> None:
+        settings = {name.replace("_", "."): value for name, value in config.items()}
+        for _ in range(100):
+            try:
+                self.admin.create_topics([NewTopic(self.name, partitions, 1, config=settings)])[self.name].result()
+                break
+            except Exception:  # noqa: BLE001  (the one before it is still going)
+                time.sleep(0.1)
+        until(lambda: self.name in self.admin.list_topics(timeout=5).topics)
+
+    def remove(self) -> None:
+        self.admin.delete_topics([self.name])[self.name].result()
+        until(lambda: self.name not in self.admin.list_topics(timeout=5).topics)
+
+    def produce(self, *values: str | bytes | None, partition: int = 0, **more: Any) -> None:
+        producer = Producer(dict(self.broker.settings))
+        for value in values:
+            producer.produce(self.name, value, partition=partition, **more)
+        assert producer.flush(20) == 0
+
+    def transaction(self, values: Sequence[str], *, commit: bool, partition: int = 0) -> None:
+        producer = Producer({**self.broker.settings, "transactional.id": f"writer-{self.name}"})
+        producer.init_transactions(20)
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(self.name, value, partition=partition)
+        producer.flush(20)
+        (producer.commit_transaction if commit else producer.abort_transaction)(20)
+
+    def values(self, isolation: str = "read_committed") -> list[tuple[bytes, bytes, dict[str, bytes]]]:
+        consumer = Consumer({**self.broker.settings, "group.id": "looker", "isolation.level": isolation, "enable.partition.eof": True})
+        partitions = len(self.admin.list_topics(self.name, timeout=5).topics[self.name].partitions)
+        consumer.assign([TopicPartition(self.name, number, 0) for number in range(partitions)])
+        found: list[Any] = []
+        ended = 0
+        while ended < partitions:
+            for each in consumer.consume(1_000, 0.2):
+                if each.error() is None:
+                    found.append((each.key(), each.value(), dict(each.headers() or ())))
+                else:
+                    ended += 1
+        consumer.close()
+        return found
+
+    def allow(self, kind: ResourceType, name: str, *operations: AclOperation) -> None:
+        who = f"User:{USER}"
+        rules = [AclBinding(kind, name, ResourcePatternType.LITERAL, who, "*", each, AclPermissionType.ALLOW) for each in operations]
+        for done in self.admin.create_acls(rules).values():
+            done.result()
+
+    def source(self, **more: Any) -> Kafka:
+        return Kafka(self.name, self.broker.settings, **more)
+
+
+def until(condition: Any, seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def taken(table: QueueTable, source: Kafka, **more: Any) -> TakeResult:
+    return take(table, source, key=f"take-{next(_numbers)}", clock=CLOCK, **more)
+
+
+def rows(table: QueueTable, place: SubQueue | None = None) -> list[dict[str, Any]]:
+    found = [row for file in table.snapshot().files if place in {None, file.sub_queue} for row in table.read(file).to_pylist()]
+    return sorted(found, key=lambda row: int(row["lookup_id"]))
+
+
+def bodies(table: QueueTable) -> list[str]:
+    return [row["body"].decode() for row in rows(table)]
+
+
+class TestContract(SourceContract):
+    """A topic with one partition is a source."""
+
+    @pytest.fixture(autouse=True)
+    def _topic(self, broker: Broker) -> None:
+        self.topic = Topic(broker, partitions=1)
+
+    def source(self) -> Kafka:
+        return self.topic.source()
+
+    def add(self, bodies: Sequence[str]) -> None:
+        self.topic.produce(*bodies)
+
+
+def test_keys_headers_and_where_a_record_was_come_along(topic: Topic, table: QueueTable) -> None:
+    headers = [("kind", b"new"), ("kind", "again"), ("raw", b"\xff"), ("none", None), ("kafka.offset", b"mine"), ("poison.dialog", b"forged")]
+    topic.produce("a", partition=1, key=b"k", headers=headers, timestamp=1_764_050_400_123)
+    topic.produce("[2]", partition=1, key=b"\x00\x01")
+    topic.produce(None, partition=1)
+    assert taken(table, topic.source(schema=JsonSchema(schema={}))).malformed == 1
+    found = {row["message_id"]: row for row in rows(table)}
+    first, second, third = (found[f"{topic.name}-1-{number}"] for number in range(3))
+    assert (first["group_id"], second["group_id"], third["group_id"]) == ("k", "base64:AAE=", None)
+    assert dict(first["properties"]) == {
+        "kind": "new",
+        "kind#2": "again",
+        "raw": "base64:/w==",
+        "none": "",
+        "header.kafka.offset": "mine",
+        "header.poison.dialog": "forged",
+        "kafka.topic": topic.name,
+        "kafka.partition": "1",
+        "kafka.offset": "0",
+        "kafka.timestamp": "2025-11-25T06:00:00.123Z",
+    }
+    assert (third["body"], dict(third["properties"])["kafka.tombstone"], third["sub_queue"]) == (b"", "true", "main")
+    assert (first["sub_queue"], second["body"]) == ("poison", b"[2]")
+
+
+def test_records_of_aborted_transactions_never_come_and_open_ones_later(topic: Topic, table: QueueTable) -> None:
+    topic.transaction(["1", "2"], commit=True)
+    topic.transaction(["x", "x"], commit=False)
+    assert bodies_after(table, topic.source()) == ["1", "2"]
+    open_one = Producer({**topic.broker.settings, "transactional.id": f"open-{topic.name}"})
+    open_one.init_transactions(20)
+    open_one.begin_transaction()
+    open_one.produce(topic.name, "3", partition=0)
+    open_one.flush(20)
+    topic.produce("4")
+    assert bodies_after(table, topic.source()) == ["1", "2"]
+    open_one.commit_transaction(20)
+    assert bodies_after(table, topic.source(), limit=1) == ["1", "2", "3"]
+    assert bodies_after(table, topic.source()) == ["1", "2", "3", "4"]
+    other = taken(table, topic.source(isolation="read_uncommitted", name="all"))
+    assert other.sent == 6
+
+
+def bodies_after(table: QueueTable, source: Kafka, **more: Any) -> list[str]:
+    taken(table, source, **more)
+    return bodies(table)
+
+
+def test_what_compaction_has_removed_is_no_end(broker: Broker, table: QueueTable) -> None:
+    topic = Topic(broker, partitions=1, cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.0", max_compaction_lag_ms="100")
+    for number in range(30):
+        topic.produce(str(number), key=b"same")
+    time.sleep(0.3)
+    topic.produce("last", key=b"other")
+    until(lambda: len(topic.values()) < 10, 60)
+    left = [value.decode() for _, value, _ in topic.values()]
+    result = taken(table, topic.source())
+    assert (bodies(table), result.position) == (left, "offsets 0:31")
+    assert taken(table, topic.source()).sent == 0
+
+
+def test_a_topic_that_was_made_anew_is_an_error_that_says_how_to_go_on(topic: Topic, table: QueueTable) -> None:
+    topic.produce("1", "2")
+    taken(table, topic.source())
+    topic.remove()
+    topic.make()
+    topic.produce("3", "4", "5")
+    with pytest.raises(SourceError, match=f"was made anew.*reset-position QUEUE kafka:{topic.name}"):
+        taken(table, topic.source())
+    assert bodies(table) == ["1", "2"]
+    reset_position(table, topic.source().name, CLOCK)
+    assert bodies_after(table, topic.source()) == ["1", "2", "3", "4", "5"]
+
+
+def test_partitions_that_are_added_begin_at_their_beginning(topic: Topic, table: QueueTable) -> None:
+    topic.produce("1")
+    taken(table, topic.source(start="latest"))
+    topic.admin.create_partitions([NewPartitions(topic.name, 3)])[topic.name].result()
+    until(lambda: len(topic.admin.list_topics(topic.name, timeout=5).topics[topic.name].partitions) == 3)
+    topic.produce("2", "3", partition=2)
+    assert bodies_after(table, topic.source(start="latest")) == ["2", "3"]
+
+
+def test_latest_begins_with_what_comes_after_the_first_take(topic: Topic, table: QueueTable) -> None:
+    topic.produce("old")
+    result = taken(table, topic.source(start="latest"))
+    assert (result.sent, positions(table)[0].position) == (0, "offsets 0:1, 1:0")
+    topic.produce("new")
+    assert bodies_after(table, topic.source(start="latest")) == ["new"]
+
+
+def test_expired_records_are_an_error_and_can_be_skipped_knowingly(topic: Topic, table: QueueTable) -> None:
+    topic.produce("1", "2")
+    taken(table, topic.source())
+    topic.produce("3", "4", "5")
+    topic.admin.delete_records([TopicPartition(topic.name, 0, 4)])[TopicPartition(topic.name, 0)].result()
+    with pytest.raises(SourceError, match=r"offsets 0:2-4, the end excluded, have expired .*expired='skip'"):
+        taken(table, topic.source())
+    assert bodies(table) == ["1", "2"]
+    result = taken(table, topic.source(expired="skip"))
+    assert (bodies(table), result.what) == (["1", "2", "5"], "offsets 0:4-5; expired and skipped: offsets 0:2-4")
+    assert taken(table, topic.source()).sent == 0
+
+
+def test_a_limit_is_shared_by_partitions(topic: Topic, table: QueueTable) -> None:
+    topic.produce(*map(str, range(10)))
+    topic.produce("a", "b", partition=1)
+    result = taken(table, topic.source(), limit=6)
+    assert (result.what, result.position) == ("6 at most of offsets 0:0-10, 1:0-2", "offsets 0:4, 1:2")
+    assert taken(table, topic.source(), limit=100).sent == 6
+    assert len(set(bodies(table))) == 12
+
+
+def test_a_backfill_takes_what_is_between_two_places(topic: Topic, table: QueueTable) -> None:
+    topic.produce("1", "2", timestamp=1_000_000)
+    topic.produce("3", "4", timestamp=2_000_000)
+    for start, end, expected in (
+        ("0:1", "0:3", ["2", "3"]),
+        ("0:0,1:0", "latest", ["1", "2", "3", "4"]),
+        ("1970-01-01T00:30:00Z", "latest", ["3", "4"]),
+        ("earliest", "1970-01-01T00:30:00+00:00", ["1", "2"]),
+        ("0:3", "0:99", ["4"]),
+    ):
+        before = len(bodies(table))
+        taken(table, topic.source(), between=(start, end))
+        assert bodies(table)[before:] == expected, start
+    assert positions(table) == ()
+    for start, end in (("0:3", "0:1"), ("0:1", "1:1"), ("7:0", "7:1"), ("soon", "later")):
+        with pytest.raises(InputError):
+            taken(table, topic.source(), between=(start, end))
+
+
+def test_what_cannot_be_read_says_what_to_do(topic: Topic, table: QueueTable) -> None:
+    quick: dict[str, Any] = {"patience": timedelta(seconds=2)}
+    for source, said in (
+        (Kafka("no-such-topic", topic.broker.settings), "There is no topic 'no-such-topic'"),
+        (Kafka(topic.name, topic.broker.stranger), "no right to read it .* Grant it Describe and Read"),
+        (Kafka(topic.name, {"bootstrap.servers": "127.0.0.1:1"}, **quick), "no broker answers .*Connection refused"),
+        (
+            Kafka(topic.name, {**topic.broker.stranger, "sasl.password": "no"}, **quick),
+            "refuse this user .*Invalid username or password.* Check user, password",
+        ),
+        (Kafka(topic.name, {"bootstrap.server": "x"}), "No such configuration property"),
+        (Kafka(topic.name, "kafka_default"), "only Airflow can look up"),
+    ):
+        with pytest.raises(SourceError, match=said):
+            taken(table, source)
+    assert table.snapshot().files == ()
+    assert "no-such-topic" not in topic.admin.list_topics(timeout=5).topics
+
+
+def test_the_rights_that_the_page_names_are_enough(topic: Topic, table: QueueTable) -> None:
+    reader, letters = topic.broker.stranger, Topic(topic.broker)
+    topic.produce("1")
+    topic.allow(ResourceType.TOPIC, topic.name, AclOperation.DESCRIBE, AclOperation.READ)
+    assert bodies_after(table, Kafka(topic.name, reader)) == ["1"]
+    topic.allow(ResourceType.TOPIC, letters.name, AclOperation.DESCRIBE, AclOperation.READ)
+    with pytest.raises(OutputError, match=r"does not take the messages: .*uthoriz.* wait in the queue's outbox.* Needed are Read and Write on"):
+        send_to_kafka(table, [1], Kafka(letters.name, reader), CLOCK)
+    own = f"airflow-poison:{table.identity()}:{letters.name}"
+    topic.allow(ResourceType.TOPIC, letters.name, AclOperation.WRITE)
+    topic.allow(ResourceType.TRANSACTIONAL_ID, own, AclOperation.WRITE)
+    topic.allow(ResourceType.GROUP, own, AclOperation.READ)
+    assert send_to_kafka(table, [], Kafka(letters.name, reader), CLOCK).sent == 1
+    assert [value for _, value, _ in letters.values()] == [b"1"]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
+def test_executors_read_the_same_rows(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql import SparkSession
+
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    topic.produce(*map(str, range(50)), key=b"k", headers=[("kind", b"new")])
+    topic.transaction(["51", "52"], commit=True, partition=1)
+    topic.produce(None, partition=1)
+    here, there = (topic.source().plan(Position(), limit=None) for _ in range(2))
+    assert here is not None
+    assert there is not None
+    assert there.frame is not None
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        got = sorted(map(plain, there.frame(spark).toArrow().to_pylist()), key=str)
+    finally:
+        spark.stop()
+    assert got == sorted((plain(row) for batch in here.batches() for row in batch.to_pylist()), key=str)
+    assert (len(got), there.reached()) == (53, here.reached())
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "body": bytes(row["body"]), "properties": dict(row["properties"])}
+
+
+# Killed -----------------------------------------------------------------------------------------------------------------
+
+
+def start(what: str, root: Path, settings: Any, name: str, key: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tests.live.kafka_sender", what, str(root), json.dumps(dict(settings)), name, str(key)]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def test_two_takers_that_race_and_are_killed_take_each_committed_record_once(broker: Broker, table: QueueTable, tmp_path: Path) -> None:
+    topic = Topic(broker, "orders", partitions=3)
+    draw, expected = random.Random(7), list[str]()
+    processes = {name: start("take", tmp_path / "store", broker.settings, name, 0) for name in "ab"}
+    try:
+        for number in range(1, 41):
+            values = [f"{number}-{each}" for each in range(100)]
+            topic.transaction(values, commit=number % 4 != 0, partition=number % 3)
+            expected += values if number % 4 else []
+            time.sleep(draw.uniform(0.3, 1.6))
+            name = draw.choice("ab")
+            processes[name].kill()
+            processes[name].wait()
+            processes[name] = start("take", tmp_path / "store", broker.settings, name, number)
+        until(lambda: sum(file.rows for file in table.snapshot().files) >= len(expected), 60)
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+    while taken(table, topic.source()).sent:
+        pass
+    assert sorted(bodies(table)) == sorted(expected)
+    assert [row["lookup_id"] for row in rows(table)] == list(range(1, len(expected) + 1))
+    [position] = positions(table)
+    ends = topic.source().kafka.offsets(range(3), "latest")
+    assert (position.messages, position.at["offsets"]) == (len(expected), {str(number): end for number, end in ends.items()})
+    assert not [finding for finding in check(table, CLOCK).findings if finding.severity is Severity.ERROR]
+
+
+# Back to Kafka -----------------------------------------------------------------------------------------------------------
+
+
+def send(table: QueueTable, values: Sequence[str]) -> list[int]:
+    from airflow_poison.core.passes.send import messages_to_batches
+    from airflow_poison.core.passes.send import send as verb
+
+    first = verb(table, messages_to_batches(values), key=f"send-{next(_numbers)}", clock=CLOCK).first_lookup_id
+    return list(range(first, first + len(values)))
+
+
+def test_messages_go_back_with_their_identity_and_leave_the_queue(topic: Topic, table: QueueTable) -> None:
+    topic.produce("a", None, key=b"k", headers=[("kind", b"new")])
+    taken(table, topic.source())
+    send(table, ["b"])
+    letters = Topic(topic.broker)
+    result = send_to_kafka(table, [1, 2], letters.source(), CLOCK, key="group_id")
+    assert (result.sent, result.finished, bodies(table), table.snapshot().outbox) == (2, 0, ["b"], ())
+    assert send_to_kafka(table, [3], letters.source(), CLOCK).sent == 1
+    found = {headers["poison.lookup_id"]: (key, value, headers) for key, value, headers in letters.values()}
+    assert {number: each[:2] for number, each in found.items()} == {b"1": (b"k", b"a"), b"2": (b"k", None), b"3": (b"3", b"b")}
+    headers = found[b"1"][2]
+    assert (headers["kind"], headers["poison.origin_queue"], headers["kafka.offset"]) == (b"new", b"orders", b"0")
+    assert headers["poison.queue_id"].decode() == table.identity()
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "pass.send_to_kafka.before_sending",
+        "pass.to_kafka.before_transaction",
+        "pass.to_kafka.before_commit",
+        "pass.to_kafka.after_commit",
+        "pass.to_kafka.before_removal",
+    ],
+)
+def test_dying_at_any_point_sends_each_once(topic: Topic, table: QueueTable, point: str) -> None:
+    class DiedError(BaseException):
+        pass
+
+    def die(name: str) -> None:
+        if name == point:
+            raise DiedError
+
+    ids = send(table, ["1", "2", "3"])
+    install(die)
+    try:
+        with pytest.raises(DiedError):
+            send_to_kafka(table, ids, topic.source(), CLOCK)
+    finally:
+        install(None)
+    send_to_kafka(table, [], topic.source(), CLOCK)
+    assert sorted(value for _, value, _ in topic.values()) == [b"1", b"2", b"3"]
+    assert table.snapshot().outbox == ()
+
+
+def test_a_topic_that_does_not_take_them_loses_nothing(broker: Broker, table: QueueTable) -> None:
+    small = Topic(broker, max_message_bytes="1000")
+    ids = send(table, ["x" * 5_000, "y"])
+    with pytest.raises(OutputError, match=r"does not take the messages: message 1: .*wait in the queue's outbox"):
+        send_to_kafka(table, ids, small.source(), CLOCK)
+    assert (small.values(), sum(file.rows for file in table.snapshot().outbox)) == ([], 2)
+    larger = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, small.name, incremental_configs=[larger])
+    next(iter(small.admin.incremental_alter_configs([resource]).values())).result()
+    until(lambda: send_again(table, small))
+    assert sorted(len(value) for _, value, _ in small.values()) == [1, 5_000]
+    with pytest.raises(InputError, match=r"Message 3 .* about 2,000,"):
+        send_to_kafka(table, send(table, ["z" * 2_000_000]), small.source(), CLOCK)
+    with pytest.raises(SourceError, match="There is no topic"):
+        send_to_kafka(table, [3], Kafka("no-such-topic", broker.settings), CLOCK)
+    assert [row["lookup_id"] for row in rows(table)] == [3]
+
+
+def send_again(table: QueueTable, topic: Topic) -> bool:
+    try:
+        return send_to_kafka(table, [], topic.source(), CLOCK).sent == 2
+    except OutputError:
+        return False
+
+
+def test_senders_that_race_and_are_killed_send_each_message_once(broker: Broker, table: QueueTable, tmp_path: Path) -> None:
+    topic = Topic(broker, "letters")
+    values = [f"letter {number}" for number in range(6_000)]
+    send(table, values)
+    draw = random.Random(3)
+    for number in range(25):
+        processes = [start("send", tmp_path / "store", broker.settings, name, number) for name in "ab"]
+        time.sleep(draw.uniform(0.8, 2.0))
+        for process in processes:
+            process.kill()
+            process.wait()
+    left = [row["lookup_id"] for row in rows(table)]
+    send_to_kafka(table, left, topic.source(), CLOCK)
+    found = [value.decode() for _, value, _ in topic.values()]
+    assert sorted(found) == sorted(values)
+    assert (bodies(table), table.snapshot().outbox) == ([], ())

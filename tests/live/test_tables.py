@@ -1,0 +1,294 @@
+"""``Jdbc`` and ``Outbox`` with a real PostgreSQL: rows that become visible late, streamed reads, errors, and takers that are killed."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import subprocess
+import sys
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import psycopg2  # type: ignore[import-untyped]
+import pytest
+
+from airflow_poison.core.errors import SourceError
+from airflow_poison.core.passes.take import positions
+from airflow_poison.core.sources.jdbc import Jdbc
+from airflow_poison.core.sources.outbox import Outbox
+from airflow_poison.core.sources.source import Position
+from tests.live.celery_parts import postgres
+from tests.live.source_kills import KILLS, ROOT, a_table, bodies, killed, taken
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from airflow_poison.core.sources.source import Source
+    from airflow_poison.core.sources.table_source import TableSource
+
+ORDERS = "CREATE TABLE orders (id bigserial PRIMARY KEY, body text, at timestamptz NOT NULL DEFAULT clock_timestamp())"
+OUTBOX = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), body text, at timestamptz DEFAULT clock_timestamp(), sent boolean)"
+MEBIBYTE = 1 << 20
+
+
+class Database:
+    """A database of a running server."""
+
+    def __init__(self, address: str) -> None:
+        self.url = f"postgresql://{address}"
+
+    def connect(self, *, autocommit: bool = False) -> Any:
+        connection = psycopg2.connect(self.url)
+        connection.autocommit = autocommit
+        return connection
+
+    def run(self, *statements: str) -> list[Any]:
+        with closing(self.connect(autocommit=True)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Database]:
+    with postgres() as address:
+        yield Database(address)
+
+
+@pytest.fixture
+def database(server: Database) -> Database:
+    server.run("DROP SCHEMA public CASCADE", "CREATE SCHEMA public", "GRANT ALL ON SCHEMA public TO PUBLIC", ORDERS, OUTBOX)
+    return server
+
+
+def add(connection: Any, *names: str, table: str = "orders") -> None:
+    with connection.cursor() as cursor:
+        for name in names:
+            cursor.execute(f"INSERT INTO {table} (body) VALUES (%s)", [name])
+
+
+def names_in(table: Any) -> list[str]:
+    return [body["body"] for body in bodies(table)]
+
+
+@pytest.mark.parametrize(("order_by", "overlap"), [("id", 10), ("at", timedelta(minutes=5))])
+def test_a_row_whose_transaction_ends_late_is_taken_once(database: Database, tmp_path: Path, order_by: str, overlap: Any) -> None:
+    table, source = a_table(tmp_path), Jdbc(database.url, "orders", order_by, overlap=overlap)
+    with closing(database.connect()) as late, closing(database.connect()) as early:
+        add(late, "late")
+        add(early, "early")
+        early.commit()
+        assert (taken(table, source), names_in(table)) == (1, ["early"])
+        late.commit()
+    assert [taken(table, source) for _ in range(2)] == [1, 0]
+    assert names_in(table) == ["early", "late"]
+
+
+def test_an_instant_in_the_future_leaves_nothing_behind(database: Database, tmp_path: Path) -> None:
+    table, source = a_table(tmp_path), Jdbc(database.url, "orders", "at", overlap=timedelta(minutes=5))
+    database.run("INSERT INTO orders (body, at) VALUES ('future', '2999-01-01')")
+    assert taken(table, source) == 1
+    database.run("INSERT INTO orders (body) VALUES ('now')")
+    assert [taken(table, source) for _ in range(2)] == [1, 0]
+    assert names_in(table) == ["future", "now"]
+
+
+def test_a_row_that_changes_is_taken_again_where_order_by_says_so(database: Database, tmp_path: Path) -> None:
+    table, source = a_table(tmp_path), Jdbc(database.url, "orders", "at", overlap=timedelta(minutes=5))
+    database.run("INSERT INTO orders (body) VALUES ('a'), ('b')")
+    taken(table, source)
+    database.run("UPDATE orders SET body = 'c', at = clock_timestamp() WHERE body = 'a'")
+    assert [taken(table, source) for _ in range(2)] == [1, 0]
+    assert sorted(names_in(table)) == ["a", "b", "c"]
+
+
+def test_a_backfill_takes_what_lies_between_two_instants_again(database: Database, tmp_path: Path) -> None:
+    table, source = a_table(tmp_path), Jdbc(database.url, "orders", "at", overlap=timedelta(minutes=5))
+    database.run("INSERT INTO orders (body, at) SELECT 'd' || day, make_timestamptz(2026, 1, day, 0, 0, 0, 'UTC') FROM generate_series(1, 4) day")
+    assert taken(table, source, between=("2026-01-02", "2026-01-04T01:00:00+01:00")) == 2
+    assert [taken(table, source) for _ in range(2)] == [4, 0]
+    assert names_in(table) == ["d2", "d3", "d1", "d2", "d3", "d4"]
+
+
+def test_keys_are_the_same_whatever_zone_and_style_a_user_has(database: Database, tmp_path: Path) -> None:
+    database.run("CREATE TABLE t (n int NOT NULL, at timestamptz PRIMARY KEY, body text)")
+    database.run("INSERT INTO t VALUES (1, '2024-02-29 12:00:00.000001+00', 'a')")
+    table, source = a_table(tmp_path), Jdbc(database.url, "t", "n", overlap=5)
+    assert taken(table, source) == 1
+    database.run("ALTER ROLE airflow SET TimeZone = 'Asia/Kolkata'", "ALTER ROLE airflow SET datestyle = 'SQL, DMY'")
+    try:
+        assert taken(table, source) == 0
+    finally:
+        database.run("ALTER ROLE airflow RESET ALL")
+
+
+def test_what_rows_of_each_type_become(database: Database, tmp_path: Path) -> None:
+    database.run(
+        "CREATE TABLE kinds (id int PRIMARY KEY, n numeric, p numeric(10, 2), r real, f boolean, d date, t time, z timestamptz, l timestamp,"
+        " i interval, j jsonb, u uuid, a int[], raw bytea, none text, m money, aa int[][])",
+        "INSERT INTO kinds VALUES (1, 12345678901234567890.5, 2.50, 0.1, true, '2024-02-29', '01:02:03', '2024-02-29 12:00:00.123456+05:30',"
+        " '2024-02-29 12:00:00', '1 day', '{\"a\": [1, null]}', '00000000-0000-0000-0000-000000000001', '{1,null}', '\\xff', null, 1.5, '{{1},{2}}')",
+    )
+    table = a_table(tmp_path)
+    taken(table, Jdbc(database.url, "public.kinds", "id", overlap=5))
+    assert bodies(table) == [
+        {
+            "id": 1, "n": 12345678901234567890.5, "p": 2.5, "r": 0.1, "f": True, "d": "2024-02-29", "t": "01:02:03",
+            "z": "2024-02-29T06:30:00.123456Z", "l": "2024-02-29T12:00:00.000",
+            "i": "P1D", "j": {"a": [1, None]}, "u": "00000000-0000-0000-0000-000000000001", "a": [1, None], "raw": "/w==",
+             "none": None, "m": "$1.50", "aa": "[[1], [2]]",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [{"delete": True}, {"mark": "sent"}])
+def test_an_outbox_is_emptied_or_marked_and_late_rows_come(database: Database, tmp_path: Path, how: Any) -> None:
+    table, source = a_table(tmp_path), Outbox(database.url, "outbox", "at", key="id", **how)
+    with closing(database.connect()) as late, closing(database.connect()) as early:
+        add(late, "late", table="outbox")
+        add(early, *map(str, range(1_200)), table="outbox")
+        early.commit()
+        assert [taken(table, source, limit=700), taken(table, source)] == [700, 500]
+        late.commit()
+    assert [taken(table, source) for _ in range(2)] == [1, 0]
+    assert names_in(table) == [*map(str, range(1_200)), "late"]
+    assert database.run("SELECT count(*), count(*) FILTER (WHERE sent) FROM outbox") == [(0, 0) if "delete" in how else (1_201, 1_201)]
+
+
+# Errors -----------------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_is_an_error_with_names_and_a_next_step(database: Database, tmp_path: Path) -> None:
+    database.run("DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN", "INSERT INTO orders (body) VALUES ('a')")
+    database.run("CREATE TABLE old (id int PRIMARY KEY, day date)", "INSERT INTO old VALUES (1, '0044-03-15 BC')")
+    reader, gone = (database.url.replace("airflow@", f"{name}@") for name in ("reader", "nobody"))
+    for source, words in (
+        (
+            Jdbc(reader, "orders", "id", overlap=1),
+            r"'orders' of source 'postgresql://.*orders' cannot be read: permission denied for table orders\. Check",
+        ),
+        (Jdbc(gone, "orders", "id", overlap=1), 'cannot be read: .*role "nobody" does not exist'),
+        (Jdbc("postgresql://x@127.0.0.1:1/y", "orders", "id", overlap=1), "cannot be read: .*Connection refused"),
+        (Jdbc(database.url, "nowhere.orders", "id", overlap=1), "there is no such table or view"),
+        (Jdbc(database.url, "orders", "gone", overlap=1), "order_by='gone': .* has no such column; it has id, body, at. Was it renamed"),
+        (Jdbc(database.url, "outbox", "id", overlap=1), "order_by='id' of .* is UUID; expected whole numbers or instants"),
+        (Jdbc(database.url, "old", "id", overlap=1), "has a value that cannot be read here: year -44 is out of range. .*Read a view"),
+    ):
+        with pytest.raises(SourceError, match=words):
+            taken(a_table(tmp_path / "errors"), source)
+
+
+def test_an_outbox_that_may_not_be_emptied_sends_nothing_twice(database: Database, tmp_path: Path) -> None:
+    database.run(
+        "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN", "GRANT SELECT ON outbox TO reader", "INSERT INTO outbox (body) VALUES ('a')"
+    )
+    table, source = a_table(tmp_path), Outbox(database.url.replace("airflow@", "reader@"), "outbox", "at", key="id", delete=True)
+    taken(table, source)
+    with pytest.raises(SourceError, match="permission denied for table outbox"):
+        taken(table, source)
+    database.run("GRANT DELETE ON outbox TO reader")
+    assert (taken(table, source), names_in(table), database.run("SELECT count(*) FROM outbox")) == (0, ["a"], [(0,)])
+    database.run("DROP OWNED BY reader", "DROP ROLE reader")
+
+
+def test_a_column_that_is_dropped_while_rows_are_taken_is_an_error(database: Database) -> None:
+    database.run("INSERT INTO orders (body) VALUES ('a')")
+    planned = Jdbc(database.url, "orders", "id", overlap=1).plan(Position(), limit=None)
+    assert planned is not None
+    database.run("ALTER TABLE orders RENAME COLUMN id TO number")
+    with pytest.raises(SourceError, match=r"order_by='id': .* has no such column; it has number, body, at"):
+        list(planned.batches())
+
+
+# Memory -----------------------------------------------------------------------------------------------------------------
+
+_READ = """
+import pickle, sys
+from pathlib import Path
+from airflow_poison.core.sources.source import Position
+planned = pickle.loads(bytes.fromhex(sys.argv[1])).plan(Position(), limit=None)
+def peak():
+    return int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")))
+rows = 0
+for number, batch in enumerate(planned.batches()):
+    rows += batch.num_rows
+    if number == 20:
+        before = peak()
+planned.reached()
+print(rows, (peak() - before) * 1024)
+"""
+
+
+@pytest.mark.parametrize("kind", ["jdbc", "outbox"])
+def test_half_a_million_rows_are_read_a_batch_at_a_time(database: Database, kind: str) -> None:
+    database.run("INSERT INTO orders (body) SELECT repeat('x', 500) FROM generate_series(1, 500000)")
+    jdbc = Jdbc(database.url, "orders", "id", overlap=1_000)
+    source: Source = jdbc if kind == "jdbc" else Outbox(database.url, "orders", "id", delete=True)
+    said = subprocess.run([sys.executable, "-c", _READ, pickle.dumps(source).hex()], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rows, grown = map(int, said.split())
+    assert rows == 500_000
+    assert grown < {"jdbc": 24, "outbox": 120}[kind] * MEBIBYTE  # all rows have 250; an outbox keeps their keys
+
+
+# Killed -----------------------------------------------------------------------------------------------------------------
+
+
+class Writers:
+    """Transactions that end in another order than they begin, and some that never do."""
+
+    def __init__(self, database: Database, table: str) -> None:
+        self.database, self.table = database, table
+        self.committed: list[str] = []
+        self._draw, self._open = random.Random(5), list[tuple[Any, list[str]]]()
+
+    def __call__(self, number: int) -> None:
+        for each in range(4):
+            names = [f"{number}-{each}-{row}" for row in range(self._draw.choice([1, 5, 40]))]
+            connection = self.database.connect()
+            add(connection, *names, table=self.table)
+            self._open.append((connection, names))
+        self._draw.shuffle(self._open)
+        while len(self._open) > 3:
+            self._end(*self._open.pop())
+
+    def end(self) -> list[str]:
+        while self._open:
+            self._end(*self._open.pop())
+        return sorted(self.committed)
+
+    def _end(self, connection: Any, names: list[str]) -> None:
+        if self._draw.random() < 0.2:
+            connection.rollback()
+        else:
+            connection.commit()
+            self.committed += names
+        connection.close()
+
+
+SOURCES: dict[str, Callable[[str], TableSource]] = {
+    "jdbc ids": lambda url: Jdbc(url, "orders", "id", overlap=2_000),
+    "jdbc instants": lambda url: Jdbc(url, "orders", "at", overlap=timedelta(minutes=10)),
+    "outbox deleted": lambda url: Outbox(url, "outbox", "at", key="id", delete=True),
+    "outbox marked": lambda url: Outbox(url, "outbox", "at", key="id", mark="sent"),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_two_takers_that_race_and_are_killed_take_each_committed_row_once(database: Database, tmp_path: Path, kind: str) -> None:
+    source = SOURCES[kind](database.url)
+    writers = Writers(database, source.table)
+
+    def arrive(number: int) -> None:
+        if number < KILLS - 1:
+            writers(number)
+        else:
+            writers.end()
+
+    table = killed(tmp_path, source, arrive)
+    assert sorted(names_in(table)) == writers.end()
+    (found,) = positions(table)
+    assert found.messages == len(writers.committed)
+    if kind.startswith("outbox"):
+        assert database.run("SELECT count(*) FROM outbox WHERE sent IS NOT TRUE") == [(0,)]

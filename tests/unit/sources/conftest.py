@@ -1,0 +1,22 @@
+"""An empty queue on each store of the passes' tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.passes.conftest import STORES, at_point, store
+from tests.unit.passes.given import Queue, a_queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_poison.core.store import QueueStore
+
+__all__ = ["STORES", "at_point", "store"]
+
+
+@pytest.fixture
+def queue(store: QueueStore, tmp_path: Path) -> Queue:
+    return a_queue(store, tmp_path)

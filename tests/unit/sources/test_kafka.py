@@ -1,0 +1,142 @@
+"""Kafka without a broker: settings, shares, and records as messages. What needs a broker is in ``tests/live/test_kafka.py``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from airflow_poison.core.errors import SettingError, SourceError
+from airflow_poison.core.mapping import ColumnMapping
+from airflow_poison.core.passes.take import take
+from airflow_poison.core.sources.kafka import Kafka, settings_of, shared
+from airflow_poison.core.sources.kafka_records import to_batch
+from airflow_poison.core.sources.schemas import JsonSchema
+from airflow_poison.core.sources.source import Connection, Position, Reached, Source, Take
+
+if TYPE_CHECKING:
+    from airflow_poison.core.sources.decoding import Schema
+    from tests.unit.passes.given import Queue
+
+SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
+
+
+@dataclass
+class Record:
+    """A record as confluent-kafka gives it."""
+
+    value_: bytes | None = b"{}"
+    key_: bytes | None = None
+    headers_: list[tuple[str, Any]] = field(default_factory=list)
+    at: int = 0
+
+    def value(self) -> bytes | None:
+        return self.value_
+
+    def key(self) -> bytes | None:
+        return self.key_
+
+    def headers(self) -> list[tuple[str, Any]] | None:
+        return self.headers_ or None
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return 7
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self.at
+
+
+@pytest.mark.parametrize(
+    ("there", "limit", "expected"),
+    [
+        ({0: 10, 1: 2}, 6, {0: 4, 1: 2}),
+        ({0: 10, 1: 10, 2: 10}, 7, {0: 2, 1: 2, 2: 3}),
+        ({0: 1, 1: 5}, 1, {0: 0, 1: 1}),
+        ({0: 3, 1: 3}, 100, {0: 3, 1: 3}),
+        ({}, 5, {}),
+    ],
+)
+def test_a_limit_is_shared_equally_as_far_as_there_is_something(there: dict[int, int], limit: int, expected: dict[int, int]) -> None:
+    assert shared(there, limit) == expected
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"topic": " "},
+        {"connection": ""},
+        {"connection": {}},
+        {"start": "soon"},
+        {"isolation": "none"},
+        {"expired": "lose"},
+        {"patience": timedelta(0)},
+        {"patience": 30},
+    ],
+)
+def test_settings_are_refused_when_the_source_is_made(setting: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=next(iter(setting))):
+        Kafka(**{"topic": "orders", "connection": SERVERS, **setting})
+
+
+def test_a_connection_has_the_settings_in_its_extra_and_may_run_no_programs() -> None:
+    said = {"sasl.password": "secret", "error_cb": "os.system", "group.id": None}
+    source = Kafka("orders").connected(lambda name: Connection(name, "kafka", "host", 9092, extra=said))
+    assert source.connection == {"sasl.password": "secret", "bootstrap.servers": "host:9092"}
+    assert "secret" not in repr(source)
+    with pytest.raises(SourceError, match=r"'kafka_default' has no bootstrap\.servers"):
+        settings_of(Connection("kafka_default"))
+    for name in ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd"):
+        with pytest.raises(SourceError, match="which runs programs"):
+            settings_of(Connection("kafka_default", extra={**SERVERS, name: "x"}))
+
+
+def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(SourceError, match=r"pip install 'airflow-poison\[kafka\]'"):
+        Kafka("orders", SERVERS).plan(Position(), limit=None)
+
+
+def test_what_is_no_text_is_base64_and_no_header_passes_for_ours() -> None:
+    headers = [("a", b"\0"), ("a#2", "x"), ("a", None), ("poison.destination", b"kafka:x"), ("kafka.topic", b"forged")]
+    [row] = to_batch([cast("Any", Record(key_=b"\xff", headers_=headers, at=-1))], "orders").to_pylist()
+    assert row["group_id"] == "base64:/w=="
+    assert dict(row["properties"]) == {
+        "a": "base64:AA==",
+        "a#2": "x",
+        "a#3": "",
+        "header.poison.destination": "kafka:x",
+        "header.kafka.topic": "forged",
+        "kafka.topic": "orders",
+        "kafka.partition": "3",
+        "kafka.offset": "7",
+        "kafka.timestamp": "-1",
+    }
+    assert row["message_id"] == "orders-3-7"
+
+
+@dataclass
+class Records(Source):
+    """Records that are there already."""
+
+    records: list[Record]
+    schema: Schema | None = None
+    name: str = "records"
+
+    def plan(self, position: Position, *, limit: int | None) -> Take | None:
+        del position, limit
+        return Take(what="all", batches=lambda: iter([to_batch(cast("Any", self.records), "orders")]), reached=lambda: Reached({"all": True}))
+
+
+def test_a_tombstone_is_a_message_whatever_schema_and_mapping_the_others_have(queue: Queue) -> None:
+    source = Records([Record(b'{"carrier": "VX"}'), Record(None), Record(b"")], JsonSchema(schema={"type": "object"}))
+    result = take(queue.table, source, key="1", clock=queue.clock, mapping=ColumnMapping(group="carrier"))
+    assert (result.sent, result.malformed) == (3, 1)
+    rows = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
+    found = {(row["sub_queue"], row["body"], row["group_id"], dict(row["properties"]).get("kafka.tombstone")) for row in rows}
+    assert found == {("main", b'{"carrier": "VX"}', "VX", None), ("main", b"", None, "true"), ("poison", b"", None, None)}
