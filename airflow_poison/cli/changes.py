@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_poison.core.desk.actions import PlanAction
-    from airflow_poison.core.passes.alter import AlterResult
-    from airflow_poison.core.store.queue_table import QueueTable
 
 
 @command("return", QUEUE, REASON, *WHERE)
@@ -157,31 +155,20 @@ def alter(args: Namespace) -> None:
 
     typed = values.pairs("--set", args.set or [])
     if not typed and args.system is None and args.park_group is None:
-        raise wrong_usage("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
+        raise wrong_usage(
+            "--set is missing: expected NAME=VALUE, --system or --park-group. 'show' lists the recorded settings, 'policies SYSTEM' all there are."
+        )
     if "system" in map(folded, typed):
         raise wrong_usage("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
     other = None if args.system is None else system_named(args.system)
+    parked = None if args.park_group is None else values.one_of("--park-group", args.park_group, ("on", "off")) == "on"
     table = opened_queue(args)
     system = policy_class(other or str(table.snapshot().control.policy["system"]))
     with noted_warnings():
-        done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other)
-    if args.park_group is not None:
-        done = _parking(table, done, wanted=values.one_of("--park-group", args.park_group, ("on", "off")) == "on")
+        done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other, park_group=parked)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
     tell(args.output, done.to_dict(), *told)
-
-
-def _parking(table: QueueTable, done: AlterResult, *, wanted: bool) -> AlterResult:
-    """Record whether groups are parked; return what has changed by that, too."""
-    from airflow_poison.core.actor import acting
-    from airflow_poison.core.desk.park_group import set_park_group
-    from airflow_poison.core.parking import SETTING, parks
-
-    before = parks(table.snapshot().control.desk)
-    with acting(shell_user()):
-        set_park_group(table, system_clock(), wanted)
-    return done if before is wanted else replace(done, changed={**done.changed, SETTING: (before, wanted)})
 
 
 @command(

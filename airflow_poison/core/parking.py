@@ -31,6 +31,11 @@ def parks(desk: Mapping[str, object], reads: SubQueue = SubQueue.MAIN) -> bool:
     return reads is SubQueue.MAIN and bool(desk.get(SETTING))
 
 
+def parking(desk: Mapping[str, object], park_group: bool) -> dict[str, object]:  # noqa: FBT001  (the setting's value)
+    """Return the parts of a queue's desk with this setting: True, or not there."""
+    return {**{name: value for name, value in desk.items() if name != SETTING}, **({SETTING: True} if park_group else {})}
+
+
 def check_parking(queue: str, policy: Policy, *, converses: bool = False, transforms: bool = False) -> None:
     """Refuse what cannot have messages wait behind others of their group. Raises SettingError.
 

@@ -146,17 +146,26 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         with acting_here(reason):
             return disable(self.store().open(queue_name), SystemClock(), reason)
 
-    def alter(self, queue_name: str, settings: Mapping[str, object], system: str | None = None, *, reason: str = "") -> AlterResult:
+    def alter(
+        self,
+        queue_name: str,
+        settings: Mapping[str, object] | None = None,
+        system: str | None = None,
+        *,
+        park_group: bool | None = None,
+        reason: str = "",
+    ) -> AlterResult:
         """Change some recorded settings of a queue, in our words or the manual's. Raises SettingError; then nothing has changed.
 
         A DAG that declares a policy for the queue records its own again at its next run.
 
         :param system: the messaging system whose rules the queue has from now on; None: that which it has.
+        :param park_group: whether messages wait behind earlier ones of their groups that have failed; None: as it is recorded.
         """
         from airflow_poison.core.passes.alter import alter
 
         with acting_here(reason):
-            return alter(self.store().open(queue_name), SystemClock(), settings=settings, system=system)
+            return alter(self.store().open(queue_name), SystemClock(), settings=settings or {}, system=system, park_group=park_group)
 
     def restart(self, queue_name: str, what: Restart | str, *, reason: str = "") -> RestartResult:
         """Restart the queue's ``endpoint``, its application ``server`` or the ``broker``, as far as the queue is concerned.
@@ -255,22 +264,6 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         from airflow_poison.core.desk.redrive import set_redrive
 
         return set_redrive(self.store().open(queue_name), canary, SystemClock())
-
-    def park_group(self, queue_name: str, park_group: bool) -> bool:  # noqa: FBT001  (the setting's value)
-        """Let messages of a queue wait behind earlier ones of their groups that have failed, or not any more; return it.
-
-        Raises SettingError for a queue whose policy or services lock groups, or keep an order of their own; then nothing has changed.
-        """
-        self.declare_parking(table := self.store().open(queue_name), park_group)
-        return bool(table.snapshot().control.desk.get("park_group"))
-
-    @staticmethod
-    def declare_parking(table: QueueTable, park_group: bool | None) -> None:  # noqa: FBT001  (the setting's value)
-        """Record whether messages of a queue wait behind earlier ones of their groups; None: as it is recorded."""
-        from airflow_poison.core.desk.park_group import set_park_group
-
-        if park_group is not None:
-            set_park_group(table, SystemClock(), park_group)
 
     def remove(self, queue_name: str, lookup_id: int, *, reason: str = "") -> Message:
         """Take one message out of the queue by its lookup id (spec WCF-25), from whichever sub-queue it is in; return it.

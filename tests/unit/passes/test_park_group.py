@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.desk.park_group import set_park_group
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.passes.alter import set_park_group
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.move import put_back, remove
 from airflow_poison.core.passes.send import send
