@@ -6,7 +6,7 @@ same pass. It is not delivered and not charged, and stays where it is. Earlier m
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.schema import SubQueue
@@ -108,7 +108,7 @@ def _coded(groups: pa.Array[Any]) -> tuple[NDArray[np.int64], list[str]]:
     import numpy as np
 
     coded = groups.dictionary_encode()
-    names = coded.dictionary.to_pylist()
+    names = cast("list[str]", coded.dictionary.to_pylist())
     codes = np.asarray(coded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False), np.int64)
     if "" in names:
         codes = np.where(codes == names.index(""), len(names), codes)

@@ -138,9 +138,9 @@ class ReceivePass:
         sent_on = self._send_on()
         if self.table.snapshot().landings:
             landed.update(land(self.table, self.clock, self.deliver, self.store))
-        waits = self.table.behind()
+        behind = self.table.behind()
         total = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
-        result = replace(total, landed=dict(landed), behind=waits.messages, behind_groups=waits.groups)
+        result = replace(total, landed=dict(landed), behind=behind.messages, behind_groups=behind.groups)
         if result.not_landed:
             who = counted(result.not_landed, "delivery", "deliveries")
             self.progress(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -40,7 +40,7 @@ def queue(store: QueueStore, tmp_path: Path) -> Queue:
 def sent(queue: Queue, *messages: str, priority: Sequence[int] = ()) -> Queue:
     """Send messages: ``a:ok`` is one of group a, ``:ok`` one without a group."""
     groups, bodies = zip(*(message.split(":") for message in messages), strict=True)
-    columns = {
+    columns: dict[str, pa.Array[Any]] = {
         "body": pa.array([body.encode() for body in bodies], pa.binary()),
         "group_id": pa.array([group or None for group in groups], pa.string()),
     }
