@@ -12,6 +12,7 @@ from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen,
 from airflow_poison.core.passes.browse import MOST_BODY_BYTES
 from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,8 +96,8 @@ def print_queue(queue: QueueOverview) -> None:
 def print_behind(behind: Behind) -> None:
     """Print how many messages wait behind earlier ones of their groups, where some do."""
     if behind.messages:
-        groups = "1 group" if behind.groups == 1 else f"{behind.groups:,} groups"
-        line(screen(), f"{terminal.messages(behind.messages)} of main wait behind earlier ones of {groups} (park_group).")
+        waiting = counted(behind.messages, "message of main waits", "messages of main wait")
+        line(screen(), f"{waiting} behind earlier ones of {counted(behind.groups, 'group')} (park_group).")
 
 
 def _policy(settings: Mapping[str, object]) -> str:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.alter import set_park_group
+from airflow_poison.core.passes.alter import alter, set_park_group
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.move import put_back, remove
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.store.memory import MemoryStore
 from tests.unit.passes.given import DiedError, DyingEngine, Handler, Queue, a_queue
 
 if TYPE_CHECKING:
@@ -136,6 +138,13 @@ def test_within_a_group_the_lookup_id_counts_and_not_the_priority(queue: Queue) 
     assert settled(queue) == []
 
 
+def test_the_priority_does_not_count_either_where_a_claim_has_several_batches(tmp_path: Path) -> None:
+    queue = a_group_queue(MemoryStore(), tmp_path)
+    sent(queue, "a:bad", *[":ok"] * 4_100, "a:ok", priority=[0, *[5] * 4_100, 9])
+    result = queue.receive()
+    assert (result.poisoned, result.settled, result.behind) == (1, 4_100, 1)
+
+
 def test_a_claim_of_few_messages_takes_the_first_by_lookup_id(queue: Queue) -> None:
     sent(queue, "a:ok", "b:ok", "a:ok", priority=[0, 0, 9])
     sent(queue, "b:ok", "a:ok", priority=[9, 9])
@@ -226,3 +235,51 @@ def test_killed_anywhere_it_goes_on_with_nothing_lost(queue: Queue, at_point: At
     assert (result.behind, result.behind_groups) == (3, 2)
     assert settled(queue) == [3, 5]
     assert all(queue.counts(number) == (0, 0) for number in (2, 4, 7))
+
+
+def test_a_policy_is_not_altered_to_one_that_cannot_park_while_groups_are_parked(queue: Queue) -> None:
+    with pytest.raises(SettingError, match=r"park_group=True is not allowed; allowed: off for queue 'orders'.*Nothing was changed"):
+        alter(queue.table, queue.clock, settings={"receive_error_handling": "Fault"})
+    assert queue.table.snapshot().control.policy["receive_error_handling"] == "Move"
+    done = alter(queue.table, queue.clock, settings={"receive_error_handling": "Fault"}, park_group=False)
+    assert done.changed == {"receive_error_handling": ("Move", "Fault"), "park_group": (True, False)}
+    with pytest.raises(SettingError, match="park_group='yes' is not allowed; allowed: True or False"):
+        alter(queue.table, queue.clock, settings={}, park_group="yes")  # type: ignore[arg-type]  # what people give
+
+
+def test_a_transformation_is_refused_before_anything_is_claimed(queue: Queue) -> None:
+    sent(queue, "a:ok")
+    with pytest.raises(SettingError, match="a transformation settles the good rows of a group at once"):
+        queue.receive(handler=Transformation(f"{__name__}:as_it_is", schema="x string"), isolation="process")
+    assert queue.table.snapshot().claims == ()
+
+
+def as_it_is(frame: object) -> object:
+    return frame
+
+
+def test_children_of_their_own_keep_the_order_too(queue: Queue) -> None:
+    sent(queue, *["a:ok", "b:ok"] * 3, "a:kill", *["a:ok", "b:ok"] * 3)
+    result = queue.receive(isolation="process")
+    assert (result.poisoned, result.crashes, result.untouched) == (1, 1, 3)
+    order = settled(queue)
+    assert [number for number in order if number in {1, 3, 5}] == [1, 3, 5]
+    assert [number for number in order if number in {2, 4, 6, 9, 11, 13}] == [2, 4, 6, 9, 11, 13]
+    assert [queue.counts(number) for number in (8, 10, 12)] == [(0, 0)] * 3
+
+
+def test_a_pass_does_not_write_200_000_that_wait_again(tmp_path: Path) -> None:
+    queue = a_group_queue(MemoryStore(), tmp_path)
+    sent(queue, "a:bad", "b:ok").receive("one")
+    waiting: set[str] = set()
+    for number in range(2):
+        sent(queue, *["a:ok"] * 100_000, *["c:ok"] * 5)
+        result = queue.receive(f"two-{number}")
+        assert (result.received, result.settled, result.behind) == (5, 5, (number + 1) * 100_000)
+        main = {file.path: file.rows for file in queue.table.snapshot().files if file.sub_queue == SubQueue.MAIN}
+        assert list(main.values()) == [100_000] * (number + 1)
+        assert waiting <= main.keys()
+        waiting = {*main}
+    sent(queue, *["c:ok"] * 10)
+    assert queue.receive("three").settled == 10
+    assert waiting == {file.path for file in queue.table.snapshot().files if file.sub_queue == SubQueue.MAIN}
