@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.parking import first_of_groups, waiting, waves
 from airflow_poison.core.passes.alter import alter, set_park_group
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.move import put_back, remove
@@ -56,6 +58,14 @@ def settled(queue: Queue) -> list[int]:
     """The lookup ids of settled messages, in the order of their deliveries."""
     path = Path(queue.handler.calls)
     return [int(line.split()[1]) for line in path.read_text().splitlines() if line.startswith("done")] if path.exists() else []
+
+
+def test_the_rule() -> None:
+    ids, groups = np.array([3, 1, 2, 4, 5]), pa.array(["a", "a", None, "", "b"])
+    assert waiting(ids, groups, {"a": 1}).tolist() == [True, False, False, False, False]
+    assert waiting(ids, groups, {"a": 3, "b": 4, "": 0}).tolist() == [False, False, False, False, True]
+    assert first_of_groups(ids, groups) == {"a": 1, "b": 5}
+    assert [sorted(ids[rows].tolist()) for rows in waves(ids, groups)] == [[1, 2, 4, 5], [3]]
 
 
 def test_later_ones_of_a_poisoned_messages_group_wait_and_others_go_on(queue: Queue) -> None:
@@ -146,10 +156,9 @@ def test_the_priority_does_not_count_either_where_a_claim_has_several_batches(tm
 
 
 def test_a_claim_of_few_messages_takes_the_first_by_lookup_id(queue: Queue) -> None:
-    sent(queue, "a:ok", "b:ok", "a:ok", priority=[0, 0, 9])
+    sent(queue, "a:ok", "b:ok", "a:ok", priority=[0, 0, 1])
     sent(queue, "b:ok", "a:ok", priority=[9, 9])
-    for number in range(3):
-        queue.receive(f"run-{number}", max_messages=2)
+    assert [queue.receive(f"run-{number}", max_messages=2).received for number in range(3)] == [2, 2, 1]
     assert settled(queue) == [1, 2, 3, 4, 5]
 
 
