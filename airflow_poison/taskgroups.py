@@ -141,6 +141,7 @@ def retry_cycle(
     outage: Outage | None = None,
     mask: Sequence[str] | str | None = None,
     redrive_on_new_handler: Canary | None = None,
+    park_group: bool | None = None,
     rules: Sequence[Rule] = (),
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
@@ -190,6 +191,7 @@ def retry_cycle(
             outage=outage,
             mask=mask,
             redrive_on_new_handler=redrive_on_new_handler,
+            park_group=park_group,
             error_handler=error_handler,
             conn_id=conn_id,
         )

@@ -138,6 +138,7 @@ def disable(args: Namespace) -> None:
     option(
         "--system", "SYSTEM", "another messaging system; settings that are not given have its defaults (default: the queue's)", completes="systems"
     ),
+    option("--park-group", "on|off", "whether messages wait behind earlier ones of their groups that have failed", completes=("on", "off")),
     REASON,
     *WHERE,
 )
@@ -153,15 +154,18 @@ def alter(args: Namespace) -> None:
     from airflow_poison.core.texts import folded
 
     typed = values.pairs("--set", args.set or [])
-    if not typed and args.system is None:
-        raise wrong_usage("--set is missing: expected NAME=VALUE. 'show' lists the recorded settings, 'policies SYSTEM' all there are.")
+    if not typed and args.system is None and args.park_group is None:
+        raise wrong_usage(
+            "--set is missing: expected NAME=VALUE, --system or --park-group. 'show' lists the recorded settings, 'policies SYSTEM' all there are."
+        )
     if "system" in map(folded, typed):
         raise wrong_usage("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
     other = None if args.system is None else system_named(args.system)
+    parked = None if args.park_group is None else values.one_of("--park-group", args.park_group, ("on", "off")) == "on"
     table = opened_queue(args)
     system = policy_class(other or str(table.snapshot().control.policy["system"]))
     with noted_warnings():
-        done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other)
+        done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other, park_group=parked)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
     tell(args.output, done.to_dict(), *told)

@@ -68,7 +68,7 @@ def show(args: Namespace) -> None:
     if wanted and args.sub_queue:
         raise wrong_usage("--lookup-id and --sub-queue: expected one of them; a message is looked for everywhere.")
     table = queue_to_read(args)
-    queue = verbs.overview(table, system_clock())
+    queue, behind = verbs.overview(table, system_clock()), table.behind()
     more: Mapping[SubQueue, int] = {}
     if wanted:
         messages = verbs.look_up(table, Chosen.ids(wanted), unmask=args.unmask)
@@ -80,9 +80,12 @@ def show(args: Namespace) -> None:
     missing = sorted(set(wanted) - {message.lookup_id for message in messages})
     if args.output == "json":
         rows = [message.to_dict() if args.body or wanted else message.without_body() for message in messages]
-        write_json(queue.to_dict() | {"messages": rows, "more": {place.value: count for place, count in more.items()}, "missing": missing})
+        left = {place.value: count for place, count in more.items()}
+        waiting = {"behind": behind.messages, "behind_groups": behind.groups}
+        write_json(queue.to_dict() | waiting | {"messages": rows, "more": left, "missing": missing})
     else:
         tables.print_queue(queue)
+        tables.print_behind(behind)
         if wanted:
             tables.print_whole(table.name, messages, queue.at)
         else:

@@ -12,6 +12,7 @@ from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen,
 from airflow_poison.core.passes.browse import MOST_BODY_BYTES
 from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.dialogs import ActResult
     from airflow_poison.core.passes.history import History
     from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.store.table.parked import Behind
 
 
 _ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
@@ -89,6 +91,13 @@ def print_queue(queue: QueueOverview) -> None:
     for claim in queue.claims:
         when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
         line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {place_name(queue.queue, SubQueue(claim.sub_queue))}, {when}")
+
+
+def print_behind(behind: Behind) -> None:
+    """Print how many messages wait behind earlier ones of their groups, where some do."""
+    if behind.messages:
+        waiting = counted(behind.messages, "message of main waits", "messages of main wait")
+        line(screen(), f"{waiting} behind earlier ones of {counted(behind.groups, 'group')} (park_group).")
 
 
 def _policy(settings: Mapping[str, object]) -> str:

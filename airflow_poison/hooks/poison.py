@@ -146,17 +146,26 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         with acting_here(reason):
             return disable(self.store().open(queue_name), SystemClock(), reason)
 
-    def alter(self, queue_name: str, settings: Mapping[str, object], system: str | None = None, *, reason: str = "") -> AlterResult:
+    def alter(
+        self,
+        queue_name: str,
+        settings: Mapping[str, object] | None = None,
+        system: str | None = None,
+        *,
+        park_group: bool | None = None,
+        reason: str = "",
+    ) -> AlterResult:
         """Change some recorded settings of a queue, in our words or the manual's. Raises SettingError; then nothing has changed.
 
         A DAG that declares a policy for the queue records its own again at its next run.
 
         :param system: the messaging system whose rules the queue has from now on; None: that which it has.
+        :param park_group: whether messages wait behind earlier ones of their groups that have failed; None: as it is recorded.
         """
         from airflow_poison.core.passes.alter import alter
 
         with acting_here(reason):
-            return alter(self.store().open(queue_name), SystemClock(), settings=settings, system=system)
+            return alter(self.store().open(queue_name), SystemClock(), settings=settings or {}, system=system, park_group=park_group)
 
     def restart(self, queue_name: str, what: Restart | str, *, reason: str = "") -> RestartResult:
         """Restart the queue's ``endpoint``, its application ``server`` or the ``broker``, as far as the queue is concerned.

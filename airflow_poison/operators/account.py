@@ -33,6 +33,9 @@ def account(result: ReceiveResult) -> Iterator[str]:
         yield from _received(result)
     elif result.blocked_until is None and result.outage is None:
         yield f"Queue {result.queue!r}: nothing to receive."
+    if result.behind:
+        waiting = f"{counted(result.behind, 'message waits', 'messages wait')} behind earlier ones of {counted(result.behind_groups, 'group')}"
+        yield f"Queue {result.queue!r}: {waiting}, which are in retry, poison or postponed (park_group)."
     if result.blocked_until is not None:
         restart = result.blocked_until == "restart"
         until = "until its broker is restarted or the message is removed" if restart else f"until {result.blocked_until}"
@@ -82,4 +85,6 @@ def _why_untouched(result: ReceiveResult) -> str:
         return f" because the queue is {result.halted['how']}"
     if result.outage is not None:
         return " or given back because of an outage"
-    return " because the queue is blocked" if result.blocked_until is not None else ""
+    if result.blocked_until is not None:
+        return " because the queue is blocked"
+    return ", behind failed ones of their groups" if result.behind else ""

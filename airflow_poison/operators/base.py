@@ -108,6 +108,14 @@ def _cancel(log: Log) -> None:
         log.warning("The Spark job could not be cancelled (%s); a local one ends with this process.", error)
 
 
+def declare_parking(table: QueueTable, park_group: bool | None) -> None:  # noqa: FBT001  (the setting's value)
+    """Record whether messages of a queue wait behind earlier ones of their groups; None: as it is recorded. Raises SettingError."""
+    from airflow_poison.core.passes.alter import set_park_group
+
+    if park_group is not None:
+        set_park_group(table, SystemClock(), park_group)
+
+
 # Redrives for new handlers ------------------------------------------------------------------------------------------
 
 

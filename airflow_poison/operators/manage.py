@@ -51,6 +51,7 @@ class QueueAlterOperator(QueueOperator):
     :param action: ``enable``, ``disable``, ``alter``, ``restart_endpoint``, ``restart_server`` or ``restart_broker``. (templated)
     :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
     :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
+    :param park_group: for ``alter``: whether messages wait behind earlier ones of their groups that have failed; None: as it is recorded.
     :param reason: why, one line, for the events; of ``disable``, whoever meets the disabled queue is told. (templated)
     """
 
@@ -58,12 +59,20 @@ class QueueAlterOperator(QueueOperator):
     ui_color = "#efe3f7"
 
     def __init__(
-        self, *, action: str, settings: Mapping[str, object] | None = None, system: str | None = None, reason: str = "", **kwargs: Any
+        self,
+        *,
+        action: str,
+        settings: Mapping[str, object] | None = None,
+        system: str | None = None,
+        park_group: bool | None = None,
+        reason: str = "",
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.action = action
         self.settings = settings
         self.system = system
+        self.park_group = park_group
         self.reason = reason
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -77,9 +86,9 @@ class QueueAlterOperator(QueueOperator):
         from airflow_poison.core.policies.settings import choice
 
         hook, action = QueueHook(self.conn_id), choice("action", self.action, Action)
-        if (action is Action.ALTER) != bool(self.settings or self.system):
+        if (action is Action.ALTER) != bool(self.settings or self.system or self.park_group is not None):
             raise SettingError(
-                "settings", self.settings, f"values by name, or a system, with action='alter', none otherwise (action={action.value!r})"
+                "settings", self.settings, f"values by name, a system, or park_group, with action='alter', none otherwise (action={action.value!r})"
             )
         match action:
             case Action.ENABLE:
@@ -87,7 +96,7 @@ class QueueAlterOperator(QueueOperator):
             case Action.DISABLE:
                 return hook.disable(self.queue_name, self.reason)
             case Action.ALTER:
-                return hook.alter(self.queue_name, self.settings or {}, self.system, reason=self.reason)
+                return hook.alter(self.queue_name, self.settings, self.system, park_group=self.park_group, reason=self.reason)
             case Action.RESTART_ENDPOINT | Action.RESTART_SERVER | Action.RESTART_BROKER:
                 return hook.restart(self.queue_name, action.removeprefix("restart_"), reason=self.reason)
             case _:

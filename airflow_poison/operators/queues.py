@@ -18,7 +18,7 @@ from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.operators.account import halted
-from airflow_poison.operators.base import redrive_by_itself, whole
+from airflow_poison.operators.base import declare_parking, redrive_by_itself, whole
 from airflow_poison.operators.identity import subscriber, task_key
 
 if TYPE_CHECKING:
@@ -149,6 +149,7 @@ class QueuePass:
     def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
         self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services, self._mask())
+        declare_parking(table, self.task.park_group)
         self.tell = self._afterwards(table)
         receive = self._built(table)
         self.system = receive.policy.system

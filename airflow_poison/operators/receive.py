@@ -15,6 +15,7 @@ from airflow_poison.core.delivery.transform import Transformation, check_alone, 
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.parking import check_parking
 from airflow_poison.core.passes.runs import Stop
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.policies.outage import checked_outage
@@ -78,6 +79,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param mask: paths of values that are hidden wherever messages are shown (``$.card``, ``properties.token``); None: as recorded, []: none.
     :param redrive_on_new_handler: a ``Canary``: after a new version of the handler, so many poison messages of each error group go back to ``main``
         by themselves, and the others when enough of them were settled. Recorded in the queue; None: as it is recorded there.
+    :param park_group: a message that failed has later ones of its group wait behind it, uncharged, until it is resolved; not with policies that lock
+        groups or keep an order of their own. Recorded in the queue; None: as it is recorded there.
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
     """
@@ -110,6 +113,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         outage: Outage | None = None,
         mask: Sequence[str] | str | None = None,
         redrive_on_new_handler: Canary | None = None,
+        park_group: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -139,6 +143,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         self.outage = checked_outage(outage)
         self.mask = checked_mask(mask)
         self.redrive_on_new_handler = redrive_on_new_handler
+        self.park_group = park_group
         self.batch, self.batch_size, self.schema = batch, batch_size, schema
         self._check_batches(self.policy)
         self.py_files = py_files
@@ -154,6 +159,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
         given = self.given_handler
         if isinstance(given, Transformation) and policy is not None:
             check_policy(policy, given, converses=bool(self.services))
+        if self.park_group and policy is not None:
+            check_parking(self.queue_name or "", policy, converses=bool(self.services), transforms=isinstance(given, Transformation))
         batching = self.batching
         if batching is not None and policy is not None:
             batching.check_policy(policy)

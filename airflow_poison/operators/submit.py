@@ -10,7 +10,7 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.account import halted
-from airflow_poison.operators.base import redrive_by_itself
+from airflow_poison.operators.base import declare_parking, redrive_by_itself
 from airflow_poison.operators.identity import task_key
 from airflow_poison.operators.receive import ReceivingOperator
 
@@ -96,6 +96,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
         table = hook.queue(self.queue_name, self.policy, self.services, self.mask)
+        declare_parking(table, self.park_group)
         redrive_by_itself(table, self.redrive_on_new_handler, context, self.log)
         self._try = mine = Try(self, hook, table, task_key(context, hook, table, known=was_begun))
         try:

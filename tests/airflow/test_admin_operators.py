@@ -108,6 +108,15 @@ def test_settings_are_altered_and_restarts_forget(store: QueueStore, run_dag: Ca
     }
 
 
+def test_groups_are_parked(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
+    table = a_queue(store, Msmq4(receive_error_handling="Move"), b"first")
+    with DAG("park", schedule=None) as dag:
+        QueueAlterOperator(task_id="alter", queue_name="orders", action="alter", park_group=True)
+    ran = run_dag(dag)
+    assert ran.returned["alter"] == {"queue": "orders", "changed": {"park_group": [False, True]}}
+    assert table.snapshot().control.desk == {"park_group": True}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -115,6 +124,8 @@ def test_settings_are_altered_and_restarts_forget(store: QueueStore, run_dag: Ca
         ({"action": "alter"}, SettingError),
         ({"action": "enable", "settings": {"rollback_limit": 4}}, SettingError),
         ({"action": "alter", "settings": {"rollback_limit": 0}}, SettingError),
+        ({"action": "alter", "park_group": True}, SettingError),
+        ({"action": "enable", "park_group": False}, SettingError),
         ({"action": "enable", "queue_name": "other"}, QueueNotFoundError),
     ],
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict, cast
+from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, cast
 
 from airflow_poison.core.delivery.batching import BATCH_BYTES, BATCH_SIZE
 from airflow_poison.core.fault_points import reach
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.dialog_state import DialogState, Place
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.delivery.handlers import HandlerRef
     from airflow_poison.core.delivery.outage import Detection
     from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.core.delivery.sessions.session import BatchReport, ServerSession
     from airflow_poison.core.delivery.transform import Transformation
     from airflow_poison.core.masking import Masking
     from airflow_poison.core.outputs import Output
@@ -71,6 +74,7 @@ class StageJob:
     :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
     :param outputs: where the rows land that the handler returns; none: nothing lands.
     :param key: of the pass, as rows say it that tell where they come from.
+    :param parks: messages wait behind earlier ones of their groups (``core.parking``). The order is then not ``NONE``, and by lookup id alone.
     :param transform: a function of a DataFrame that takes the handler's place; only an engine of Spark carries it out.
     :param deaths: of a transformation's suspects, by lookup id: at how many deaths of everything each was being transformed.
     :param share: takes what stands in the journals, where they stay on a node that may be lost; None: everybody sees them.
@@ -106,6 +110,7 @@ class StageJob:
     detection: Detection | None = None
     masking: Masking | None = None
     closed: bool = False
+    parks: bool = False
     transform: Transformation | None = None
     deaths: Mapping[int, int] = field(default_factory=dict)
     share: Callable[[str, int, bytes], None] | None = None
@@ -152,18 +157,74 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
     known = _known(job, partition)
     total.counts["timeouts"] += known.timeouts
     with open_session(job, partition, known, _at_hand(job)) as session:
-        for batch in _cut(job, chain([first], filled)):
-            reach("delivery.stage.before_batch")
-            report = session.deliver(batch)
-            reach("delivery.stage.after_batch")
+        for batch, report, at in (_waved if job.parks and not job.closed else _reported)(job, session, known, _cut(job, chain([first], filled))):
             counts = {"timeouts": report.timeouts, "not_landed": report.not_landed}
             total.counts.update(counts, probes=report.searched.probes, rows_handed=report.searched.rows_handed)
             if job.detection is not None and job.detection.found:
                 return
             returned = [*known.returned_by(batch, report).items(), (job.journal_folder, report.returned)] if job.outputs else []
             decided, conversed, unstable = report.decided, report.conversed, report.searched.unstable
-            yield Delivered(batch, report.words, report.failures, job.clock.now(), decided, conversed, returned, unstable)
+            yield Delivered(batch, report.words, report.failures, at, decided, conversed, returned, unstable)
         total.close(job.opening.counters, session.counters())
+
+
+class _Reported(NamedTuple):
+    """What became of the messages of a batch, and when that was decided."""
+
+    batch: pa.RecordBatch
+    report: BatchReport
+    at: datetime
+
+
+def _reported(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[_Reported]:
+    """Yield each batch when it has been delivered."""
+    del known
+    for batch in batches:
+        reach("delivery.stage.before_batch")
+        report = session.deliver(batch)
+        reach("delivery.stage.after_batch")
+        yield _Reported(batch, report, job.clock.now())
+
+
+def _waved(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[_Reported]:
+    """Yield the same where messages wait behind others of their groups: one message of a group at a time, and none behind one that stays.
+
+    What waits is as it came, but for what an earlier try of the claim has done with it.
+    """
+    import numpy as np
+
+    from airflow_poison.core.delivery.sessions.session import carried_report
+    from airflow_poison.core.parking import first_of_groups, waiting, waves
+
+    unresolved: dict[str, int] = {}
+    for batch in batches:
+        ids, groups = batch.column("lookup_id").to_numpy(), batch.column("group_id")
+        behind: list[NDArray[np.int64]] = []
+        for rows in waves(ids, groups):
+            waits = waiting(ids[rows], groups.take(rows), unresolved)
+            behind.append(rows[waits])
+            wave = batch.take(rows[~waits])
+            for reported in _reported(job, session, known, [wave] if wave.num_rows else []):
+                yield reported
+                stay = _stay(job, reported)
+                unresolved |= first_of_groups(ids[rows[~waits]][stay], wave.column("group_id").take(stay))
+        left = np.concatenate(behind)
+        if len(left):
+            kept = batch.take(np.sort(left))
+            report = carried_report(kept, known, halted=True)
+            assert report is not None, "nothing is delivered behind a halt"
+            yield _Reported(kept, report, job.clock.now())
+
+
+def _stay(job: StageJob, reported: _Reported) -> NDArray[np.int64]:
+    """Return the rows of messages that have neither been settled nor left the queue."""
+    import numpy as np
+
+    from airflow_poison.core.delivery.ends import Delivered, name_of, shared_ends
+
+    delivered = Delivered(reported.batch, reported.report.words, reported.report.failures, reported.at, reported.report.decided)
+    ends = shared_ends(delivered, job.policy, job.opening)
+    return np.array(sorted(row for end, members, _ in ends if name_of(end) in KEPT for row in members), np.int64)
 
 
 def landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]:

@@ -15,6 +15,8 @@ from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, 
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import FailureKind
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.parking import SETTING as PARK_GROUP
+from airflow_poison.core.parking import check_parking, parking, parks
 from airflow_poison.core.passes.halts import ENDPOINTS, LONGEST_REASON, STARTED
 from airflow_poison.core.passes.messages import planned_anew, signed, with_columns
 from airflow_poison.core.passes.transmission import tick
@@ -127,7 +129,9 @@ def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
     return DisableResult(table.name, seen[-1].state.value, sum(claim.messages for claim in table.snapshot().claims))
 
 
-def alter(table: QueueTable, clock: Clock, *, settings: Mapping[str, object], system: str | None = None) -> AlterResult:
+def alter(
+    table: QueueTable, clock: Clock, *, settings: Mapping[str, object], system: str | None = None, park_group: bool | None = None
+) -> AlterResult:
     """Change some of the settings that are recorded in the queue, in one commit. They hold when an endpoint opens next (spec WMQ-23).
 
     A DAG that declares a policy for the queue records its own again at its next run.
@@ -135,10 +139,14 @@ def alter(table: QueueTable, clock: Clock, *, settings: Mapping[str, object], sy
     :param settings: values by name, in our words or the manual's, as JSON values: durations in seconds.
     :param system: the messaging system whose rules the queue has from now on, with these settings and its defaults for the others. The endpoint's
         counters begin anew and a block ends; messages keep their counts, and the queue its state. None: that which it has.
-    Raises SettingError for a setting, a value or a system that is not allowed, and MessageClaimedError for another system while a pass receives;
-    then nothing has changed.
+    :param park_group: whether messages wait behind earlier ones of their groups that have failed, from the next claim on. None: as it is recorded.
+    Raises SettingError for a setting, a value or a system that is not allowed, also for a policy with which no group can be parked where they are,
+    and MessageClaimedError for another system while a pass receives; then nothing has changed.
     """
-    replace(cast("Any", _altered(table.snapshot().control, settings, system)))  # made anew: one that is read from settings warns of nothing
+    if not isinstance(park_group, bool | None):
+        raise SettingError(PARK_GROUP, park_group, "True or False")
+    snapshot = table.snapshot()
+    replace(cast("Any", _altered(snapshot.control, settings, system)))  # made anew: one that is read from settings warns of nothing
     seen: list[Control] = []
 
     def change(control: Control) -> Control:
@@ -147,8 +155,11 @@ def alter(table: QueueTable, clock: Clock, *, settings: Mapping[str, object], sy
         if policy.system != control.policy["system"]:
             _refuse_change_of_system(table, control, policy, clock)
             control = control.with_endpoint_counters({}).unblocked()
+        desk = dict(control.desk) if park_group is None else parking(control.desk, park_group)
+        if parks(desk):
+            check_parking(table.name, policy, converses=snapshot.has_conversations or bool(control.services))
         kept = policy.counters_when_altered(control.endpoint_counters)
-        return replace(control, policy=policy.to_dict()).with_endpoint_counters(kept)
+        return replace(control, policy=policy.to_dict(), desk=desk).with_endpoint_counters(kept)
 
     after = table.alter(change, lambda before, after: policy_changed(before, after, clock), clock.now())
     return AlterResult(table.name, changed_settings(seen[-1], after))
@@ -156,7 +167,21 @@ def alter(table: QueueTable, clock: Clock, *, settings: Mapping[str, object], sy
 
 def changed_settings(before: Control, after: Control) -> Mapping[str, tuple[object, object]]:
     """Return the settings whose value is another after a change, as JSON values: before and after."""
-    return {name: (before.policy.get(name), value) for name, value in after.policy.items() if before.policy.get(name) != value}
+    changed: dict[str, tuple[object, object]] = {
+        name: (before.policy.get(name), value) for name, value in after.policy.items() if before.policy.get(name) != value
+    }
+    parked = parks(before.desk), parks(after.desk)
+    return changed if parked[0] is parked[1] else {**changed, PARK_GROUP: parked}
+
+
+def set_park_group(table: QueueTable, clock: Clock, park_group: bool) -> bool:  # noqa: FBT001  (the setting's value)
+    """Let messages of a queue wait behind earlier ones of their groups that have failed, or not any more, which is the default; return it.
+
+    Raises what ``alter`` raises; nothing is written where it is recorded so.
+    """
+    if parks(table.snapshot().control.desk) is not park_group:
+        alter(table, clock, settings={}, park_group=park_group)
+    return park_group
 
 
 def policy_changed(before: Control, after: Control, clock: Clock) -> Sequence[Event]:

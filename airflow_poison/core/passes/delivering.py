@@ -87,6 +87,7 @@ class Delivering:
     :param outputs: with the columns that their tables have.
     :param expects: the fingerprint of the outage that the pass probes; empty: it probes none.
     :param masking: which values of messages the queue hides; None: none.
+    :param parks: messages wait behind earlier ones of their groups.
     """
 
     engine: Engine
@@ -97,6 +98,7 @@ class Delivering:
     outputs: Sequence[Output] = ()
     expects: str = ""
     masking: Masking | None = None
+    parks: bool = False
 
     def run(self) -> Ended:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
@@ -145,8 +147,8 @@ class Delivering:
         """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
         of, dialogs = self.held.receiving, self._dialogs(stage)
         order = _order(of.policy)
-        if dialogs is not None and order is Order.NONE:
-            order = Order.GROUPS  # the messages of a conversation are in one task
+        if (dialogs is not None or self.parks) and order is Order.NONE:
+            order = Order.GROUPS  # the messages of a conversation, or of a group that is parked, are in one task
         ordered = order is not Order.NONE
         transform = self.handler if isinstance(self.handler, Transformation) else None
         forced = transform is not None or story.careful or (ordered and bool(story.alone) and story.outdated)
@@ -173,6 +175,7 @@ class Delivering:
             batching=of.batching,
             detection=None if of.outage is None else Detection(of.outage, str(stage / "journal"), self.expects),
             masking=self.masking,
+            parks=self.parks,
             transform=transform,
             deaths=story.deaths if transform is not None else {},
             share=of.table.sharing(self.held.claim),
@@ -444,7 +447,7 @@ class LocalEngine:
         read = pa.concat_tables([table.read(file) for file in claim.files])
         if job.only:
             read = read.filter(pc.is_in(read["lookup_id"], pa.array(job.only, pa.int64())))
-        ordered = _in_receive_order(read, exceptions_of(job))
+        ordered = read.sort_by("lookup_id") if job.parks else _in_receive_order(read, exceptions_of(job))
         for batch in ordered.drop_columns(["sub_queue"]).combine_chunks().to_batches(max_chunksize=4096):
             keep_alive()
             yield batch

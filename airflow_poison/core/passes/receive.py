@@ -19,6 +19,7 @@ from airflow_poison.core.errors import ClaimLostError, ConservationError, QueueH
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.masking import Masking
+from airflow_poison.core.parking import check_parking, parks
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
 from airflow_poison.core.passes.halts import halt_event, halted_row
@@ -29,6 +30,7 @@ from airflow_poison.core.passes.transmission import pull, refresh, tick, transmi
 from airflow_poison.core.policies.policy import Access, Opening, Restart
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, HandlerCode, OutageState, QueueState
+from airflow_poison.core.store.table.parked import parts
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -116,6 +118,7 @@ class ReceivePass:
         self._refuse_halted(snapshot)
         self._check_batches(snapshot)
         self._refuse_order(snapshot)
+        self._parks(snapshot)
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
@@ -135,7 +138,9 @@ class ReceivePass:
         sent_on = self._send_on()
         if self.table.snapshot().landings:
             landed.update(land(self.table, self.clock, self.deliver, self.store))
-        result = replace(combined(self.table.name, key, tallies, sent_on, time.monotonic() - started), landed=dict(landed))
+        behind = self.table.behind()
+        total = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
+        result = replace(total, landed=dict(landed), behind=behind.messages, behind_groups=behind.groups)
         if result.not_landed:
             who = counted(result.not_landed, "delivery", "deliveries")
             self.progress(
@@ -216,6 +221,14 @@ class ReceivePass:
             check_alone(batch=kind, isolation=self.isolation, unprocessable=self.unprocessable)
             check_policy(self.policy, self.handler, converses=self._converses(snapshot))
 
+    def _parks(self, snapshot: Snapshot) -> bool:
+        """Return whether messages wait behind earlier ones of their groups. Raises SettingError where they cannot."""
+        wanted = parks(snapshot.control.desk, self.policy.reads)
+        if wanted:
+            transforms = isinstance(self.handler, Transformation)
+            check_parking(self.table.name, self.policy, converses=self._converses(snapshot), transforms=transforms)
+        return wanted
+
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
         if self._converses(snapshot):
@@ -253,6 +266,8 @@ class ReceivePass:
         exclusive = self._exclusive(snapshot)
         if any(claim.key == key or (claim.expires_at > now and (claim.exclusive or exclusive)) for claim in claims):
             return []
+        if parks(snapshot.control.desk, reads):
+            return [part.file for part in parts(self.table, snapshot) if not part.waits.all()]
         claimed = snapshot.claimed_paths
         return [file for file in snapshot.files if file.sub_queue == reads and file.path not in claimed]
 
@@ -269,7 +284,8 @@ class ReceivePass:
             return False
 
     def _exclusive(self, snapshot: Snapshot | None = None) -> bool:
-        return self.policy.halting or self.policy.locks_groups or self._converses(snapshot or self.table.snapshot())
+        found = snapshot or self.table.snapshot()
+        return self.policy.halting or self.policy.locks_groups or self._converses(found) or parks(found.control.desk, self.policy.reads)
 
     def _converses(self, snapshot: Snapshot) -> bool:
         return self.policy.reads is SubQueue.MAIN and snapshot.has_conversations
@@ -311,9 +327,8 @@ class ReceivePass:
             expects = "" if self.outage is None or waits is None else waits.fingerprint
             with released_on_error(held):
                 here = SupervisedEngine() if self._is_small(claim.files) else engine()
-                ended = Delivering(
-                    here, held, handler, opening, self._converses(snapshot), outputs, expects, Masking.recorded(snapshot.control.desk)
-                ).run()
+                hidden, groups_wait = Masking.recorded(snapshot.control.desk), self._parks(snapshot)
+                ended = Delivering(here, held, handler, opening, self._converses(snapshot), outputs, expects, hidden, groups_wait).run()
             outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
             manifest = self.table.seal(
                 held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None, handler=code.code)

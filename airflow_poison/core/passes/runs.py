@@ -88,7 +88,9 @@ class ReceiveResult(Plain):
     :param probes: calls of a handler of batches with parts of a batch that had failed, to find out which messages made it fail.
     :param rows_handed: messages in all its calls with a batch or a part of one; one that was handed over twice counts twice. Deliveries of a
         message alone are not among them.
-    :param untouched: not reached before the endpoint halted; they are where they were.
+    :param untouched: not reached before the endpoint halted, or behind a message of their group that failed in this pass; they are where they were.
+    :param behind: messages that wait now behind earlier ones of their groups (``park_group``), whichever pass found them; ``behind_groups``: so many
+        groups they are of.
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
     :param outage: what ended the pass, or why it delivered nothing: ``{"error", "fingerprint", "since", "next_probe_at", "given_back", "at"}``.
@@ -134,6 +136,8 @@ class ReceiveResult(Plain):
     handler: str = ""
     passes: int = 0
     seconds: float = 0.0
+    behind: int = 0
+    behind_groups: int = 0
 
     @property
     def messages_per_second(self) -> float:
@@ -146,7 +150,11 @@ class ReceiveResult(Plain):
 
 
 _NUMBERS = tuple(each.name for each in fields(ReceiveResult) if each.type == "int")
-_COUNTED = {name: {"settled": "committed", "halted_messages": "halted"}.get(name, name) for name in _NUMBERS if name != "passes"}
+_COUNTED = {
+    name: {"settled": "committed", "halted_messages": "halted"}.get(name, name)
+    for name in _NUMBERS
+    if name not in {"passes", "behind", "behind_groups"}
+}
 """The numbers of a result that a tally has, and under which name."""
 
 

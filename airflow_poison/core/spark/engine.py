@@ -198,6 +198,8 @@ class SparkEngine:
         :param together: what messages of the same task share.
         """
         exceptions = exceptions_of(job)
+        if job.parks:
+            return frame.repartition(tasks, *together).sortWithinPartitions(frame["lookup_id"].asc())
         if not exceptions:
             return frame.repartition(tasks, *together).sortWithinPartitions(frame["priority"].desc(), frame["lookup_id"].asc())
         from pyspark.sql import functions as f

@@ -167,7 +167,8 @@ def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.Rec
     from airflow_poison.core.delivery.stage import deliver_alone
 
     with site.working(job, ALONE) as here, forwarding(here.journal_folder, ALONE):
-        deliver_alone(here, _read_only(job.only, site, files).to_batches())
+        alone = _read_only(job.only, site, files)
+        deliver_alone(here, (alone.sort_by("lookup_id") if job.parks else alone).to_batches())
     return told(site.left(ALONE))
 
 

@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_poison.core.errors import PlanStateError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
@@ -22,7 +22,7 @@ from airflow_poison.core.store.control import Control
 from airflow_poison.core.store.disk import named, raise_named, raise_of_node
 from airflow_poison.core.store.files import Claim, DataFile, Snapshot
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, plans, row_groups, sources
+from airflow_poison.core.store.table import appending, changing, claiming, cleaning, compaction, files, history, parked, plans, row_groups, sources
 from airflow_poison.core.store.table import stage as stages
 from airflow_poison.core.store.table.files import CLAIM, CONTROL
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
     from datetime import timedelta
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.core.store.files import Shortened
     from airflow_poison.core.store.folder import Folder
@@ -77,12 +79,14 @@ class Table:
     """One queue table.
 
     :param folder: where its files are.
+    :param groups: lookup ids and groups of the messages of files that have been looked at for them, by path.
     """
 
     name: str
     folder: Folder
     log: Log
     _known: dict[str, Control | Claim] = field(default_factory=dict)
+    groups: dict[str, tuple[NDArray[np.int64], pa.Array[Any]]] = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
@@ -322,6 +326,7 @@ class QueueTable(Table):
     alter = changing.alter
     move_files = changing.move_files
     split_file = changing.split_file
+    split_files = changing.split_files
     replace_file = changing.replace_file
     replace_files = changing.replace_files
     transact = changing.transact
@@ -354,6 +359,7 @@ class QueueTable(Table):
     finish = claiming.finish
     result = claiming.result
     has_number = claiming.has_number
+    behind = parked.behind
     stage = stages.stage
     begin = stages.begin
     leave = stages.leave

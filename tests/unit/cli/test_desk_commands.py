@@ -12,6 +12,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -447,3 +448,34 @@ def test_plans_and_error_groups_are_completed(poison: Callable[[str], Ran], tabl
     args = parser().parse_args(["plans", "orders", "--store", f"{tmp_path}/q"])
     assert list(completion.plans(args)) == [plans(table)[0].plan]
     assert len(list(completion.errors(args))) == 2
+
+
+# Parked groups --------------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_parked_and_it_is_shown_who_waits(poison: Callable[[str], Ran], table: QueueTable) -> None:
+    assert done(poison("alter orders --park-group on -o json"))["changed"] == {"park_group": [False, True]}
+    assert table.snapshot().control.desk["park_group"] is True
+    assert "had these settings already" in poison("alter orders --park-group on").out
+    send(table, [pa.RecordBatch.from_pydict({"body": [b"1", b"2"], "group_id": ["a", "a"]})], key="b", clock=CLOCK)
+    assert "park_group" not in poison("show orders").out
+    assert poison("move orders 11 --to poison --yes").code == 0
+    assert "1 message of main waits behind earlier ones of 1 group (park_group)." in poison("show orders").out
+    shown = done(poison("show orders -o json"))
+    assert (shown["behind"], shown["behind_groups"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--park-group maybe", "--park-group maybe: expected one of on, off"),
+        ("--park-group on --set ReceiveErrorHandling=Fault", "park_group=True is not allowed; allowed: off for queue 'orders'"),
+        ("", "--set is missing: expected NAME=VALUE, --system or --park-group"),
+    ],
+)
+def test_what_cannot_be_altered_changes_nothing(poison: Callable[[str], Ran], table: QueueTable, options: str, said: str) -> None:
+    before = table.snapshot().version
+    ran = poison(f"alter orders {options}")
+    assert ran.code == 2
+    assert said in ran.err
+    assert table.snapshot().version == before

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.parking import parks
 from airflow_poison.core.schema import EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Claim
 from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import compaction, files, stage
-from airflow_poison.core.store.table.changing import obstacle, split_file, split_files
+from airflow_poison.core.store.table import choosing, compaction, files, stage
 from airflow_poison.core.store.table.files import CLAIM, STAGE, commit_prefix, new_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
-
-    import numpy as np
-    import pyarrow as pa
-    from numpy.typing import NDArray
 
     from airflow_poison.core.events import Event
     from airflow_poison.core.store.control import Control
@@ -31,16 +27,6 @@ if TYPE_CHECKING:
 
 _MANY = 64  # files
 _SMALL = 1024 * 1024  # bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    key: str
-    expires_at: datetime
-    max_messages: int
-    exclusive: bool
-    sub_queue: SubQueue
-    probe: bool
 
 
 def claim(
@@ -61,22 +47,24 @@ def claim(
     A claim of the same key that still exists is taken over (epoch + 1, new attempt) instead. A first file that is larger
     than ``max_messages`` is split once, in a commit of its own. Expired claims of others are left alone: see ``expired``.
     A ``probe`` splits only ``max_messages`` off: the first ones where order is kept, else some from all over the file.
+    Where messages wait behind others of their groups (``core.parking``), the claim is exclusive, and has none that waits in this very version: the
+    first others, by lookup id.
     Raises QueueHaltedError when the endpoint that reads the sub-queue is not enabled.
     """
-    wanted = _Wanted(key, now + lease, max_messages, exclusive, sub_queue, probe)
+    wanted = choosing.Wanted(key, now + lease, max_messages, exclusive, sub_queue, probe)
     if wanted.max_messages < 1:
         raise SettingError("max_messages", wanted.max_messages, "1 or more")
     attempt = stage.HolderFolder(table.root, wanted.key)
     join = True
 
-    def plan(view: View) -> tuple[Commit | None, Claim | _ToSplit | _ToPart | _TooMany | None]:
+    def plan(view: View) -> tuple[Commit | None, Claim | choosing.ToSplit | choosing.ToPart | _TooMany | None]:
         return _plan(table, view, wanted, attempt, join=join)
 
-    while isinstance(answer := table.change(plan), _ToSplit | _ToPart | _TooMany):
-        if isinstance(answer, _ToSplit):
-            _split(table, answer)
-        elif isinstance(answer, _ToPart):
-            _part(table, answer)
+    while isinstance(answer := table.change(plan), choosing.ToSplit | choosing.ToPart | _TooMany):
+        if isinstance(answer, choosing.ToSplit):
+            choosing.split(table, answer)
+        elif isinstance(answer, choosing.ToPart):
+            choosing.part(table, answer)
         else:
             compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
             join = False
@@ -94,36 +82,13 @@ def _settled(table: Table, claim: Claim | None, attempt: stage.HolderFolder) -> 
     return claim
 
 
-@dataclass(frozen=True, slots=True)
-class _ToSplit:
-    """A file that has to be split before it can be claimed.
-
-    :param cut: gives the pieces of its messages, in the order in which they are received.
-    """
-
-    file: DataFile
-    cut: Callable[[pa.Table], Iterable[pa.Table]]
-
-
-@dataclass(frozen=True, slots=True)
-class _ToPart:
-    """Files that have to be parted before they can be claimed: only some of their messages come next.
-
-    :param parts: each with which of its messages these are, in the order of its rows.
-    :param size: how many of the others a piece has at most.
-    """
-
-    parts: Sequence[tuple[DataFile, NDArray[np.bool_]]]
-    size: int
-
-
 class _TooMany:
     """The next files are so many and so small that it is worth joining them before they are claimed: they are read anyway."""
 
 
 def _plan(
-    table: Table, view: View, wanted: _Wanted, attempt: stage.HolderFolder, *, join: bool
-) -> tuple[Commit | None, Claim | _ToSplit | _ToPart | _TooMany | None]:
+    table: Table, view: View, wanted: choosing.Wanted, attempt: stage.HolderFolder, *, join: bool
+) -> tuple[Commit | None, Claim | choosing.ToSplit | choosing.ToPart | _TooMany | None]:
     state, why = view.snapshot.control.endpoint(wanted.sub_queue)
     if state is not QueueState.ENABLED:
         reason = f" ({why})" if why else ""
@@ -134,119 +99,21 @@ def _plan(
     before = view.claim_of(wanted.key)
     if before is not None:
         return _successor(table, view, before, wanted.expires_at, attempt)
-    if any(other.exclusive or wanted.exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
+    groups_wait = parks(view.snapshot.control.desk, wanted.sub_queue)
+    exclusive = wanted.exclusive or groups_wait
+    if any(other.exclusive or exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
         return None, None
-    picked = _pick(table, view, wanted)
-    if picked is None or isinstance(picked, _ToSplit | _ToPart):
+    picked = choosing.pick_unparked(table, view, wanted) if groups_wait else choosing.pick(table, view, wanted)
+    if picked is None or isinstance(picked, choosing.ToSplit | choosing.ToPart):
         return None, picked
+    if groups_wait and len(picked) < sum(file.sub_queue == wanted.sub_queue for file in view.snapshot.files):
+        join = False  # what waits would come with them
     if join and len(picked) > _MANY and sum(file.size for file in picked) < len(picked) * _SMALL:
         return None, _TooMany()
     table.bring(picked)
     files.check_whole(table.folder, picked)
-    made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=wanted.exclusive)
+    made = Claim(wanted.key, epoch=1, attempt=attempt.made(), expires_at=wanted.expires_at, files=picked, exclusive=exclusive)
     return _record(table, made, replaced=None), made
-
-
-def _pick(table: Table, view: View, wanted: _Wanted) -> tuple[DataFile, ...] | _ToSplit | _ToPart | None:
-    """Return the next free files in queue order while they fit; the first of them when it is too large alone.
-
-    Where order is kept, no file may bring messages along in front of others that stay: files that interleave are parted. Messages of one conversation
-    have one priority (spec SB-48), and come in the order in which they were sent.
-    """
-    claimed = view.claimed
-    free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
-    if not free:
-        return None
-    if wanted.probe:
-        if not wanted.exclusive:  # no order is kept: what has been split off once is probed again
-            free.sort(key=lambda file: file.rows > wanted.max_messages)
-        if free[0].rows > wanted.max_messages:
-            return _ToSplit(free[0], lambda rows: _split_off(rows, wanted.max_messages, first=wanted.exclusive))
-    if free[0].rows > wanted.max_messages:
-        return _ToSplit(free[0], lambda rows: (rows.slice(start, wanted.max_messages) for start in range(0, rows.num_rows, wanted.max_messages)))
-    picked: list[DataFile] = []
-    room = wanted.max_messages
-    for file in free:
-        if file.rows > room:
-            break
-        picked.append(file)
-        room -= file.rows
-    stays = free[len(picked) :]
-    if wanted.exclusive and any(_first(file) < max(map(_last, picked)) for file in stays):
-        return _next(table, free, wanted.max_messages)
-    return tuple(picked)
-
-
-def _first(file: DataFile) -> tuple[int, int]:
-    """Return what no message of a file is received before, as far as statistics tell."""
-    return -file.max_priority, file.min_lookup_id
-
-
-def _last(file: DataFile) -> tuple[int, int]:
-    return -file.min_priority, file.max_lookup_id
-
-
-def _next(table: Table, free: Sequence[DataFile], most: int) -> tuple[DataFile, ...] | _ToPart:
-    """Return the files of the next ``most`` messages; those that have others, too, to be parted before. Two columns are read.
-
-    :param free: in queue order.
-    """
-    import numpy as np
-
-    found: list[DataFile] = []
-    priorities, lookup_ids = np.empty(0, np.int64), np.empty(0, np.int64)
-    for number, file in enumerate(free):
-        table.bring([file])
-        rows = files.read_columns(table.folder, file.path, ["priority", "lookup_id"])
-        found.append(file)
-        priorities = np.concatenate([priorities, -rows["priority"].to_numpy().astype(np.int64)])
-        lookup_ids = np.concatenate([lookup_ids, rows["lookup_id"].to_numpy()])
-        if number + 1 < len(free):
-            priority, lookup_id = _first(free[number + 1])
-            if np.count_nonzero((priorities < priority) | ((priorities == priority) & (lookup_ids < lookup_id))) >= most:
-                break
-    chosen = np.zeros(len(lookup_ids), bool)
-    chosen[np.lexsort((lookup_ids, priorities))[:most]] = True
-    of_files = np.split(chosen, np.cumsum([file.rows for file in found])[:-1])
-    parts = [(file, some) for file, some in zip(found, of_files, strict=True) if some.any()]
-    mixed = [(file, some) for file, some in parts if not some.all()]
-    return _ToPart(mixed, most) if mixed else tuple(file for file, _ in parts)
-
-
-def _in_order(rows: pa.Table) -> pa.Table:
-    return rows.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
-
-
-def _split(table: Table, found: _ToSplit) -> None:
-    whole = _in_order(files.read(table.folder, found.file))
-    try:
-        split_file(table, found.file, found.cut(whole))
-    except TableChangedError:
-        return  # another pass has claimed or split it: the next look at the table tells
-
-
-def _split_off(rows: pa.Table, number: int, *, first: bool) -> Iterator[pa.Table]:
-    """Yield so many messages, the first ones or some from all over, and then the others."""
-    import numpy as np
-
-    chosen = np.zeros(rows.num_rows, bool)
-    chosen[np.arange(number) if first else np.random.default_rng(rows.num_rows).choice(rows.num_rows, number, replace=False)] = True
-    yield rows.take(np.flatnonzero(chosen))
-    yield rows.take(np.flatnonzero(~chosen))
-
-
-def _part(table: Table, found: _ToPart) -> None:
-    def pieces(file: DataFile, next_ones: NDArray[np.bool_]) -> Iterator[pa.Table]:
-        rows = files.read(table.folder, file)
-        yield rows.filter(next_ones)
-        others = _in_order(rows.filter(~next_ones))
-        yield from (others.slice(start, found.size) for start in range(0, others.num_rows, found.size))
-
-    try:
-        split_files(table, ((file, pieces(file, next_ones)) for file, next_ones in found.parts))
-    except TableChangedError:
-        if obstacle(table.view(), [file for file, _ in found.parts]) is None:
-            raise  # a file is damaged
 
 
 def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) -> Claim | None:
