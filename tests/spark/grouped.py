@@ -43,6 +43,8 @@ class Grouped:
         match message.text:
             case "twice" if message.abort_count < 2:
                 raise ValueError("not yet")
+            case "never":
+                raise ValueError("never")
             case "poison":
                 if message.abort_count == 4:
                     _wait(lambda: any(call.number != message.lookup_id for call in self.deliveries()))

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.alter import declare, set_park_group
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
+from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.store.control import QueueState
@@ -79,3 +80,27 @@ def test_the_halt_of_one_task_ends_the_others(tmp_path: Path, spark: SparkSessio
     assert result.halted["lookup_id"] == 1
     assert receiving.table.snapshot().control.state is QueueState.DISABLED
     assert [event.type.value for event in receiving.table.events()].count("QUEUE_DISABLED") == 1
+
+
+def test_with_park_group_each_group_waits_behind_its_first_failure_in_one_task(tmp_path: Path, spark: SparkSession) -> None:
+    """The failure of g0 and that of g1 come late in the queue's order of priorities; what is before them by lookup id is delivered, in that order."""
+    messages = [(GROUPS[number % 12], "never" if number in {24, 61} else "ok", 9 if number % 5 else 5) for number in range(240)]
+    policy = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move")
+    receiving, handler = a_pass(tmp_path, spark, policy, messages)
+    set_park_group(receiving.table, SystemClock(), park_group=True)
+
+    result = receiving.run("parked")
+
+    failed = {"g0": 25, "g1": 62}
+    behind = [number for number in range(1, 241) if number > failed.get(messages[number - 1][0], 999)]
+    assert (result.settled, result.poisoned, result.behind, result.behind_groups) == (240 - 2 - len(behind), 2, len(behind), 2)
+    calls = handler.deliveries()
+    assert not {call.number for call in calls} & set(behind)
+    for group in GROUPS:
+        mine = [call.number for call in calls if call.group == group]
+        assert mine == sorted(mine)
+        assert len({call.task for call in calls if call.group == group}) == 1
+    table = receiving.table
+    left = pa.concat_tables([table.read(file) for file in table.snapshot().files if file.sub_queue == "main"]).sort_by("lookup_id")
+    assert left["lookup_id"].to_pylist() == behind
+    assert set(left["abort_count"].to_pylist()) == {0}
