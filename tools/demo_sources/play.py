@@ -29,7 +29,7 @@ POLICY = ("--system", "Msmq4", "--set", "receive_retry_count=0", "max_retry_cycl
 TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 4.0), (4.0, 20.0)
 """How many take at the same time, and how many seconds those live that are killed."""
 CHANCE = 0.7
-"""That one is killed, until so many were as shall be: some come to their end in between."""
+"""That one is killed after the first kill, until so many were as shall be: some come to their end in between."""
 FAILURES = 3
 """So many processes that end with an error, and not by a kill, are too many."""
 LOOK, TELL = 0.2, 5.0
@@ -100,7 +100,7 @@ class Worker:
             self.process = subprocess.Popen(
                 command, cwd=CLONE, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=environment, start_new_session=True
             )
-        dies = self.killed < self.kills and self.draw.random() < CHANCE
+        dies = self.killed < self.kills and (not self.killed or self.draw.random() < CHANCE)
         self.dies_at = time.monotonic() + self.draw.uniform(*self.lives) if dies else None
 
     def _ended(self, code: int) -> None:
