@@ -74,7 +74,7 @@ def table(store: QueueStore) -> QueueTable:
 
 
 def ids(table: QueueTable, place: SubQueue = SubQueue.POISON) -> list[int]:
-    return sorted(number for file in table.snapshot().files if file.sub_queue == place for number in table.read(file)["lookup_id"].to_pylist())
+    return sorted(row["lookup_id"] for file in table.snapshot().files if file.sub_queue == place for row in table.read(file).to_pylist())
 
 
 def there(broker: Broker, topic: str) -> list[str]:
