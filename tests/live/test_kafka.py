@@ -536,11 +536,15 @@ def test_dying_in_any_chunk_sends_each_once(topic: Topic, table: QueueTable, mon
     assert (bodies(table), table.snapshot().outbox) == ([], ())
 
 
-def test_what_passes_have_claimed_or_somebody_has_moved_meanwhile_stays(topic: Topic, table: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("claimed", [False, True])
+def test_what_somebody_has_moved_or_a_pass_has_claimed_meanwhile_stays(
+    topic: Topic, table: QueueTable, monkeypatch: pytest.MonkeyPatch, *, claimed: bool
+) -> None:
     def meanwhile(name: str) -> None:
         if name == "desk.to_kafka.before_chunk" and next(reached) == 1:
             move(table, CLOCK, [5], "main")
-            table.claim("a-pass", lease=timedelta(hours=1), now=CLOCK.now(), max_messages=9)
+            if claimed:
+                table.claim("a-pass", lease=timedelta(hours=1), now=CLOCK.now(), max_messages=9)
 
     reached = count()
     monkeypatch.setattr(to_kafka, "CHUNK", 2)
@@ -553,7 +557,7 @@ def test_what_passes_have_claimed_or_somebody_has_moved_meanwhile_stays(topic: T
         install(None)
     assert (result.sent, result.left, bodies(table)) == (5, 1, ["e"])
     later = send_selected(table, EVERYTHING, topic.source(), CLOCK)
-    assert (later.sent, later.left, bodies(table)) == (0, 1, ["e"])
+    assert (later.sent, later.left, bodies(table)) == ((0, 1, ["e"]) if claimed else (1, 0, []))
 
 
 def test_the_command_line_sends_ids_and_selections_and_what_was_left(
