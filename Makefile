@@ -45,7 +45,7 @@ demo: setup  ## the main job: a year of flights through a queue with retry cycle
 demo-conversations: setup  ## a shop and a parts warehouse that talk in dialogs, and one poison order, in a real Airflow
 	@$(BIN)/python -m tools.demo_conversations
 
-demo-sources: setup  ## a Kafka topic and a folder, taken and received once while who does it is killed at random; sums that agree. No Airflow
+demo-sources: setup  ## a Kafka topic, a folder and a Delta table that grows, taken and received once while who does it is killed at random; sums that agree. No Airflow
 	@$(BIN)/python -m tools.demo_sources
 
 lint: setup  ## formatting, lint rules, types, layers; of the page, too, where Node is

@@ -14,6 +14,7 @@ OPERATORS = (
     "airflow_poison.operators.recover",
     "airflow_poison.operators.rules",
     "airflow_poison.operators.submit",
+    "airflow_poison.operators.to_kafka",
 )
 SENSORS = ("airflow_poison.sensors.queue",)
 LINKS = ("QueueLink", "MessagesLink", "RetryLink", "PoisonLink", "EventsLink")

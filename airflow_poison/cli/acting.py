@@ -77,14 +77,14 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
 
     fastest, chunk = rate(args.rate), _number("--chunk", args.chunk)
     if not args.dry_run:
-        _check_asking(args)
+        check_asking(args)
     planned = _planned(args, action)
     view = planned.view
     if not view.messages:
         end_with_no(args.output, f"no message of {args.queue} {view.selection} that it can be done to.")
     if args.dry_run:
         return
-    _ask(args, f"{_question(view)} ")
+    ask(args, f"{_question(view)} ")
     who, why = shell_user(), args.reason or ""
     plan = record(opened_queue(args), planned, system_clock(), who=who, reason=why, rate=fastest, chunk=chunk, canary=canary)
     _go_on(args, plan, patience)
@@ -206,12 +206,16 @@ def _number(flag: str, text: str | None) -> int | None:
     return None if text is None else values.whole(flag, text, 1)
 
 
-def _check_asking(args: Namespace) -> None:
+def check_asking(args: Namespace, otherwise: str = "--dry-run shows the plan.") -> None:
+    """Raise InputError where --yes is missing and nobody can be asked.
+
+    :param otherwise: what can be done instead.
+    """
     if not args.yes and not sys.stdin.isatty():
-        raise wrong_usage("--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was done; --dry-run shows the plan.")
+        raise wrong_usage(f"--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was done; {otherwise}")
 
 
-def _ask(args: Namespace, question: str) -> None:
+def ask(args: Namespace, question: str) -> None:
     """Go on when the answer is yes; else end with exit code 1."""
     if args.yes:
         return
@@ -475,10 +479,10 @@ def undo(args: Namespace) -> None:
     from airflow_poison.core.desk.applying import undo as verb
     from airflow_poison.core.desk.plans import find_plan
 
-    _check_asking(args)
+    check_asking(args)
     table = opened_queue(args)
     before = find_plan(table, args.plan)
-    _ask(args, f"Undo plan {before.plan} ({said(before.action)}), {before.done:,} of {counted(before.messages)} done? ")
+    ask(args, f"Undo plan {before.plan} ({said(before.action)}), {before.done:,} of {counted(before.messages)} done? ")
     with progress_bar(before, f"undo {before.plan}") as show, _interrupts() as interrupted:
         view = verb(table, args.plan, system_clock(), who=shell_user(), reason=args.reason or "", progress=show, stop=lambda: interrupted.asked)
     if view.state != "undone" and interrupted.asked:

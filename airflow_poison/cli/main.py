@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import acting, changes, decisions, desk, dialogs, looking, private, receive, rules, send, settings
+from airflow_poison.cli import acting, changes, decisions, desk, dialogs, looking, private, receive, rules, send, settings, to_kafka
 from airflow_poison.cli.completion import completes
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ COMMANDS: Final = (
     acting.redrive,
     changes.move,
     acting.send_to,
+    to_kafka.send_to_kafka,
     decisions.remove,
     acting.edit,
     acting.pause,

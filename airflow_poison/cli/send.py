@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
 from airflow_poison.cli.command import INTERRUPTED, NO, POLICY, QUEUE, REASON, WHERE, Argument, command, option, say, several, switch, wrong_usage
-from airflow_poison.cli.stores import opened_queue, system_clock
+from airflow_poison.cli.stores import connection_of, opened_queue, system_clock
 from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.sources.source import Connection, Source
+    from airflow_poison.core.sources.source import Source
 
 _PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
 _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type", "priority": "priority"}
@@ -138,11 +138,6 @@ def _source(args: Namespace) -> Source:
     from airflow_poison.core.sources.files import FORMATS, Files
     from airflow_poison.core.sources.source import Source
 
-    def find(conn_id: str) -> Connection:
-        from airflow_poison.hooks.sources import found_connection
-
-        return found_connection(conn_id)
-
     if args.source.startswith("/") or "://" in args.source:
         by_name = next((each for each in FORMATS if f".{each}" in args.source.rpartition("/")[2]), "lines")
         form = by_name if args.format is None else values.one_of("--format", args.format, FORMATS)
@@ -153,7 +148,7 @@ def _source(args: Namespace) -> Source:
     found = values.imported("--source", args.source, "shop.feeds:bookings")
     if not isinstance(found, Source):
         raise wrong_usage(f"--source {args.source}: expected a source (Files, Kafka, DeltaChanges, Jdbc …), not {type(found).__name__}.")
-    return found.connected(find)
+    return found.connected(connection_of)
 
 
 def _between(text: str | None) -> tuple[str, str] | None:

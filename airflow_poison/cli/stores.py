@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import SystemClock
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.sources.source import Connection
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
@@ -79,6 +80,22 @@ def hook_of(args: Namespace) -> QueueHook:
             f"--conn-id {hook.conn_id}: Airflow's database cannot be asked for it ({cause}). Run 'airflow db migrate', or give --store."
         ) from error
     return hook
+
+
+def connection_of(conn_id: str) -> Connection:
+    """Return a connection of Airflow's that a source or a topic names. Raises InputError, SourceError."""
+    try:
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from airflow_poison.hooks.sources import found_connection
+
+        with others_on_stderr():
+            return found_connection(conn_id)
+    except ImportError as error:
+        raise wrong_usage(f"connection {conn_id}: without Airflow there are no connections. Give the settings themselves.") from error
+    except SQLAlchemyError as error:
+        cause = str(getattr(error, "orig", None) or error)
+        raise wrong_usage(f"connection {conn_id}: Airflow's database cannot be asked for it ({cause}). Run 'airflow db migrate'.") from error
 
 
 T = TypeVar("T")

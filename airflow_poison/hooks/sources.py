@@ -1,4 +1,4 @@
-"""Verbs of a hook on sources: take what is new, show how far each was taken, begin anew."""
+"""Verbs of a hook on sources: take what is new, show how far each was taken, begin anew; and send messages back to Kafka."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.hooks.actor import acting_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     import pyarrow as pa
 
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.passes.take import SourcePosition, TakeResult
+    from airflow_poison.core.passes.to_kafka import SendToKafkaResult
+    from airflow_poison.core.sources.kafka import Kafka
     from airflow_poison.core.sources.source import Connection, Source, Take
     from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.hooks.desk import SelectionLike
 
 
 class SourceVerbs:
@@ -66,6 +69,41 @@ class SourceVerbs:
 
         with acting_here(reason):
             return reset_position(self.queue(queue_name), source, SystemClock())
+
+    def send_to_kafka(
+        self,
+        queue_name: str,
+        lookup_ids: Collection[int],
+        kafka: Kafka,
+        *,
+        selection: SelectionLike = None,
+        key: str = "lookup_id",
+        run: str | None = None,
+        reason: str = "",
+    ) -> SendToKafkaResult:
+        """Move messages to a Kafka topic, and what earlier calls have left on its way there.
+
+        :param lookup_ids: which, all in one commit; none: those of ``selection``.
+        :param kafka: the topic, with settings or the id of a connection.
+        :param selection: messages that meet it now, 10,000 in each commit, but those that a pass has claimed; ``{}``: all poison. None: none.
+        :param key: what the records' keys are: ``lookup_id``, or ``group_id`` (the lookup id where a message has no group).
+        :param run: of lookup ids, a key: what a call with the same key has sent before, and is not there now, is no error.
+        Raises SourceError, InputError, MessageNotFoundError, MessageClaimedError; then nothing of the commit was moved. Raises OutputError when the
+        topic does not take messages: they wait in the queue's outbox for the next call.
+        """
+        from airflow_poison.core.desk.given import selection_of
+        from airflow_poison.core.desk.to_kafka import send_selected
+        from airflow_poison.core.errors import InputError
+        from airflow_poison.core.passes.to_kafka import send_to_kafka
+
+        if selection is not None and lookup_ids:
+            raise InputError("lookup_ids and selection: expected one of them. Nothing was moved.")
+        connected, clock = kafka.connected(found_connection), SystemClock()
+        table = self.queue(queue_name)
+        with acting_here(reason):
+            if selection is None:
+                return send_to_kafka(table, lookup_ids, connected, clock, key=key, run=run)
+            return send_selected(table, selection_of(selection), connected, clock, key=key)
 
 
 def found_connection(conn_id: str) -> Connection:

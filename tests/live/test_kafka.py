@@ -31,9 +31,13 @@ from confluent_kafka.admin import (
 from airflow_poison.core.checking.check import check
 from airflow_poison.core.checking.findings import Severity
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.desk import to_kafka
+from airflow_poison.core.desk.selection import Selection
+from airflow_poison.core.desk.to_kafka import send_selected
 from airflow_poison.core.errors import InputError, OutputError, SourceError
 from airflow_poison.core.fault_points import install
 from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.take import positions, reset_position, take
 from airflow_poison.core.passes.to_kafka import send_to_kafka
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -42,6 +46,7 @@ from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.sources.source import Position
 from airflow_poison.core.store import open_store
 from airflow_poison.testing.sources import SourceContract
+from tests.unit.cli.running import run
 from tools.servers.kafka import USER, Broker, running
 
 if TYPE_CHECKING:
@@ -495,3 +500,103 @@ def test_senders_that_race_and_are_killed_send_each_message_once(broker: Broker,
     found = [value.decode() for _, value, _ in topic.values()]
     assert sorted(found) == sorted(values)
     assert (bodies(table), table.snapshot().outbox) == ([], ())
+
+
+# A selection, and the command line --------------------------------------------------------------------------------------
+
+EVERYTHING = Selection(sub_queue=None)
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize(
+    "point", ["desk.to_kafka.before_chunk", "pass.send_to_kafka.before_sending", "pass.to_kafka.after_commit", "pass.to_kafka.before_removal"]
+)
+def test_dying_in_any_chunk_sends_each_once(topic: Topic, table: QueueTable, monkeypatch: pytest.MonkeyPatch, point: str, nth: int) -> None:
+    class DiedError(BaseException):
+        pass
+
+    reached = count(1)
+
+    def die(name: str) -> None:
+        if name == point and next(reached) == nth:
+            raise DiedError
+
+    monkeypatch.setattr(to_kafka, "CHUNK", 2)
+    send(table, list("abcde"))
+    install(die)
+    try:
+        with pytest.raises(DiedError):
+            send_selected(table, EVERYTHING, topic.source(), CLOCK)
+    finally:
+        install(None)
+    gone = 5 - len(rows(table))
+    assert gone == [0, 2, 4, 5][nth - (point == "desk.to_kafka.before_chunk")]
+    send_selected(table, EVERYTHING, topic.source(), CLOCK)
+    assert sorted(value for _, value, _ in topic.values()) == [b"a", b"b", b"c", b"d", b"e"]
+    assert (bodies(table), table.snapshot().outbox) == ([], ())
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_what_somebody_has_moved_or_a_pass_has_claimed_meanwhile_stays(
+    topic: Topic, table: QueueTable, monkeypatch: pytest.MonkeyPatch, *, claimed: bool
+) -> None:
+    def meanwhile(name: str) -> None:
+        if name == "desk.to_kafka.before_chunk" and next(reached) == 1:
+            move(table, CLOCK, [5], "main")
+            if claimed:
+                table.claim("a-pass", lease=timedelta(hours=1), now=CLOCK.now(), max_messages=9)
+
+    reached = count()
+    monkeypatch.setattr(to_kafka, "CHUNK", 2)
+    send(table, list("abcdef"))
+    move(table, CLOCK, [1, 2, 3, 4, 5, 6], "poison")
+    install(meanwhile)
+    try:
+        result = send_selected(table, Selection(), topic.source(), CLOCK)
+    finally:
+        install(None)
+    assert (result.sent, result.left, bodies(table)) == (5, 1, ["e"])
+    later = send_selected(table, EVERYTHING, topic.source(), CLOCK)
+    assert (later.sent, later.left, bodies(table)) == ((0, 1, ["e"]) if claimed else (1, 0, []))
+
+
+def test_the_command_line_sends_ids_and_selections_and_what_was_left(
+    topic: Topic, table: QueueTable, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = f"--topic {topic.name} --set {' '.join(f'{name}={value}' for name, value in topic.broker.settings.items())} --store {tmp_path}/store"
+    send(table, list("abcd"))
+    move(table, CLOCK, [3, 4], "poison")
+    ran = run(capsys, f"send-to-kafka orders 1 --yes --reason late -o json {where}")
+    assert json.loads(ran.out) == {"queue": "orders", "topic": topic.name, "sent": 1, "finished": 0, "left": 0}
+    ran = run(capsys, f"send-to-kafka orders --sub-queue poison --yes --key group_id {where}")
+    assert (ran.out, ran.code) == (f"Sent 2 messages of orders to topic {topic.name}.\n", 0)
+    ran = run(capsys, f"send-to-kafka orders --sub-queue poison --yes {where}")
+    assert (ran.code, ran.err) == (1, "nothing: no message of orders is selected.\n")
+    ran = run(capsys, f"send-to-kafka orders 3 --yes {where}")
+    assert (ran.code, "Message 3 is not in" in ran.err) == (1, True)
+    assert run(capsys, f"send-to-kafka orders {where}").out == f"Sent 0 messages of orders to topic {topic.name}.\n"
+    assert (sorted(value for _, value, _ in topic.values()), bodies(table)) == ([b"a", b"c", b"d"], ["b"])
+    assert {event.details.get("why") for event in table.events() if event.lookup_id == 1 and "place" in event.details} == {"late"}
+
+
+def test_a_command_that_is_killed_again_and_again_sends_each_message_once(topic: Topic, table: QueueTable, tmp_path: Path) -> None:
+    values = [f"letter {number}" for number in range(45_000)]
+    send(table, values)
+    settings = [f"{name}={value}" for name, value in topic.broker.settings.items()]
+    what = ["send-to-kafka", "orders", "--topic", topic.name, "--sub-queue", "main", "--yes", "--store", str(tmp_path / "store")]
+    draw, kills = random.Random(5), 0
+    while True:
+        process = subprocess.Popen([sys.executable, "-m", "airflow_poison", *what, "--set", *settings], cwd=ROOT, stdout=subprocess.DEVNULL)
+        before = table.snapshot()
+        try:
+            until(lambda: process.poll() is not None or table.snapshot().version > before.version, 120)  # noqa: B023  (of this round)
+            process.wait(draw.uniform(0, 0.6))
+        except subprocess.TimeoutExpired:
+            kills += 1
+        finally:
+            process.kill()
+            process.wait()
+        if not rows(table) and not table.snapshot().outbox:
+            break
+    assert kills >= 3
+    assert sorted(value.decode() for _, value, _ in topic.values()) == sorted(values)

@@ -61,8 +61,8 @@ def _demo(console: Console, feed: Feed, folder: Path, records: int, *, kills: in
     began, landing = time.monotonic(), folder / "source"
     landing.mkdir(parents=True)
     console.print(f"\n{records:,} orders are put into {feed.title}.", highlight=False)
-    with feed.filled(landing, records) as environment:
-        for seen in play(feed, folder, environment, kills=kills, limit=max(1, records // 20), draw=draw):
+    with feed.filled(landing, records) as filling:
+        for seen in play(feed, folder, filling, kills=kills, limit=max(1, records // 20), draw=draw):
             console.print(f"{time.monotonic() - began:5.0f} s  {seen}", highlight=False)
     found = sums(feed, folder, records)
     _print(console, feed, found)

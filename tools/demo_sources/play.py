@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_poison.core.store.queue_table import QueueTable
-    from tools.demo_sources.feeds import Feed
+    from tools.demo_sources.feeds import Feed, Filling
 
 CLONE = Path(__file__).resolve().parents[2]
 POLICY = ("--system", "Msmq4", "--set", "receive_retry_count=0", "max_retry_cycles=0", "receive_error_handling=Move")
 TAKERS, LIVES_OF_TAKERS, LIVES_OF_RECEIVERS = 2, (0.5, 4.0), (4.0, 20.0)
 """How many take at the same time, and how many seconds those live that are killed."""
 CHANCE = 0.7
-"""That one is killed, until so many were as shall be: some come to their end in between."""
+"""That one is killed after the first kill, until so many were as shall be: some come to their end in between."""
 FAILURES = 3
 """So many processes that end with an error, and not by a kill, are too many."""
 LOOK, TELL = 0.2, 5.0
@@ -85,17 +85,22 @@ class Worker:
         return code
 
     @property
+    def key(self) -> str:
+        """What its process is run with."""
+        return f"{self.name}-{self.number}"
+
+    @property
     def _said(self) -> Path:
-        return self.logs / f"{self.name}-{self.number}.json"
+        return self.logs / f"{self.key}.json"
 
     def _start(self) -> None:
         with self._said.open("wb") as out, self._said.with_suffix(".log").open("ab") as errors:
-            command = [sys.executable, "-m", "airflow_poison", *self.command(f"{self.name}-{self.number}"), "--output", "json"]
+            command = [sys.executable, "-m", "airflow_poison", *self.command(self.key), "--output", "json"]
             environment = {**os.environ, **self.environment}
             self.process = subprocess.Popen(
                 command, cwd=CLONE, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=environment, start_new_session=True
             )
-        dies = self.killed < self.kills and self.draw.random() < CHANCE
+        dies = self.killed < self.kills and (not self.killed or self.draw.random() < CHANCE)
         self.dies_at = time.monotonic() + self.draw.uniform(*self.lives) if dies else None
 
     def _ended(self, code: int) -> None:
@@ -108,7 +113,7 @@ class Worker:
         self.number += 1
 
 
-def play(feed: Feed, folder: Path, environment: Mapping[str, str], *, kills: int, limit: int, draw: random.Random) -> Iterator[str]:
+def play(feed: Feed, folder: Path, filling: Filling, *, kills: int, limit: int, draw: random.Random) -> Iterator[str]:
     """Take a feed and receive it, with so many kills of those who take, and a third of them of those who receive. Yields how far it is.
 
     :param limit: what is taken at once, at most.
@@ -117,17 +122,22 @@ def play(feed: Feed, folder: Path, environment: Mapping[str, str], *, kills: int
     where, logs = ("--store", str(folder / "store")), folder / "logs"
     logs.mkdir(parents=True)
     store = open_store(str(folder / "store"))
+    began_whole: dict[str, bool] = {}
 
     def taking(key: str) -> list[str]:
+        began_whole[key] = filling.is_whole()
         return ["send", feed.queue, *where, "--source", feed.source, "--max-messages", str(limit), "--send-key", key, *POLICY]
 
     def receiving(key: str) -> list[str]:
         said = ("--transform", f"{land.__module__}:{land.__qualname__}", "--schema", COLUMNS, "--spark", "local[2]", "--run-key", key)
         return ["receive", feed.queue, *where, *said, "--output-table", str(folder / "landed"), "--output-schema", OUTPUT]
 
-    takers = [
-        Worker(f"take-{number}", taking, environment, logs, _nothing_new, LIVES_OF_TAKERS, -(-kills // TAKERS), draw) for number in range(TAKERS)
-    ]
+    def all_taken(taker: Worker, said: str) -> bool:
+        result = json.loads(said)
+        return began_whole[taker.key] and not result["what"] and not result["repeated"] and taker.killed >= taker.kills
+
+    environment = filling.environment
+    takers = [Worker(f"take-{number}", taking, environment, logs, all_taken, LIVES_OF_TAKERS, -(-kills // TAKERS), draw) for number in range(TAKERS)]
 
     def all_received(_worker: Worker, _said: str) -> bool:
         return all(taker.done for taker in takers) and _is_empty(table)
@@ -149,11 +159,6 @@ def play(feed: Feed, folder: Path, environment: Mapping[str, str], *, kills: int
     finally:
         for worker in workers:
             worker.end()
-
-
-def _nothing_new(taker: Worker, said: str) -> bool:
-    result = json.loads(said)
-    return not result["what"] and not result["repeated"] and taker.killed >= taker.kills
 
 
 def _is_empty(table: QueueTable) -> bool:

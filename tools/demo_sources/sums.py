@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tools.demo_sources.feeds import Feed
 
-_CENTS = re.compile(rb'"cents": "?(\d+)')
+_CENTS = re.compile(rb'"cents": ?"?(\d+)')
 _PLACES = ("landed", "poison", "malformed")
 
 

@@ -83,7 +83,7 @@ def running(folder: Path, **more: str) -> Iterator[Broker]:
     }
     properties = folder / "server.properties"
     properties.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    _java(jars, folder, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties))
+    _java(jars, folder, "kafka.tools.StorageTool", "format", f"--cluster-id={_cluster_id()}", "-c", str(properties))
     log = folder / "broker.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

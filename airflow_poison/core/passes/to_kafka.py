@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.masking import Masking
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.sources.kafka import Kafka
     from airflow_poison.core.sources.kafka_topic import Topic
     from airflow_poison.core.store.files import DataFile
@@ -45,23 +46,34 @@ _OVERHEAD = 512
 class SendToKafkaResult(Plain):
     """What was sent to a topic.
 
-    :param sent: messages that this call has put into the topic; ``finished``: those that an earlier one had put there, and not removed.
+    :param sent: messages that this call has put into the topic, those that earlier ones have left in the outbox among them.
+    :param finished: messages that an earlier call had put there, and not removed.
+    :param left: messages of a selection that stay in the queue, since a pass has claimed them, or somebody has changed them meanwhile.
     """
 
     queue: str
     topic: str
     sent: int
     finished: int
+    left: int = 0
 
 
 def send_to_kafka(
-    table: QueueTable, lookup_ids: Collection[int], kafka: Kafka, clock: Clock, *, key: str = "lookup_id", run: str | None = None
+    table: QueueTable,
+    lookup_ids: Collection[int],
+    kafka: Kafka,
+    clock: Clock,
+    *,
+    key: str = "lookup_id",
+    run: str | None = None,
+    places: Collection[SubQueue] = FROM,
 ) -> SendToKafkaResult:
     """Move messages to a topic, and what earlier calls have left on its way there.
 
     :param kafka: the topic, connected; its settings are those of producers, too.
     :param key: what the records' keys are: ``lookup_id``, or ``group_id`` (the lookup id where a message has no group).
     :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
+    :param places: the sub-queues where they may be.
     Raises SourceError for no broker, topic or rights, InputError for a message that is too large, MessageNotFoundError, MessageClaimedError; then
     nothing was moved. Raises OutputError when the topic does not take them: they wait in the queue's outbox for the next call.
     """
@@ -76,7 +88,7 @@ def send_to_kafka(
         return addressed(rows, [target] * rows.num_rows)
 
     if lookup_ids:
-        ByHand(Chosen.ids(lookup_ids), become, lambda rows: sent_events(rows, [target] * rows.num_rows, now), FROM, run).commit(table, now)
+        ByHand(Chosen.ids(lookup_ids), become, lambda rows: sent_events(rows, [target] * rows.num_rows, now), places, run).commit(table, now)
         reach("pass.send_to_kafka.before_sending")
     return publish(table, kafka, clock, key=key)
 
