@@ -48,6 +48,8 @@ _ELSEWHERE = (
     "store.lose.",
     "store.remove_plans.",
     "store.forget_source.",
+    "pass.send_to_kafka.",
+    "pass.to_kafka.",
     "desk.redrive.",
     "desk.rules.",
     "desk.retain.",
@@ -62,8 +64,8 @@ _ELSEWHERE = (
 tests/unit/passes/test_results.py for a function that takes rows, test_release.py for a driver that gives tasks on other nodes up,
 test_ways_back_killed.py for messages that people give up, tests/sessions/test_search_killed.py for handlers of batches,
 tests/spark/test_data_frames.py for transformations, tests/unit/passes/test_outage.py for outages, tests/store/test_plans.py for old plans,
-tests/unit/sources/test_take.py for positions that people reset, tests/unit/desk (test_redrive.py, test_rules.py, test_retention.py) for what a
-queue's own settings do with its poison."""
+tests/unit/sources/test_take.py for positions that people reset, tests/live/test_kafka.py for messages that are sent to Kafka,
+tests/unit/desk (test_redrive.py, test_rules.py, test_retention.py) for what a queue's own settings do with its poison."""
 _NOT_IN_A_BUCKET = (
     "store.accept.",
     "store.create.before_rename",

@@ -351,19 +351,19 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
     Raises AlertError when telling failed: it is told again next time, with the same key.
     """
     state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()
-    told, telling = state.read(snapshot.control)
+    seen = told, telling = state.read(snapshot.control)
     if told is not None and told > 0:
         if not _old_files(snapshot, now - older_than):
-            state.write(told=-told, telling=None)
+            state.write(seen, told=-told, telling=None)
         return []
     first = oldest(table, snapshot, now - older_than, other_than=None if told is None else -told)
     if first is None:
         if telling is not None:  # it has gone before anybody heard of it
-            state.write(told=told, telling=None)
+            state.write(seen, told=told, telling=None)
         return []
     about = first.lookup_id if telling is None else telling
-    if telling is None:
-        state.write(told=told, telling=about)
+    if telling is None and not state.write(seen, told=told, telling=about):
+        return []  # another run tells of it
     alert = _backlog_alert(table, snapshot, first, about, now)
     reach("pass.backlog.before_telling")
     try:
@@ -374,7 +374,7 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
             "Mend the notifier and run the task again: the alert is repeated with the same key."
         ) from error
     reach("pass.backlog.after_telling")
-    state.write(told=about, telling=None)
+    state.write((told, about), told=about, telling=None)
     return [alert]
 
 

@@ -97,10 +97,14 @@ class Cursor:
         told, telling = (control.counters.get(name) for name in self._names)
         return told, telling
 
-    def write(self, *, told: int | None, telling: int | None) -> None:
-        """Note both, in one commit."""
-        counters = dict(zip(self._names, (told, telling), strict=True))
-        self.table.alter(lambda control: control.with_counters(counters), lambda _before, _after: (), self.clock.now())
+    def write(self, seen: tuple[int | None, int | None], *, told: int | None, telling: int | None) -> bool:
+        """Note both, in one commit. False, and nothing is noted, when somebody else has noted something since ``seen`` was read."""
+
+        def change(control: Control) -> Control:
+            return control.with_counters(dict(zip(self._names, (told, telling), strict=True))) if self.read(control) == seen else control
+
+        after = self.table.alter(change, lambda _before, _after: (), self.clock.now())
+        return self.read(after) == (told, telling)
 
     @property
     def _names(self) -> tuple[str, str]:
@@ -138,25 +142,30 @@ class Subscription:
     def begin(self) -> None:
         """Start now, unless it has started before: what lies in the past is not told."""
         snapshot = self.table.snapshot()
-        if self._cursor.read(snapshot.control)[0] is None:
-            self._cursor.write(told=snapshot.version, telling=None)
+        seen = self._cursor.read(snapshot.control)
+        if seen[0] is None:
+            self._cursor.write(seen, told=snapshot.version, telling=None)
 
     @contextmanager
     def range(self) -> Iterator[EventRange]:
         """Give the events that are still to be told. They count as told when the block ends without an error."""
-        snapshot = self.table.snapshot()
-        told, pending = self._cursor.read(snapshot.control)
-        since = FROM_THE_START if told is None else told
-        until = snapshot.version if pending is None else pending
-        events = self.table.events(since, until_version=until, types=self.types)
-        first = list(islice(events, 1))
-        if first and pending is None:
-            self._cursor.write(told=since, telling=until)
+        while True:
+            snapshot = self.table.snapshot()
+            seen = told, pending = self._cursor.read(snapshot.control)
+            since = FROM_THE_START if told is None else told
+            until = snapshot.version if pending is None else pending
+            events = self.table.events(since, until_version=until, types=self.types)
+            first = list(islice(events, 1))
+            if not first or pending is not None:
+                break
+            if self._cursor.write(seen, told=since, telling=until):
+                seen = since, until
+                break  # else another run has begun to tell, or has told, meanwhile: this one looks again
         reach("pass.alert.before_telling")
         yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
         reach("pass.alert.after_telling")
         if first or pending is not None or until - since >= QUIET_VERSIONS:
-            self._cursor.write(told=until, telling=None)
+            self._cursor.write(seen, told=until, telling=None)
 
     @property
     def _cursor(self) -> Cursor:

@@ -392,6 +392,47 @@ def dies(alert: Alert) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_run_that_another_one_overtakes_before_it_begins_to_tell_takes_nothing_back(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have looked; the other one tells all before this one notes that it begins. The fault campaign saw all told again, under other keys."""
+    table, told = orders(store, "Move"), list[str]()
+    receive(store, table)
+    looked = table.events
+
+    def overtaken(_table: QueueTable, *given: Any, **how: Any) -> Any:
+        monkeypatch.undo()
+        found = list(looked(*given, **how))
+        receive_more(store, table)
+        send_alerts(table, "me", lambda alert: told.append(alert.key), CLOCK)
+        return iter(found)
+
+    monkeypatch.setattr(type(table), "events", overtaken)
+    assert send_alerts(table, "me", lambda alert: told.append(alert.key), CLOCK) == []
+    assert alerts_of(table) == []
+    assert len(told) == 1
+
+
+def test_a_run_that_ends_behind_another_one_takes_nothing_back(store: QueueStore) -> None:
+    table, told = orders(store, "Move"), list[str]()
+    receive(store, table)
+
+    def tell(alert: Alert) -> None:
+        told.append(alert.key)
+        if len(told) == 1:
+            send_alerts(table, "me", tell, CLOCK)  # the same range, which this run leaves unfinished
+            receive_more(store, table)
+            send_alerts(table, "me", tell, CLOCK)
+
+    send_alerts(table, "me", tell, CLOCK)
+    assert alerts_of(table) == []
+    assert len(told) == 3
+    assert told[0] == told[1] != told[2]
+
+
+def receive_more(store: QueueStore, table: QueueTable) -> None:
+    send(table, messages_to_batches([b"{}"]), key="more", clock=CLOCK)
+    receive(store, table, key="more")
+
+
 def test_every_subscriber_is_told_and_one_that_begins_now_hears_nothing_of_the_past(store: QueueStore) -> None:
     table = orders(store, "Move")
     receive(store, table)
