@@ -30,7 +30,7 @@ from airflow_poison.core.passes.transmission import pull, refresh, tick, transmi
 from airflow_poison.core.policies.policy import Access, Opening, Restart
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, HandlerCode, OutageState, QueueState
-from airflow_poison.core.store.table.parked import parts
+from airflow_poison.core.store.table.parked import Behind, parts
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -136,9 +136,10 @@ class ReceivePass:
             raise
         reach("pass.receive.before_relay")
         sent_on = self._send_on()
-        if self.table.snapshot().landings:
+        after = self.table.snapshot()
+        if after.landings:
             landed.update(land(self.table, self.clock, self.deliver, self.store))
-        behind = self.table.behind()
+        behind = self.table.behind() if parks(after.control.desk, self.policy.reads) else Behind()
         total = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
         result = replace(total, landed=dict(landed), behind=behind.messages, behind_groups=behind.groups)
         if result.not_landed:
