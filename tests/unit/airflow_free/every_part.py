@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
-from airflow_poison import Msmq4, Outage, Unprocessable
+from airflow_poison import Files, Kafka, Msmq4, Outage, Unprocessable
 from airflow_poison.assets import queue_asset
 from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.dags import queue_alerts
@@ -29,6 +29,7 @@ from airflow_poison.operators.recover import QueueRecoverOperator
 from airflow_poison.operators.rules import QueueRulesOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.operators.to_kafka import QueueSendToKafkaOperator
 from airflow_poison.sensors.queue import (
     QueueDisabledSensor,
     QueueEnabledSensor,
@@ -59,6 +60,8 @@ def rows(messages: DataFrame) -> DataFrame:
 
 with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_due"))]):
     sent = QueueSendOperator(task_id="send", queue_name="arrivals", path="/in", format="csv", body="line")
+    QueueSendOperator(task_id="take", queue_name="arrivals", source=Files("/landing/*.json"))
+    QueueSendToKafkaOperator(task_id="to_kafka", queue_name="arrivals", kafka=Kafka("letters"), lookup_ids=[1])
     sent >> retry_cycle(queue_name="arrivals", policy=POLICY, handler=land, on_queue_disabled=print, on_poison=[print]) >> recovery("arrivals")
     QueueReceiveOperator(
         task_id="many",
