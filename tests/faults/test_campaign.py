@@ -35,7 +35,7 @@ IN_CONVERSATIONS = frozenset({"ghosts"})
 SHORT = ("--only", "messages", "--kills", "5", "--zombies", "0", "--episode", "5", "--seconds", "6")
 CONVERSATIONS = ("--only", "conversations", "--kills", "20", "--zombies", "0", "--episode", "7", "--seconds", "60")
 BUCKET = ("--store", "s3", "--only", "move", "--kills", "5", "--episode", "4", "--seconds", "5")
-PLANTED = ("--kills", "10000", "--episode", "3", "--seconds", "120", "--stop-at-first")
+PLANTED = ("--kills", "10000", "--episode", "3", "--seconds", "300", "--stop-at-first")
 """They end when they have found it; a busy machine takes its time."""
 
 

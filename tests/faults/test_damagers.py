@@ -28,6 +28,10 @@ REFUSED = {"entry cut", "entry emptied", "entries removed", AWAY}
 """What every verb that begins has to refuse; the others do not concern them, or are mended by who writes."""
 
 
+TELL = Task("alert", QUEUE, "last", 0)
+"""Malformed records of files are poison, of which somebody wants to hear."""
+
+
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """A queue with two checkpoints, and messages in it."""
@@ -57,6 +61,7 @@ def test_every_damage_is_mended_and_loses_nothing(place: Place, name: str) -> No
         act_quietly(during, place)
     damagers.mends(actor)
     act_quietly(during, place)
+    act_quietly(TELL, place)
     assert check(place.folder, {}).lines() == []
     assert [line["what"] for line in Reader(place.folder).news() if line["kind"] == "damage"] == [name]
 
@@ -68,4 +73,5 @@ def test_a_queue_is_not_damaged_again_before_it_was_mended(place: Place) -> None
     damagers.mends(actor)
     assert damagers.begins(actor, "entries removed")
     damagers.mends(actor)
+    act_quietly(TELL, place)
     assert check(place.folder, {}).lines() == []
