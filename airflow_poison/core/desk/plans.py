@@ -169,9 +169,7 @@ def plan(
     found = [file for file in files_of(table.files_at(version), selection) if file.sub_queue in action.places]
     taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
     with sql.messages(table, found, unmask=unmask) as engine:
-        where, values = sql.condition(engine, selection)
-        if among is not None:
-            where, values = f"({where}) and lookup_id in (select unnest(?::bigint[]))", [*values, list(among)]
+        where, values = sql.condition(engine, selection, among)
         most = "" if limit is None else f"order by lookup_id limit {limit}"
         engine.execute(  # no texts: a million of them are most of what a plan takes
             f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error,

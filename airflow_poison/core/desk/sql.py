@@ -243,13 +243,17 @@ def _normal(message: str) -> str:
 # Conditions -----------------------------------------------------------------------------------------------------------
 
 
-def condition(engine: duckdb.DuckDBPyConnection, selection: Selection) -> tuple[str, list[object]]:
-    """Return a selection as a condition on ``messages``, and its parameters. Raises QueryError."""
-    ids = None if selection.lookup_ids is None else list(selection.lookup_ids)
+def condition(engine: duckdb.DuckDBPyConnection, selection: Selection, among: Sequence[int] | None = None) -> tuple[str, list[object]]:
+    """Return a selection as a condition on ``messages``, and its parameters. Raises QueryError.
+
+    :param among: of these messages only.
+    """
+    ids, some = (None if each is None else list(each) for each in (selection.lookup_ids, among))
     place = None if selection.sub_queue is None else selection.sub_queue.value
     given: list[tuple[str, tuple[object, ...]]] = [
         ("sub_queue = ?", (place,)),
         ("lookup_id in (select unnest(?::bigint[]))", (ids,)),
+        ("lookup_id in (select unnest(?::bigint[]))", (some,)),
         ("(error = ? or fingerprint = ?)", (selection.error or None,) * 2),
         ("error_type = ?", (selection.error_type or None,)),
         ("(contains(lower(coalesce(error_message, '')), lower(?)) or contains(lower(coalesce(text, '')), lower(?)))", (selection.text or None,) * 2),

@@ -61,9 +61,7 @@ def selected(table: QueueTable, selection: Selection, among: Sequence[int] | Non
     files = [file for file in files_of(snapshot.files, selection) if file.sub_queue in FROM]
     claimed = [str(table.folder.here(file.path)) for file in files if file.path in snapshot.claimed_paths]
     with sql.messages(table, files) as engine:
-        where, values = sql.condition(engine, selection)
-        if among is not None:
-            where, values = f"({where}) and lookup_id in (select unnest(?::bigint[]))", [*values, list(among)]
+        where, values = sql.condition(engine, selection, among)
         held = "file in (select unnest(?::varchar[])) as held"
         engine.execute(f"create temp table chosen as select lookup_id, {held} from located where {where}", [claimed, *values])
         rows = engine.sql("select lookup_id, held from chosen order by lookup_id").to_arrow_table()
