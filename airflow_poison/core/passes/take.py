@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _TRIES = 20
 _TEXT = 4_096
+_JOINED_ROWS, _JOINED_BYTES = 10_000, 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,7 @@ class _Messages:
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError."""
-        for batch in batches:
+        for batch in _joined(batches):
             if self.source.columns and ERROR not in batch.schema.names:
                 made = self._checked(_decoded(self._mapped(batch), self.source.schema))
             else:
@@ -244,6 +245,25 @@ class _Messages:
         made = made.append_column("last_error", pa.array(failures, kind))
         reasons = [None if error is None else f"MalformedError: {error}"[:_TEXT].partition("\n")[0] for error in errors]
         return made.append_column("reason", pa.array(reasons, pa.string()))
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield small batches of equal columns as one: a folder may have a million files of a line."""
+    import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        if waiting and not waiting[0].schema.equals(batch.schema):
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows, size = [], 0, 0
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _JOINED_ROWS or size >= _JOINED_BYTES:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
 def _failure(text: str) -> dict[str, str]:

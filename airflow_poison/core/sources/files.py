@@ -190,17 +190,16 @@ class Files(Source):
 
         def batches() -> Iterator[pa.RecordBatch]:
             done.clear()
-            sent, joined = 0, _Joined()
+            sent = 0
             for file in files:
                 if limit is not None and sent >= limit:
-                    break
+                    return
                 opened = True
                 for batch in self._records(file):
                     sent += batch.num_rows
                     opened = opened and batch.schema.metadata != {b"unopened": b"yes"}
-                    yield from joined.add(batch.replace_schema_metadata(None))
+                    yield batch.replace_schema_metadata(None)
                 done.append((self._key(file) + _UNREADABLE * (not opened), int(file.changed_at)))
-            yield from joined.rest()
 
         def reached() -> Reached:
             import pyarrow as pa
@@ -262,31 +261,6 @@ class Files(Source):
                 f"takes it when it has been unchanged for {self.settled.total_seconds():g} s (settled=). Write files elsewhere; move them in when "
                 "they are whole."
             )
-
-
-class _Joined:
-    """Joins small batches of equal columns: folders have many files of a line."""
-
-    def __init__(self) -> None:
-        self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
-
-    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield what is large enough, or has other columns than what comes."""
-        if self._waiting and not self._waiting[0].schema.equals(batch.schema):
-            yield from self.rest()
-        self._waiting.append(batch)
-        self._rows, self._bytes = self._rows + batch.num_rows, self._bytes + batch.nbytes
-        if self._rows >= _ROWS or self._bytes >= _BYTES:
-            yield from self.rest()
-
-    def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what waits."""
-        import pyarrow as pa
-
-        if self._waiting:
-            yield from pa.Table.from_batches(self._waiting).combine_chunks().to_batches()
-        self._waiting, self._rows, self._bytes = [], 0, 0
 
 
 # Readers: the name that users see and where the file lies here -> batches of records ------------------------------------
