@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.policies.policy import Policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
+BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
 GROUPS = [f"g{number}" for number in range(12)]
 
 
@@ -88,8 +89,12 @@ def test_with_park_group_each_group_waits_behind_its_first_failure_in_one_task(t
     policy = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move")
     receiving, handler = a_pass(tmp_path, spark, policy, messages)
     set_park_group(receiving.table, SystemClock(), park_group=True)
+    spark.conf.set(BATCH, "16")  # several to a task: within one the stage itself keeps the order
 
-    result = receiving.run("parked")
+    try:
+        result = receiving.run("parked")
+    finally:
+        spark.conf.unset(BATCH)
 
     failed = {"g0": 25, "g1": 62}
     behind = [number for number in range(1, 241) if number > failed.get(messages[number - 1][0], 999)]
