@@ -37,12 +37,13 @@ _UNREADABLE = "\n!"
 _WILD = re.compile(r"[*?\[]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Found:
     """A file as a list has it.
 
     :param path: as users see it.
-    :param version: what tells its content from another one under the same name.
+    :param version: what tells its content from another one under the same name. An object may change between the list and its reading: then of what
+        was read.
     """
 
     path: str
@@ -168,7 +169,7 @@ class Files(Source):
         try:
             for each in Objects.at(root, self.storage_options).list(fixed.rpartition("/")[0]):
                 if expected.fullmatch(each.path):
-                    yield _Found(f"{root}/{each.path}", each.size, each.changed_at.timestamp(), f"{each.size}-{each.changed_at.timestamp()}")
+                    yield _Found(f"{root}/{each.path}", each.size, each.changed_at.timestamp(), each.tag)
         except StoreUnreachableError as error:
             raise SourceError(f"Source {self.name!r} cannot be listed: {error} Nothing was sent.") from error
 
@@ -220,8 +221,13 @@ class Files(Source):
 
         try:
             with self._here(file) as path:
-                yield from _READERS[self.format](file.path, path)
-                self._check_unchanged(file)
+                try:
+                    yield from _READERS[self.format](file.path, path)
+                    self._check_unchanged(file)
+                except (pa.ArrowInvalid, pa.ArrowNotImplementedError, MalformedError, UnicodeDecodeError, EOFError, OSError) as error:
+                    if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what is in the file
+                        raise
+                    yield _wrong(file.path, _beginning(path), f"{file.path} cannot be read as {self.format}: {_one_line(error)}")
         except FileNotFoundError as error:
             raise SourceError(f"{file.path} of source {self.name!r} was removed while it was read. Nothing was sent; run the task again.") from error
         except StoreUnreachableError as error:
@@ -230,11 +236,8 @@ class Files(Source):
             yield _wrong(
                 file.path, b"", f"{file.path} cannot be opened: {error.strerror}. It is taken when this user may read it"
             ).replace_schema_metadata({"unopened": "yes"})
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, MalformedError, UnicodeDecodeError, EOFError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what is in the file
-                raise SourceError(f"{file.path} of source {self.name!r} cannot be read: {error}. Nothing was sent; run the task again.") from error
-            with self._here(file) as path:
-                yield _wrong(file.path, _beginning(path), f"{file.path} cannot be read as {self.format}: {_one_line(error)}")
+        except OSError as error:
+            raise SourceError(f"{file.path} of source {self.name!r} cannot be read: {error}. Nothing was sent; run the task again.") from error
 
     @contextmanager
     def _here(self, file: _Found) -> Iterator[Path]:
@@ -248,7 +251,7 @@ class Files(Source):
         bucket, _, name = rest.partition("/")
         with TemporaryDirectory(prefix="airflow-poison-files-") as folder:
             path = Path(folder, Path(name).name)
-            Objects.at(f"{scheme}://{bucket}", self.storage_options).download(name, path)
+            file.version = Objects.at(f"{scheme}://{bucket}", self.storage_options).download(name, path)
             yield path
 
     def _check_unchanged(self, file: _Found) -> None:

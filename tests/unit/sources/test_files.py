@@ -1,4 +1,4 @@
-"""``Files``: each once, late ones, rewritten ones, compressed ones, those that cannot be read; in a folder and in an object store."""
+"""``Files`` of a folder: each once, late ones, rewritten ones, compressed ones, those that cannot be read. Those of a bucket: tests/store/s3."""
 
 from __future__ import annotations
 

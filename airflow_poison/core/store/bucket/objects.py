@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
@@ -55,11 +56,13 @@ class Listed:
 
     :param path: below the store's prefix.
     :param size: bytes.
+    :param tag: another one for other content.
     """
 
     path: str
     size: int
     changed_at: datetime
+    tag: str
 
 
 @dataclass(eq=False, slots=True)
@@ -150,13 +153,15 @@ class Objects:
         with file.open("rb") as content, self._named("put"):
             obstore.put(self.client, self.prefix + path, content)
 
-    def download(self, path: str, file: Path) -> None:
-        """Write the content of an object into a new file, part by part. Raises FileNotFoundError."""
+    def download(self, path: str, file: Path) -> str:
+        """Write the content of an object into a new file, part by part, and return its tag, as a list has it. Raises FileNotFoundError."""
         import obstore
 
         with self._named("get"), file.open("wb") as target:
-            for part in obstore.get(self.client, self.prefix + path).stream(min_chunk_size=_PART):
+            found = obstore.get(self.client, self.prefix + path)
+            for part in found.stream(min_chunk_size=_PART):
                 target.write(part)
+        return _tag(found.meta)
 
     def create(self, path: str, content: bytes) -> bool:
         """Write an object unless there is one of this name; True when it is there with this content.
@@ -215,7 +220,7 @@ class Objects:
             offset = None if after is None else self.prefix + after
             for some in obstore.list(self.client, self.prefix + prefix, offset=offset, chunk_size=1_000):
                 for each in some:
-                    yield Listed(each["path"].removeprefix(self.prefix), each["size"], each["last_modified"])
+                    yield Listed(each["path"].removeprefix(self.prefix), each["size"], each["last_modified"], _tag(each))
 
     def signed(self, path: str, within: timedelta) -> str:
         """Return a URL that gives an object to whoever knows it. Raises StoreUnreachableError."""
@@ -273,6 +278,10 @@ def copy_of(objects: Objects, prefix: str, folder: str) -> None:
             os.utime(place, (each.changed_at.timestamp(),) * 2)
 
     side_by_side(fetch, objects.list(prefix))
+
+
+def _tag(meta: ObjectMeta) -> str:
+    return meta["e_tag"] or f"{meta['size']}-{meta['last_modified'].timestamp()}"
 
 
 def _setting(value: str) -> object:

@@ -1,0 +1,135 @@
+"""``Files`` of a bucket: each once, also one that changes between the list and its reading; and what is told when the store refuses."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.errors import SourceError
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.take import TakeResult, take
+from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.sources.files import Files
+from airflow_poison.core.store.bucket.objects import Objects
+from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.testing.sources import SourceContract
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.store.s3.conftest import Bucket
+
+_numbers = count()
+CLOCK = VirtualClock()
+
+
+class TestContract(SourceContract):
+    """Objects of lines are a source as any."""
+
+    @pytest.fixture(autouse=True)
+    def _bucket(self, bucket: Bucket) -> None:
+        self.bucket = bucket
+
+    def source(self) -> Files:
+        return files(self.bucket, "landing/**/*.txt")
+
+    def add(self, bodies: Sequence[str]) -> None:
+        put(self.bucket, f"landing/{next(_numbers):06}.txt", "".join(f"{body}\n" for body in bodies))
+
+
+def files(bucket: Bucket, pattern: str, **settings: Any) -> Files:
+    return Files(f"s3://{bucket.name}/{pattern}", **{"format": "lines", "storage_options": bucket.direct} | settings)
+
+
+def put(bucket: Bucket, name: str, content: str | bytes) -> None:
+    bucket.client.put_object(Bucket=bucket.name, Key=name, Body=content)
+
+
+class Queue:
+    """A queue, and what was taken into it."""
+
+    def __init__(self) -> None:
+        self.table = declare(MemoryStore(), "arrivals", Msmq4(), CLOCK)
+
+    def take(self, source: Files) -> TakeResult:
+        return take(self.table, source, key=f"take-{next(_numbers)}", clock=CLOCK)
+
+    def bodies(self) -> list[bytes]:
+        rows = [row for file in self.table.snapshot().files for row in self.table.read(file).to_pylist()]
+        return [row["body"] for row in sorted(rows, key=lambda row: row["lookup_id"])]
+
+
+@pytest.fixture
+def queue() -> Queue:
+    return Queue()
+
+
+@pytest.mark.parametrize("rewritten", ["take", "ignore"])
+def test_an_object_that_changes_between_list_and_reading_comes_once(
+    rewritten: str, bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read is what is kept as taken, not what the list had told of."""
+    source = files(bucket, "*.txt", rewritten=rewritten)
+    put(bucket, "a.txt", "old")
+    listed = Objects.list
+
+    def late(self: Objects, prefix: str, after: str | None = None) -> Iterator[Any]:
+        yield from listed(self, prefix, after)
+        put(bucket, "a.txt", "new")
+
+    monkeypatch.setattr(Objects, "list", late)
+    assert queue.take(source).sent == 1
+    monkeypatch.undo()
+    assert queue.take(source).sent == 0
+    assert queue.bodies() == [b"new"]
+
+
+def test_content_of_the_same_size_in_the_same_second_is_other_content(bucket: Bucket, queue: Queue) -> None:
+    source = files(bucket, "*.txt", rewritten="take")
+    for content in ("1", "2", "2", "3"):
+        put(bucket, "a.txt", content)
+        queue.take(source)
+    assert queue.bodies() == [b"1", b"2", b"3"]
+
+
+def test_compressed_and_parquet_objects_and_one_that_is_none(bucket: Bucket, queue: Queue) -> None:
+    put(bucket, "lines/a.txt.gz", gzip.compress(b"1\n2\n"))
+    assert queue.take(files(bucket, "lines/*")).sent == 2
+    content = io.BytesIO()
+    pq.write_table(pa.table({"n": [3, 4]}), content)
+    put(bucket, "parquet/a.parquet", content.getvalue())
+    put(bucket, "parquet/b.parquet", b"no parquet")
+    result = queue.take(files(bucket, "parquet/*.parquet", format="parquet"))
+    assert (result.sent, result.malformed) == (3, 1)
+    assert queue.bodies() == [b"1", b"2", b'{"n":3}', b'{"n":4}', b"no parquet"]
+
+
+def test_refusals_name_the_source_and_send_nothing(bucket: Bucket, queue: Queue) -> None:
+    put(bucket, "a.txt", "1")
+    with pytest.raises(SourceError, match=r"(?s)Source 's3://nowhere/\*.txt' cannot be listed.*there is no such bucket.*Nothing was sent"):
+        queue.take(Files("s3://nowhere/*.txt", format="lines", storage_options=bucket.direct))
+    refused = bucket.direct | {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}
+    with pytest.raises(SourceError, match=r"(?s)cannot be listed.*Nothing was sent"):
+        queue.take(files(bucket, "*.txt", storage_options=refused | {"timeout": "1s", "connect_timeout": "1s"}))
+    assert queue.take(files(bucket, "*.none")).sent == 0
+
+
+def test_an_object_that_is_removed_after_the_list_is_told(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(bucket, "a.txt", "1")
+    listed = Objects.list
+
+    def late(self: Objects, prefix: str, after: str | None = None) -> Iterator[Any]:
+        yield from listed(self, prefix, after)
+        bucket.client.delete_object(Bucket=bucket.name, Key="a.txt")
+
+    monkeypatch.setattr(Objects, "list", late)
+    with pytest.raises(SourceError, match=r"a.txt of source .* was removed while it was read. Nothing was sent"):
+        queue.take(files(bucket, "*.txt"))
+    assert not queue.bodies()
