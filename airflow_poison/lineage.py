@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MOST_SOURCES = 20
 """So many folders of a DataFrame's files are told."""
 SCHEME = "poison"
+_DATABASES = frozenset({"postgres", "mysql"})
+"""Their tables are ``database.schema.table`` to OpenLineage."""
 
 
 def queue_uri(conn_id: str, queue: str) -> str:
@@ -52,14 +54,14 @@ class Lineage:
         :param context: the hook or operator that did.
         """
         collector = _collector()
-        for uri in uris:
+        for uri in filter(None, uris):
             self.inputs[uri] = None
             collector.add_input_asset(context=context, uri=uri)
 
     def writes(self, context: object, *uris: str) -> None:
         """Note what was written, also in the hook lineage."""
         collector = _collector()
-        for uri in uris:
+        for uri in filter(None, uris):
             self.outputs[uri] = None
             collector.add_output_asset(context=context, uri=uri)
 
@@ -85,7 +87,7 @@ class WithLineage:
 
 
 def dataset(uri: str, table: str | None = None, columns: Columns | None = None) -> Dataset:
-    """Return a URI as OpenLineage names it: ``poison://<conn_id>`` and the queue; for files ``file`` or the bucket, and the path.
+    """Return a URI as OpenLineage names it: ``poison://<conn_id>`` and the queue; for files ``file`` or the bucket, and the path; server and table.
 
     :param table: where the queue's table lies, told beside its name.
     :param columns: returns the columns that are told.
@@ -98,7 +100,8 @@ def dataset(uri: str, table: str | None = None, columns: Columns | None = None) 
         return Dataset(namespace="file", name=parts.path, facets=facets)
     if table is not None:
         facets["symlinks"] = SymlinksDatasetFacet(identifiers=[Identifier(namespace="file", name=table, type="TABLE")])
-    return Dataset(namespace=f"{parts.scheme}://{parts.netloc}", name=parts.path.strip("/") or "/", facets=facets)
+    name = parts.path.strip("/") or "/"
+    return Dataset(namespace=f"{parts.scheme}://{parts.netloc}", name=name.replace("/", ".") if parts.scheme in _DATABASES else name, facets=facets)
 
 
 def _schema_of(columns: Columns) -> Any:

@@ -184,9 +184,10 @@ class QueueSendOperator(WithLineage, QueueOperator):
         from airflow_poison.core.passes.take import take
         from airflow_poison.hooks.sources import found_connection
 
+        connected = source.connected(found_connection)
         result = take(
             queue,
-            source.connected(found_connection),
+            connected,
             key=key,
             clock=SystemClock(),
             mapping=self._mapping(),
@@ -198,6 +199,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         elif not result.what:
             self.log.info("Nothing is new in %s: %s.", result.source, result.position)
         else:
+            self.lineage.reads(self, connected.asset_uri)
             self._sent(queue, result.sent)
             self.log.info("Took %s from %s: %s messages to %r. Now: %s.", result.what, result.source, f"{result.sent:,}", queue.name, result.position)
         if result.malformed and not result.repeated:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.hooks.sources import found_connection
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.operators.base import QueueOperator, lookup_ids_of
@@ -68,17 +69,19 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
         """Send them. Raises SettingError, QueryError, SourceError, InputError, MessageNotFoundError, MessageClaimedError, OutputError."""
         if isinstance(self.selection, str) and not self.selection.strip():
             raise SettingError("selection", self.selection, "conditions by name, for example {'error_type': 'KeyError'}, and {} for all poison")
-        hook = QueueHook(self.conn_id)
+        hook, kafka = QueueHook(self.conn_id), self.kafka.connected(found_connection)
         result = hook.send_to_kafka(
             self.queue_name,
             [] if self.lookup_ids is None else lookup_ids_of(self.lookup_ids),
-            self.kafka,
+            kafka,
             selection=self.selection,
             key=self.key,
             run=own_key(context, hook, self.queue_name, "kafka", self.kafka.topic),
             reason=self.reason,
         )
         self.lineage.reads(self, queue_uri(self.conn_id, self.queue_name))
+        if result.sent or result.finished:
+            self.lineage.writes(self, kafka.asset_uri)
         self.log.info("Sent %s messages of %r to topic %r.", f"{result.sent:,}", self.queue_name, result.topic)
         if result.finished:
             self.log.info("An earlier call had put %s messages there; they are removed from the outbox now.", f"{result.finished:,}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from airflow.sdk import DAG, Asset
 from airflow.utils.state import TaskInstanceState
 from deltalake import DeltaTable
 
-from airflow_poison import Msmq4
+from airflow_poison import Files, Msmq4
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.lineage import Lineage, convert_asset_to_openlineage, dataset, path_uri, sources_of
 from airflow_poison.operators.manage import QueueMoveOperator
@@ -97,6 +98,17 @@ def test_a_send_reads_the_path_or_what_a_frame_came_from(
     assert datasets(tasks["made"]) == ([], [("poison://poison_default", "made")])
 
 
+def test_a_take_reads_its_source_when_something_is_new(ran: Callable[..., dict[str, BaseOperator]], tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("1\n")
+    with DAG("lineage_take", schedule=None) as dag:
+        source = Files(f"{tmp_path}/*.json", settled=timedelta(0))
+        first, second = (QueueSendOperator(task_id=name, queue_name="orders", source=source, policy=REJECT) for name in ("first", "second"))
+        first >> second
+    tasks = ran(dag)
+    assert datasets(tasks["first"]) == ([("file", str(tmp_path))], [("poison://poison_default", "orders")])
+    assert datasets(tasks["second"]) == ([], [])
+
+
 def test_a_move_to_another_queue_is_lineage(ran: Callable[..., dict[str, BaseOperator]], store: QueueStore) -> None:
     with DAG("lineage_move", schedule=None) as dag:
         sends = [QueueSendOperator(task_id=f"to_{name}", queue_name=name, messages=["a"], policy=REJECT) for name in ("orders", "archive")]
@@ -128,6 +140,8 @@ def test_whoever_collects_hook_lineage_is_told_as_well(monkeypatch: pytest.Monke
         ("poison://mine/orders?on=disabled", "poison://mine", "orders"),
         ("file:///data/arrivals", "file", "/data/arrivals"),
         ("s3a://bucket/a/b", "s3a://bucket", "a/b"),
+        ("kafka://broker:9092/shop.orders", "kafka://broker:9092", "shop.orders"),
+        ("postgres://db:5432/shop/public/orders", "postgres://db:5432", "shop.public.orders"),
     ],
 )
 def test_names_of_datasets(uri: str, namespace: str, name: str) -> None:

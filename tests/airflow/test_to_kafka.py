@@ -127,6 +127,17 @@ def test_a_selection_leaves_for_the_topic(  # noqa: PLR0917
     assert {(event.details["who"].startswith("dag:letters/"), event.details["why"]) for event in events} <= {(True, "by hand")}
 
 
+def test_the_topic_is_in_the_lineage(table: QueueTable, broker: Broker, letters: str, run_dag: Callable[..., Ran]) -> None:
+    found: list[Any] = []
+    dag = sending(letters, lookup_ids=[1])
+    dag.tasks[0].on_success_callback = [lambda context: found.append(context["task"].lineage)]
+    assert run_dag(dag).state == "success"
+    assert (list(found[0].inputs), list(found[0].outputs)) == (
+        ["poison://poison_default/orders"],
+        [f"kafka://{broker.settings['bootstrap.servers']}/{letters}"],
+    )
+
+
 def test_a_cleared_task_sends_what_meets_its_selection_then_and_nothing_twice(
     store: QueueStore, table: QueueTable, broker: Broker, letters: str, run_dag: Callable[..., Ran]
 ) -> None:

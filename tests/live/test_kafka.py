@@ -43,7 +43,6 @@ from airflow_poison.core.passes.to_kafka import send_to_kafka
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.core.sources.schemas import JsonSchema
-from airflow_poison.core.sources.source import Position
 from airflow_poison.core.store import open_store
 from airflow_poison.testing.sources import SourceContract
 from tests.unit.cli.running import run
@@ -338,32 +337,6 @@ def test_the_rights_that_the_page_names_are_enough(topic: Topic, table: QueueTab
     topic.allow(ResourceType.GROUP, own, AclOperation.READ)
     assert send_to_kafka(table, [], Kafka(letters.name, reader), CLOCK).sent == 1
     assert [value for _, value, _ in letters.values()] == [b"1"]
-
-
-@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
-def test_executors_read_the_same_rows(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pyspark.sql import SparkSession
-
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    topic.produce(*map(str, range(50)), key=b"k", headers=[("kind", b"new")])
-    topic.transaction(["51", "52"], commit=True, partition=1)
-    topic.produce(None, partition=1)
-    here, there = (topic.source().plan(Position(), limit=None) for _ in range(2))
-    assert here is not None
-    assert there is not None
-    assert there.frame is not None
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    try:
-        got = sorted(map(plain, there.frame(spark).toArrow().to_pylist()), key=str)
-    finally:
-        spark.stop()
-    assert got == sorted((plain(row) for batch in here.batches() for row in batch.to_pylist()), key=str)
-    assert (len(got), there.reached()) == (53, here.reached())
-
-
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "body": bytes(row["body"]), "properties": dict(row["properties"])}
 
 
 # Killed -----------------------------------------------------------------------------------------------------------------

@@ -34,6 +34,8 @@ _SESSION = {
     "postgresql": ("SET TIME ZONE 'UTC'", "SET datestyle = 'ISO'", "SET intervalstyle = 'iso_8601'", "SET bytea_output = 'hex'"),
 }
 """What is set before reading: keys that the database writes as text are the same in each take, whatever its or its user's settings are."""
+_ASSETS = {"postgresql": ("postgres", 5432, "public"), "mysql": ("mysql", 3306, ""), "mariadb": ("mysql", 3306, "")}
+"""How assets name a kind of database, its port and its first schema."""
 _EXTRA = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _SCHEME = "sqlalchemy_scheme"
 
@@ -55,6 +57,18 @@ def address_of(connection: Connection) -> str:
         query={name: str(connection.extra[name]) for name in _EXTRA if connection.extra.get(name)},
     )
     return made.render_as_string(hide_password=False)
+
+
+def asset_uri_of(address: str, table: str) -> str:
+    """Return what assets and lineage name a table, without user and password."""
+    from sqlalchemy import make_url
+
+    url = make_url(address)
+    kind = url.get_backend_name()
+    scheme, port, schema = _ASSETS.get(kind, (kind, None, ""))
+    given, _, name = table.rpartition(".")
+    server = f"{url.host or ''}{f':{found}' if (found := url.port or port) else ''}"
+    return f"{scheme}://{server}/{'/'.join(filter(None, ((url.database or '').strip('/'), given or schema, name)))}"
 
 
 class Column(NamedTuple):

@@ -68,6 +68,11 @@ class DeltaChanges(Source):
             raise SettingError("skip_change_commits", self.skip_change_commits, "False with changes=True, which takes what these versions change")
         object.__setattr__(self, "name", self.name or self.uri)
 
+    @property
+    def asset_uri(self) -> str:
+        """The table's address."""
+        return self.uri if "://" in self.uri else f"file://{self.uri}"
+
     def plan(self, position: Position, *, limit: int | None) -> Take | None:
         """Return the versions behind a position. Raises SourceError for a table that is another one now, and for versions that are gone."""
         versions = self._versions()

@@ -98,6 +98,11 @@ class Files(Source):
         """Whether records have columns."""
         return self.format in {"csv", "parquet"}
 
+    @property
+    def asset_uri(self) -> str:
+        """The folder above the first part of the pattern that stands for several names."""
+        return self._fixed if self._in_bucket else f"file://{self._fixed}"
+
     def plan(self, position: Position, *, limit: int | None) -> Take | None:
         """Return the files that were not taken, the oldest first. Raises SourceError for a folder that is not there or may not be listed."""
         taken = frozenset(str(key) for key in position.keys()["key"].to_pylist())
@@ -123,6 +128,11 @@ class Files(Source):
     def _in_bucket(self) -> bool:
         return "://" in self.pattern
 
+    @property
+    def _fixed(self) -> str:
+        fixed = self.pattern[: match.start()] if (match := _WILD.search(self.pattern)) else self.pattern
+        return fixed.rpartition("/")[0] or "/"
+
     def _listed(self, taken: Collection[str] = ()) -> list[_Found]:
         """Return the files there are, the oldest first.
 
@@ -132,8 +142,7 @@ class Files(Source):
         return sorted(found, key=lambda file: (file.changed_at, file.path))
 
     def _local(self, taken: Collection[str]) -> Iterator[_Found]:
-        fixed = self.pattern[: match.start()] if (match := _WILD.search(self.pattern)) else self.pattern
-        folder = Path(fixed.rpartition("/")[0] or "/")
+        folder = Path(self._fixed)
         try:
             next(folder.iterdir(), None)
         except OSError as error:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.sources.decoding import Schema
 
@@ -71,14 +70,12 @@ class Take:
         ``ERROR``, which says what is wrong with a record; its body is what arrived, byte by byte.
     :param reached: called after the last batch: the position behind them.
     :param messages: how many there are at most, where that is known without reading.
-    :param frame: the same records as a DataFrame, read by executors; None: they are read here.
     """
 
     what: str
     batches: Callable[[], Iterator[pa.RecordBatch]]
     reached: Callable[[], Reached]
     messages: int | None = None
-    frame: Callable[[SparkSession], DataFrame] | None = None
 
 
 class Source(ABC):
@@ -129,6 +126,11 @@ class Source(ABC):
     def describe(self, at: Mapping[str, JsonValue]) -> str:
         """Return a position in words, one line."""
         return ", ".join(f"{name}: {value}" for name, value in at.items()) or "the beginning"
+
+    @property
+    def asset_uri(self) -> str:
+        """What is read, as assets and lineage name it: ``kafka://host:9092/orders``. Asked of what ``connected`` returned. Empty: nobody is told."""
+        return ""
 
     def connected(self, find: Callable[[str], Connection]) -> Source:
         """Return the source with the connections that it names looked up; itself when it names none.

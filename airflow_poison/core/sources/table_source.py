@@ -49,6 +49,13 @@ class TableSource(Source):
 
         return replace(self, address=address_of(find(self.connection)))
 
+    @property
+    def asset_uri(self) -> str:
+        """Server, database, schema and table, as Airflow's own providers name them: ``postgres://host:5432/shop/public/orders``."""
+        from airflow_poison.core.sources.database import asset_uri_of
+
+        return asset_uri_of(self.address or self.connection, self.table)
+
     def opened(self) -> AbstractContextManager[Reading]:
         """Have the table open. Raises SourceError."""
         from airflow_poison.core.sources.database import opened
