@@ -130,9 +130,9 @@ def test_a_selection_leaves_for_the_topic(  # noqa: PLR0917
 def test_the_topic_is_in_the_lineage(table: QueueTable, broker: Broker, letters: str, run_dag: Callable[..., Ran]) -> None:
     found: list[Any] = []
     dag = sending(letters, lookup_ids=[1])
-    dag.tasks[0].on_success_callback = [lambda context: found.append(context["task"].lineage)]
+    dag.tasks[0].on_success_callback = [lambda context: found.append(context["task"])]
     assert run_dag(dag).state == "success"
-    assert (list(found[0].inputs), list(found[0].outputs)) == (
+    assert (list(found[0].lineage.inputs), list(found[0].lineage.outputs)) == (
         ["poison://poison_default/orders"],
         [f"kafka://{broker.settings['bootstrap.servers']}/{letters}"],
     )
