@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -15,7 +16,7 @@ from airflow_poison.core.desk.exporting import files_of
 from airflow_poison.core.desk.plans import OPEN, PlanView, cancel, find_plan, plan, record
 from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.desk.settings import configure
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import PlanStateError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.policies import settings
@@ -114,7 +115,7 @@ def retain(
     """Report poison that is too old; write and remove it where the retention says so. None: there is no retention.
 
     The messages are those of a plan: it is recorded first, its messages are written, and only what was written is removed. Killed anywhere and run
-    again, the plan goes on, and a file that is there is not written again.
+    again, the plan goes on, and a file that is there is not written again. A plan that exports elsewhere and has removed nothing is cancelled.
 
     :param retention: None: the one that is recorded in the queue.
     :param who: for the events. :param store: of the queue: its options serve an export to an object store.
@@ -128,6 +129,7 @@ def retain(
     result = RetainResult(table.name, now, wanted.after.total_seconds(), len(old), oldest)
     if not wanted.remove:
         return result
+    _cancel_elsewhere(table, clock, wanted, who)
     done = _finished(table, clock, store)
     if not any(view.state != PlanState.DONE for view in done) and _is_planned(table, clock, wanted, who):
         done += _finished(table, clock, store)
@@ -148,6 +150,14 @@ def _is_planned(table: QueueTable, clock: Clock, retention: Retention, who: str)
     if first != mine:  # somebody else does the same now
         cancel(table, mine, clock, who=who, reason=f"plan {first} does the same")
     return True
+
+
+def _cancel_elsewhere(table: QueueTable, clock: Clock, retention: Retention, who: str) -> None:
+    """Cancel plans whose place may never be written: the retention has another one now, and they have removed nothing."""
+    for each in _open(table):
+        if each.record["export_to"] != retention.export_to and not find_plan(table, each.plan).done:
+            with suppress(PlanStateError):  # it has ended meanwhile
+                cancel(table, each.plan, clock, who=who, reason=f"the retention exports to {retention.export_to} now")
 
 
 def _finished(table: QueueTable, clock: Clock, store: QueueStore | None) -> list[PlanView]:

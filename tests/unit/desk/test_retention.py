@@ -18,7 +18,7 @@ from airflow_poison.core.desk.plans import cancel, find_plan, pause, plan, plans
 from airflow_poison.core.desk.retention import RetainResult, Retention, declare_retention, recorded_retention, retain
 from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.desk.settings import configure
-from airflow_poison.core.errors import SettingError
+from airflow_poison.core.errors import SettingError, StoreUnreachableError
 from airflow_poison.core.passes.maintain import maintain
 from airflow_poison.core.passes.move import move, put_back
 from airflow_poison.core.schema import SubQueue
@@ -122,6 +122,31 @@ def test_old_poison_is_written_then_removed(poisoned: Queue, exports: Path, expo
     assert (view.who, view.reason, view.export_to, view.done) == ("shell:ann@here", "retention", str(exports), 9)
     is_whole(poisoned)
     assert (retained(poisoned, export).older, len(written(exports))) == (0, 9)
+
+
+def test_a_place_that_cannot_be_written_is_corrected_by_another_one(poisoned: Queue, tmp_path: Path, exports: Path, export: Retention) -> None:
+    (tmp_path / "file").touch()
+    grown_old(poisoned)
+    with pytest.raises(StoreUnreachableError, match="file/poison"):
+        retained(poisoned, Retention(MONTH, f"{tmp_path}/file/poison", remove=True))
+    assert (retained(poisoned, export).removed, sorted(written(exports))) == (9, list(range(1, 10)))
+    assert sorted(view.state for view in plans(poisoned.table)) == ["cancelled", "done"]
+
+
+def test_a_plan_that_has_removed_something_goes_on_where_it_began(  # noqa: PLR0917
+    poisoned: Queue, tmp_path: Path, exports: Path, export: Retention, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So no message is written into two files."""
+
+    def die() -> None:
+        raise DiedError
+
+    monkeypatch.setattr("airflow_poison.core.desk.applying.CHUNK", 4)
+    at_point.do("desk.apply.after_chunk", die)
+    with pytest.raises(DiedError):
+        retained(grown_old(poisoned), export)
+    retained(poisoned, Retention(MONTH, f"{tmp_path}/new", remove=True))
+    assert (sorted(written(exports)), written(tmp_path / "new"), poisoned.rows()) == (list(range(1, 10)), {}, {})
 
 
 def test_it_can_be_undone(poisoned: Queue, exports: Path, export: Retention) -> None:
