@@ -154,6 +154,23 @@ def test_maintenance_changes_nothing_that_anybody_reads_and_leaves_nothing_that_
     assert send(queue, 1, "later").first_lookup_id == 10
 
 
+def test_times_in_whole_seconds_take_nothing_from_the_retention(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Entry 2 was overtaken at some time of the second of entry 3: at its end, perhaps, and 0.1 s later it is younger than 0.5 s."""
+    queue = bucket.made("a")
+    for number in range(3):
+        send(queue, 1, str(number))
+        queue.shorten_log(retention=NONE)
+    send(queue, 1, "last")
+    kept = bucket.versions()
+    written = bucket.client.head_object(Bucket=bucket.name, Key=f"queues/orders/_delta_log/{kept[-2]:020}.json")["LastModified"].timestamp()
+    with monkeypatch.context() as patched:
+        patched.setattr("airflow_poison.core.store.delta.checkpoints.time.time", lambda: written + 1.1)
+        queue.shorten_log(retention=timedelta(seconds=0.5))
+    assert (len(kept), bucket.versions()) == (3, kept)
+    queue.shorten_log(retention=NONE)
+    assert len(bucket.versions()) < 3
+
+
 def test_a_node_that_comes_back_to_a_shortened_log_sees_all(bucket: Bucket) -> None:
     queue = bucket.made("a")
     send(queue, 1)

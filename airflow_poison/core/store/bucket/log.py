@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 from contextlib import suppress
+from datetime import timedelta
 from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,7 +27,6 @@ from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, d
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
-    from datetime import timedelta
 
     from airflow_poison.core.store.bucket.folder import BucketFolder
     from airflow_poison.core.store.delta.entries import DeltaState
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 TRUSTED_SECONDS = 60.0
 """For so long the newest known entry is taken to be still there: entries go when maintenance has kept them for days."""
 _ONE_BY_ONE = 4
+_WHOLE = timedelta(seconds=1)
 
 
 class BucketLog:
@@ -130,11 +131,14 @@ class BucketLog:
             return checkpoints.removals(copy)
 
     def shorten(self, retention: timedelta) -> Shortened:
-        """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
-        version = self.load().version
+        """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError.
+
+        A store may tell in whole seconds when objects were written, so a retention is longer by one; with none, all goes that is not needed now.
+        """
+        version, kept = self.load().version, retention + _WHOLE if retention else retention
         with TemporaryDirectory(dir=self._folder.root) as copy:
             before = self._copied(copy)
-            shortened = checkpoints.shorten(copy, version, retention, durable=False)
+            shortened = checkpoints.shorten(copy, version, kept, durable=False)
             after = set(entries.names(Path(copy, LOG)))
             for name in sorted(after - before):
                 self._objects.create(f"{LOG}/{name}", Path(copy, LOG, name).read_bytes())
