@@ -44,8 +44,10 @@ from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.store import open_store
+from airflow_poison.core.store.bucket.store import BucketStore
 from airflow_poison.testing.sources import SourceContract
 from tests.unit.cli.running import run
+from tools.servers import s3
 from tools.servers.kafka import USER, Broker, running
 
 if TYPE_CHECKING:
@@ -480,11 +482,27 @@ def test_senders_that_race_and_are_killed_send_each_message_once(broker: Broker,
 EVERYTHING = Selection(sub_queue=None)
 
 
+@pytest.fixture
+def in_bucket(tmp_path: Path) -> Iterator[QueueTable]:
+    """A queue in a bucket."""
+    import boto3  # type: ignore[import-untyped]
+
+    with s3.running() as port:
+        url = f"http://{s3.LOOPBACK}:{port}"
+        boto3.client("s3", endpoint_url=url, aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1").create_bucket(Bucket="lake")
+        yield declare(BucketStore("s3://lake/queues", s3.options(url), node=tmp_path / "node"), "orders", Msmq4(), CLOCK)
+
+
+@pytest.mark.parametrize("where", ["table", "in_bucket"])
 @pytest.mark.parametrize("nth", [1, 2, 3])
 @pytest.mark.parametrize(
     "point", ["desk.to_kafka.before_chunk", "pass.send_to_kafka.before_sending", "pass.to_kafka.after_commit", "pass.to_kafka.before_removal"]
 )
-def test_dying_in_any_chunk_sends_each_once(topic: Topic, table: QueueTable, monkeypatch: pytest.MonkeyPatch, point: str, nth: int) -> None:
+def test_dying_in_any_chunk_sends_each_once(  # noqa: PLR0917
+    topic: Topic, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, point: str, nth: int, where: str
+) -> None:
+    table: QueueTable = request.getfixturevalue(where)
+
     class DiedError(BaseException):
         pass
 
