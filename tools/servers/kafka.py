@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import base64
-import os
-import shutil
 import subprocess
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tools.servers.maven import fetched
 from tools.servers.spark import Server, ServerError, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 VERSION = "4.1.0"
 LOOPBACK = "127.0.0.1"
-CACHE = Path(__file__).resolve().parents[2] / ".tools" / f"kafka-{VERSION}"
+CACHE = f"kafka-{VERSION}"
 USER, PASSWORD = "reader", "reader-secret"
 """Of the second listener: somebody who may do nothing."""
 READY = "Kafka Server started"
@@ -106,25 +105,7 @@ def running(folder: Path, **more: str) -> Iterator[Broker]:
 
 def classes() -> Path:
     """Return the folder of the broker's classes, fetched where they are not here yet. Raises ServerError."""
-    if CACHE.exists():
-        return CACHE
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise ServerError("There is no Maven (mvn) here, which fetches Kafka's broker. Install it: apt install maven.")
-    making = CACHE.with_name(f"{CACHE.name}.{os.getpid()}")
-    making.mkdir(parents=True)
-    named = "<groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
-    needs = "".join(f"<dependency>{named.format(*each)}</dependency>" for each in _ARTIFACTS)
-    project = f"<modelVersion>4.0.0</modelVersion>{named.format('tests', 'kafka', '1')}<dependencies>{needs}</dependencies>"
-    (making / "pom.xml").write_text(f'<project xmlns="http://maven.apache.org/POM/4.0.0">{project}</project>')
-    command = [maven, "-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={making}"]
-    subprocess.run(command, cwd=making, check=True, stdout=subprocess.DEVNULL)
-    (making / "log4j2.properties").write_text(_LOGGING)
-    try:
-        making.rename(CACHE)
-    except OSError:  # somebody else was faster
-        shutil.rmtree(making)
-    return CACHE
+    return fetched(CACHE, *_ARTIFACTS, beside={"log4j2.properties": _LOGGING})
 
 
 _LOGGING = """appender.out.type=Console

@@ -196,9 +196,14 @@ class Versions:
     def _of(self, actions: list[dict[str, Any]], kind: str, change: str | None) -> tuple[DataFile, ...]:
         """Return the files of one kind of action, those alone that change the table's rows."""
         found = [each[kind] for each in actions if kind in each and (kind == "cdc" or each[kind].get("dataChange", True))]
-        return tuple(
-            DataFile(unquote(each["path"]), each.get("partitionValues") or {}, change, each.get("deletionVector") is not None) for each in found
-        )
+        return tuple(DataFile(unquote(each["path"]), self._partition(each, kind), change, each.get("deletionVector") is not None) for each in found)
+
+    def _partition(self, action: dict[str, Any], kind: str) -> dict[str, str | None]:
+        """Return the partition of a file: Spark leaves those values of a removed one out that are null, and others may leave out all of them."""
+        said: dict[str, str | None] | None = action.get("partitionValues")
+        if said is None or (kind == "remove" and not action.get("extendedFileMetadata")):
+            return said or {}
+        return dict.fromkeys(self.newest.metadata().partition_columns) | said
 
     def _refuse(self, of: Version, file: DataFile) -> None:
         """Raise SourceError for a file whose rows would be read wrongly."""

@@ -338,6 +338,16 @@ def rewrite(uri: str, version: int, kind: str, **values: Any) -> None:
     log.write_text("\n".join(map(json.dumps, said)))
 
 
+def test_a_removed_partition_whose_value_is_null_may_be_left_out(tmp_path: Path) -> None:
+    """Spark writes it so."""
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, pa.table({"id": [1], "region": pa.array([None], pa.string())}), partition_by=["region"], configuration=FEED)
+    write_deltalake(uri, pa.table({"id": [2], "region": ["b"]}), mode="overwrite")
+    rewrite(uri, 1, "remove", partitionValues={}, extendedFileMetadata=True)
+    rows, _ = taken(DeltaChanges(uri, changes=True, start=1))
+    assert [(row["id"], row["region"], row["_change_type"]) for row in rows] == [(1, None, "delete"), (2, "b", "insert")]
+
+
 def test_removed_files_that_cannot_be_read_rightly_are_refused_in_a_feed(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     write_deltalake(uri, pa.table({"id": [1], "region": ["a"]}), partition_by=["region"], configuration=FEED)
