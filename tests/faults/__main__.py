@@ -51,6 +51,7 @@ _ELSEWHERE = (
     "pass.send_to_kafka.",
     "pass.to_kafka.",
     "desk.redrive.",
+    "desk.to_kafka.",
     "desk.rules.",
     "desk.retain.",
     "desk.export.",
