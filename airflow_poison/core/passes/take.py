@@ -254,14 +254,11 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if waiting and not waiting[0].schema.equals(batch.schema):
+        if waiting and (rows >= _JOINED_ROWS or size >= _JOINED_BYTES or not waiting[0].schema.equals(batch.schema)):
             yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
             waiting, rows, size = [], 0, 0
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _JOINED_ROWS or size >= _JOINED_BYTES:
-            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-            waiting, rows, size = [], 0, 0
     if waiting:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
