@@ -173,10 +173,9 @@ class Files(Source):
 
         scheme, _, rest = self.pattern.partition("://")
         bucket, _, wanted = rest.partition("/")
-        fixed = wanted[: match.start()] if (match := _WILD.search(wanted)) else wanted
         expected, root = _matcher(wanted), f"{scheme}://{bucket}"
         try:
-            for each in Objects.at(root, self.storage_options).list(fixed.rpartition("/")[0]):
+            for each in Objects.at(root, self.storage_options).list(self._fixed.removeprefix(root).strip("/")):
                 if expected.fullmatch(each.path):
                     yield _Found(f"{root}/{each.path}", each.size, each.changed_at.timestamp(), each.tag)
         except StoreUnreachableError as error:
