@@ -10,6 +10,7 @@ from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
+from tests.store.given import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,13 +50,6 @@ def poisoned(airflow: LiveAirflow, name: str, messages: int) -> QueueTable:
     receive(table, "before", refuse)
     assert places(table) == {"poison": messages}
     return table
-
-
-def places(table: QueueTable) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for file in table.snapshot().files:
-        found[file.sub_queue] = found.get(file.sub_queue, 0) + file.rows
-    return found
 
 
 def times_moved(table: QueueTable) -> set[int | None]:

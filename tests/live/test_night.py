@@ -19,6 +19,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.store.files import Replacement
 from tests.live import chromium
+from tests.store.given import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,13 +84,6 @@ def shoot(page: Page, name: str) -> None:
 def land(message: Message) -> None:
     """Take a message: the rates service answers again."""
     del message
-
-
-def places(table: QueueTable) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for file in table.snapshot().files:
-        found[file.sub_queue] = found.get(file.sub_queue, 0) + file.rows
-    return found
 
 
 def receive(table: QueueTable, key: str) -> int:

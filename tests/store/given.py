@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,3 +88,11 @@ def all_rows(queue: QueueTable) -> list[dict[str, object]]:
 def ids(queue: QueueTable, place: SubQueue | None = None) -> list[int]:
     files = [file for file in queue.snapshot().files if place is None or file.sub_queue == place]
     return sorted(number for file in files for number in queue.read(file)["lookup_id"].to_pylist() if number is not None)
+
+
+def places(table: QueueTable) -> dict[str, int]:
+    """Return how many messages each sub-queue has."""
+    found = Counter[str]()
+    for file in table.snapshot().files:
+        found[file.sub_queue] += file.rows
+    return dict(found)

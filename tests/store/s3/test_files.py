@@ -22,7 +22,7 @@ from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.testing.sources import SourceContract
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.store.s3.conftest import Bucket
 
@@ -52,6 +52,17 @@ def put(bucket: Bucket, name: str, content: str | bytes) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key=name, Body=content)
 
 
+def after_list(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Do something when a bucket has been listed, and before what was listed is read."""
+    listed = Objects.list
+
+    def late(self: Objects, prefix: str, after: str | None = None) -> Iterator[Any]:
+        yield from listed(self, prefix, after)
+        act()
+
+    monkeypatch.setattr(Objects, "list", late)
+
+
 class Queue:
     """A queue, and what was taken into it."""
 
@@ -78,13 +89,7 @@ def test_an_object_that_changes_between_list_and_reading_comes_once(
     """What was read is what is kept as taken, not what the list had told of."""
     source = files(bucket, "*.txt", rewritten=rewritten)
     put(bucket, "a.txt", "old")
-    listed = Objects.list
-
-    def late(self: Objects, prefix: str, after: str | None = None) -> Iterator[Any]:
-        yield from listed(self, prefix, after)
-        put(bucket, "a.txt", "new")
-
-    monkeypatch.setattr(Objects, "list", late)
+    after_list(monkeypatch, lambda: put(bucket, "a.txt", "new"))
     assert queue.take(source).sent == 1
     monkeypatch.undo()
     assert queue.take(source).sent == 0
@@ -123,13 +128,7 @@ def test_refusals_name_the_source_and_send_nothing(bucket: Bucket, queue: Queue)
 
 def test_an_object_that_is_removed_after_the_list_is_told(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, "a.txt", "1")
-    listed = Objects.list
-
-    def late(self: Objects, prefix: str, after: str | None = None) -> Iterator[Any]:
-        yield from listed(self, prefix, after)
-        bucket.client.delete_object(Bucket=bucket.name, Key="a.txt")
-
-    monkeypatch.setattr(Objects, "list", late)
+    after_list(monkeypatch, lambda: bucket.client.delete_object(Bucket=bucket.name, Key="a.txt"))
     with pytest.raises(SourceError, match=r"a.txt of source .* was removed while it was read. Nothing was sent"):
         queue.take(files(bucket, "*.txt"))
     assert not queue.bodies()

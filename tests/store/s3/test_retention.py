@@ -18,6 +18,7 @@ from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.store.files import Replacement
 from tests.store.given import NOW
+from tests.unit.passes.given import DiedError
 
 if TYPE_CHECKING:
     from airflow_poison.core.desk.retention import RetainResult
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
     from tests.store.s3.conftest import Bucket
 
 MONTH = timedelta(days=30)
-
-
-class DiedError(BaseException):
-    """Stands for the death of the process."""
 
 
 @pytest.fixture
