@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.hooks.actor import acting_here
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.passes.take import SourcePosition, TakeResult
@@ -30,6 +32,8 @@ class SourceVerbs:
 
         def queue_to_read(self, queue_name: str) -> QueueTable: ...  # noqa: D102
 
+        def spark(self, py_files: Sequence[str] = ()) -> SparkSession: ...  # noqa: D102
+
     def take(
         self,
         queue_name: str,
@@ -39,20 +43,30 @@ class SourceVerbs:
         mapping: ColumnMapping | None = None,
         limit: int | None = None,
         between: tuple[str, str] | None = None,
-        read: Callable[[Take], Iterator[pa.RecordBatch]] | None = None,
+        on_spark: bool = False,
     ) -> TakeResult:
         """Send what is new in a source, with its new position, in one commit. Raises SourceError, InputError; then nothing was sent.
 
         :param key: a second take with the same key takes nothing.
         :param limit: take at most so many messages, as far as the source can stop there.
         :param between: a backfill: what lies between two places of the source, whatever was taken before.
-        :param read: reads the records elsewhere than here.
+        :param on_spark: Spark's executors read the records (of ``Kafka``), not this process.
         """
         from airflow_poison.core.passes.take import take
 
         connected = source.connected(found_connection)
         table = self.queue(queue_name)
+        read = self.reads_on_spark(table, key) if on_spark else None
         return take(table, connected, key=key, clock=SystemClock(), mapping=mapping, limit=limit, between=between, read=read)
+
+    def reads_on_spark(self, table: QueueTable, key: str, py_files: Sequence[str] = ()) -> Callable[[Take], Iterator[pa.RecordBatch]]:
+        """Return what reads the records of a take in Spark's executors; a session is started when there are some.
+
+        :param key: of the take.
+        """
+        from airflow_poison.core.spark.send_stage import SendStage
+
+        return partial(SendStage.of_queue(table.folder, key).records, spark=lambda: self.spark(py_files))
 
     def positions(self, queue_name: str) -> tuple[SourcePosition, ...]:
         """Return how far each source was taken into a queue."""

@@ -47,6 +47,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
         the last one, and the position is kept with the queue. Records that are not what they should be go to the poison sub-queue.
     :param max_messages: of a source: take at most so many, as far as the source can stop there. (templated)
     :param backfill: of a source: take what lies between two places, whatever was taken before; the position stays. (templated)
+    :param on_spark: of ``Kafka``: Spark's executors read the records, through Spark's own ``kafka`` format where its classes are. False: this task
+        reads them.
     :param body: the column that is the body (text or bytes); a list of columns: one JSON object of them; None: one JSON object of all. (templated)
     :param group: the column of the group whose order matters. (templated)
     :param priority: the column of the priority, whole numbers from 0 to 10. (templated)
@@ -97,6 +99,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         source: Source | None = None,
         max_messages: int | str | None = None,
         backfill: Sequence[str] | None = None,
+        on_spark: bool = False,
         body: str | Sequence[str] | None = None,
         group: str | None = None,
         priority: str | None = None,
@@ -128,6 +131,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         self.source = source
         self.max_messages = max_messages
         self.backfill = backfill
+        self.on_spark = on_spark
         self.body = body
         self.group = group
         self.priority = priority
@@ -153,7 +157,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         key = self._key(context, hook, queue)
         try:
             if (source := self._source(hook, queue, key)) is not None:
-                return self._take_from(source, queue, key)
+                return self._take_from(source, hook, queue, key)
             self._refuse_a_sources()
             result = send(queue, self._batches(hook, queue, key, clock.now()), key=key, clock=clock)
         finally:
@@ -178,8 +182,10 @@ class QueueSendOperator(WithLineage, QueueOperator):
         for name in ("max_messages", "backfill"):
             if getattr(self, name) is not None:
                 raise SettingError(name, getattr(self, name), "None: only a source has what it has taken before")
+        if self.on_spark:
+            raise SettingError("on_spark", self.on_spark, "False: it says where a source is read; messages are sent without Spark, all else with it")
 
-    def _take_from(self, source: Source, queue: QueueTable, key: str) -> dict[str, object]:
+    def _take_from(self, source: Source, hook: QueueHook, queue: QueueTable, key: str) -> dict[str, object]:
         """Send what is new in a source."""
         from airflow_poison.core.passes.take import take
         from airflow_poison.hooks.sources import found_connection
@@ -193,6 +199,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             mapping=self._mapping(),
             limit=_whole(self.max_messages),
             between=_between(self.backfill),
+            read=hook.reads_on_spark(queue, key, self.py_files) if self.on_spark else None,
         )
         if result.repeated:
             self.log.info("An earlier run with this key has taken %s messages from %s; nothing was taken now.", f"{result.sent:,}", result.source)

@@ -53,6 +53,7 @@ class Takers:
 
     folder: Path
     source: Source
+    spark: str
     log: Path = field(init=False)
     _processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
@@ -62,7 +63,7 @@ class Takers:
 
     def start(self) -> None:
         """Start one more."""
-        command = [sys.executable, "-m", "tests.live.source_taker", str(self.folder / "store"), "taken", str(self.folder / "source")]
+        command = [sys.executable, "-m", "tests.live.source_taker", str(self.folder / "store"), "taken", str(self.folder / "source"), self.spark]
         with self.log.open("a") as errors:
             self._processes.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True))
 
@@ -85,23 +86,24 @@ def _killed(process: subprocess.Popen[str]) -> None:
         process.kill()
 
 
-def killed(folder: Path, source: Source, arrive: Callable[[int], None]) -> QueueTable:
-    """Let two takers race, and kill one of them 40 times; the queue with all that was there to take.
+def killed(folder: Path, source: Source, arrive: Callable[[int], None], *, kills: int = KILLS, spark: str = "") -> QueueTable:
+    """Let two takers race, and kill one of them again and again; the queue with all that was there to take.
 
     :param arrive: lets records come in; called before each kill with its number.
+    :param spark: settings of the takers' Spark, as JSON; none: they read themselves.
     """
     table, draw = a_table(folder), random.Random(11)
-    takers = Takers(folder, source)
+    takers = Takers(folder, source, spark)
     try:
         takers.start()
         takers.start()
-        for number in range(KILLS):
+        for number in range(kills):
             arrive(number)
             takers.kill(draw.uniform(0, 0.6))
             takers.start()
     finally:
         takers.end()
-    assert takers.log.read_text() == ""
+    assert "Traceback" not in takers.log.read_text()
     while taken(table, source):
         pass
     lookup_ids = sorted(row["lookup_id"] for file in table.snapshot().files for row in table.read(file).to_pylist())

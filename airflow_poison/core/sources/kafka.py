@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.sources.decoding import Schema
     from airflow_poison.core.sources.kafka_topic import Ranges
@@ -207,6 +208,13 @@ class Kafka(Source):
         def batches() -> Iterator[pa.RecordBatch]:
             yield from topic.records(wanted, reached, shares)
 
+        def frame(spark: SparkSession) -> DataFrame:
+            from airflow_poison.core.sources.kafka_frame import records_frame
+
+            capped = {number: (first, end if shares is None else min(end, first + shares[number])) for number, (first, end) in wanted.items()}
+            reached.update({number: end for number, (_, end) in capped.items()})
+            return records_frame(spark, topic, capped)
+
         def now_at() -> Reached:
             if topic.identity()[0] != topic_id:
                 raise SourceError(f"Topic {self.topic!r} was made anew while it was read. Nothing was sent; run the task again.")
@@ -216,7 +224,7 @@ class Kafka(Source):
         number = sum(end - first for first, end in ranges.values())
         most = number if limit is None else min(limit, number)
         what = f"{f'{most:,} at most of ' if most < number else ''}offsets {said}" if wanted else "no records"
-        return Take(what="; ".join(filter(None, (what, skipped))), batches=batches, reached=now_at, messages=most)
+        return Take(what="; ".join(filter(None, (what, skipped))), batches=batches, reached=now_at, messages=most, frame=frame)
 
 
 def settings_of(found: Connection) -> dict[str, Any]:

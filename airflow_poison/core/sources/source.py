@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.sources.decoding import Schema
 
@@ -70,12 +71,15 @@ class Take:
         ``ERROR``, which says what is wrong with a record; its body is what arrived, byte by byte.
     :param reached: called after the last batch: the position behind them.
     :param messages: how many there are at most, where that is known without reading.
+    :param frame: called once, instead of ``batches``; returns the same records, in their order, as a DataFrame that Spark's executors read. None:
+        they cannot be read there.
     """
 
     what: str
     batches: Callable[[], Iterator[pa.RecordBatch]]
     reached: Callable[[], Reached]
     messages: int | None = None
+    frame: Callable[[SparkSession], DataFrame] | None = None
 
 
 class Source(ABC):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
+    from airflow_poison.core.sources.source import Take
     from airflow_poison.core.store.bucket.folder import BucketFolder
     from airflow_poison.core.store.folder import Folder
 
@@ -117,17 +118,34 @@ class SendStage:
         Raises InputError that names the column when the frame does not fit the mapping, ExecutorError when executors cannot work on the queue or not
         all that was written is here, SparkJobError.
         """
+        for batch in self._rows(lambda: to_messages(frame(), mapping, now), ours=False):
+            yield check_priorities(batch, mapping.priority)
+
+    def records(self, planned: Take, spark: Callable[[], SparkSession]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of a source, as ``Take.batches`` does, read by executors.
+
+        :param spark: returns the session; not called where the source cannot be read there.
+        Raises InputError for such a source, ExecutorError, SparkJobError.
+        """
+        if (frame := planned.frame) is None:
+            raise InputError("on_spark=True: Spark's executors cannot read this source; Kafka is one that they can. Leave it out. Nothing was sent.")
+        yield from self._rows(lambda: frame(spark()), ours=True)
+
+    def _rows(self, frame: Callable[[], DataFrame], *, ours: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a DataFrame, written where its tasks run.
+
+        :param ours: the tasks run code of this package.
+        """
         apart = False
         try:
             shutil.rmtree(self.folder, ignore_errors=True)
-            messages = to_messages(frame(), mapping, now)
-            executors = Executors(messages.sparkSession)
+            rows = frame()
+            executors = Executors(rows.sparkSession)
             apart = bool(self.of.node) and not executors.jobs.local
-            if apart:
+            if apart or ours:
                 executors.make_ready(self.of)
             try:
-                for batch in _read(self._written_apart(messages) if apart else self._written(messages)):
-                    yield check_priorities(batch, mapping.priority)
+                yield from _read(self._written_apart(rows) if apart else self._written(rows))
             except FileNotFoundError as error:
                 raise InputError(
                     f"{error.filename or error} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; "

@@ -14,7 +14,7 @@ import pytest
 from tools.servers.spark import APPLICATION, ENVIRONMENT, QUICK, Cluster, Server, free_ports, standalone, start_server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -59,8 +59,11 @@ def apart(folder: Path, driver: Path) -> Iterator[Nodes]:
 
 
 @contextmanager
-def connect_server(folder: Path, master: str) -> Iterator[Server]:
-    """Start a Spark Connect server; its log ends with its port."""
+def connect_server(folder: Path, master: str, more: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Start a Spark Connect server; its log ends with its port.
+
+    :param more: further settings of it.
+    """
     (port,) = free_ports(1)
     conf = {
         **APPLICATION,
@@ -70,6 +73,7 @@ def connect_server(folder: Path, master: str) -> Iterator[Server]:
         "spark.driver.extraJavaOptions": QUICK,
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.codegen.wholeStage": "false",
+        **(more or {}),
     }
     settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
     command = ["spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", master, *settings, "spark-internal"]
