@@ -158,7 +158,6 @@ class QueueSendOperator(WithLineage, QueueOperator):
         try:
             if (source := self._source(hook, queue, key)) is not None:
                 return self._take_from(source, hook, queue, key)
-            self._refuse_a_sources()
             result = send(queue, self._batches(hook, queue, key, clock.now()), key=key, clock=clock)
         finally:
             leave_server()
@@ -183,7 +182,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             if getattr(self, name) is not None:
                 raise SettingError(name, getattr(self, name), "None: only a source has what it has taken before")
         if self.on_spark:
-            raise SettingError("on_spark", self.on_spark, "False: it says where a source is read; messages are sent without Spark, all else with it")
+            raise SettingError("on_spark", self.on_spark, "False: only a source is read by this task or by Spark's executors, as you choose")
 
     def _take_from(self, source: Source, hook: QueueHook, queue: QueueTable, key: str) -> dict[str, object]:
         """Send what is new in a source."""
@@ -240,11 +239,13 @@ class QueueSendOperator(WithLineage, QueueOperator):
         cancel_jobs(self.log)
 
     def _batches(self, hook: QueueHook, queue: QueueTable, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
-        """Return the messages, lazily: when an earlier run has sent them, no Spark starts."""
+        """Yield the messages. When an earlier run has sent them, nobody asks for one, and no Spark starts."""
         from airflow_poison.core.mapping import rows_to_batches
 
+        self._refuse_a_sources()
         if self.messages is not None:
-            return rows_to_batches(self.messages, self._mapping(), now)
+            yield from rows_to_batches(self.messages, self._mapping(), now)
+            return
         from airflow_poison.core.spark.send_stage import FrameSource, SendStage
 
         source = FrameSource(path=self.path, format=self.format, options=self.options or {}, table=self.table, dataframe=self.dataframe)
@@ -255,7 +256,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.lineage.reads(self, *([path_uri(self.path)] if self.path is not None else sources_of(frame)))
             return frame
 
-        return SendStage.of_queue(queue.folder, key).batches(opened, self._mapping(), now)
+        yield from SendStage.of_queue(queue.folder, key).batches(opened, self._mapping(), now)
 
     def _mapping(self) -> ColumnMapping:
         from airflow_poison.core.mapping import ColumnMapping

@@ -20,8 +20,10 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.sources.source import Connection, Position
     from airflow_poison.core.store import QueueStore
@@ -82,7 +84,7 @@ def test_a_function_returns_a_source_and_is_not_called_again(store: QueueStore, 
     (landing / "a.json").write_text("1\n")
     with DAG("returns_a_source", schedule=None) as dag:
 
-        @task.send(queue_name="orders", policy=MOVE)
+        @task.send(queue_name="orders", policy=MOVE, max_messages=5)
         def arrivals(ds: str) -> Files:
             calls.append(ds)
             return files(landing)
@@ -160,6 +162,38 @@ def test_an_outbox_behind_a_connection_is_emptied(
         assert database.execute("SELECT count(*) FROM outbox").fetchall() == [(0,)]
 
 
+@dataclass(frozen=True)
+class Counted(Source):
+    """Three numbers, which Spark's executors count."""
+
+    name: str = "counted"
+
+    def plan(self, position: Position, *, limit: int | None) -> Take | None:
+        def frame(spark: SparkSession) -> DataFrame:
+            return spark.range(3).selectExpr("cast(cast(id as string) as binary) as body")
+
+        def here() -> Iterator[pa.RecordBatch]:
+            raise AssertionError("executors read it")
+
+        return None if position.at else Take(what="three", batches=here, reached=lambda: Reached({"done": True}), frame=frame)
+
+
+def test_executors_read_a_source_that_says_how(store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession) -> None:
+    del spark
+    with DAG("on_spark", schedule=None) as dag:
+
+        @task.send(queue_name="orders", policy=MOVE, on_spark=True)
+        def counted() -> Counted:
+            return Counted()
+
+        counted()
+    for _ in range(2):
+        ran = run_dag(dag, when=FIRST)
+        assert ran.state == "success", ran.errors
+    assert bodies(store) == [b"0", b"1", b"2"]
+    assert QueueHook().take("orders", Counted(name="again"), key="hook", on_spark=True).sent == 3
+
+
 def test_the_hook_tells_positions_and_resets_them(store: QueueStore, landing: Path) -> None:
     (landing / "a.json").write_text("1\n")
     hook = QueueHook()
@@ -173,7 +207,7 @@ def test_the_hook_tells_positions_and_resets_them(store: QueueStore, landing: Pa
     assert hook.take("orders", files(landing), key="two").sent == 1
 
 
-@pytest.mark.parametrize("given", [{"max_messages": 5}, {"backfill": ["a", "b"]}], ids=str)
+@pytest.mark.parametrize("given", [{"max_messages": 5}, {"backfill": ["a", "b"]}, {"on_spark": True}], ids=str)
 def test_what_only_a_source_has_is_refused_without_one(store: QueueStore, run_dag: Callable[..., Ran], given: dict[str, Any]) -> None:
     with DAG("refused", schedule=None) as dag:
         QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=MOVE, **given)
@@ -189,6 +223,7 @@ def test_what_only_a_source_has_is_refused_without_one(store: QueueStore, run_da
         ({"max_messages": "some"}, "max_messages='some'"),
         ({"max_messages": 0}, "limit=0"),
         ({"backfill": "2026"}, "two places of the source"),
+        ({"on_spark": True}, "on_spark=True: Spark's executors cannot read this source; Kafka is one that they can. Leave it out. Nothing was sent."),
     ],
     ids=str,
 )

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from airflow_poison.core.errors import SettingError, SourceError
+from airflow_poison.core.errors import InputError, SettingError, SourceError
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.take import take
 from airflow_poison.core.sources.kafka import Kafka, settings_of, shared
+from airflow_poison.core.sources.kafka_frame import java_settings
 from airflow_poison.core.sources.kafka_records import to_batch
 from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.sources.source import Connection, Position, Reached, Source, Take
+from airflow_poison.core.spark.send_stage import SendStage
 
 if TYPE_CHECKING:
     from airflow_poison.core.sources.decoding import Schema
@@ -118,6 +120,52 @@ def test_what_is_no_text_is_base64_and_no_header_passes_for_ours() -> None:
         "kafka.timestamp": "-1",
     }
     assert row["message_id"] == "orders-3-7"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "unknown"),
+    [
+        ({**SERVERS, "client.id": "x", "socket.keepalive.enable": True, "log_level": 3}, {**SERVERS, "client.id": "x"}, ""),
+        (
+            {"security.protocol": "sasl_ssl", "sasl.mechanisms": "scram-sha-512", "sasl.username": "me", "sasl.password": 'a"b\\c'},
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.jaas.config": 'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="a\\"b\\\\c";',
+            },
+            "",
+        ),
+        (
+            {"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "p", "ssl.ca.location": "/ca.pem"},
+            {
+                "sasl.mechanism": "PLAIN",
+                "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="p";',
+                "ssl.truststore.location": "/ca.pem",
+                "ssl.truststore.type": "PEM",
+            },
+            "",
+        ),
+        (
+            {"ssl.ca.pem": "-----", "ssl.endpoint.identification.algorithm": "none"},
+            {"ssl.truststore.certificates": "-----", "ssl.truststore.type": "PEM", "ssl.endpoint.identification.algorithm": ""},
+            "",
+        ),
+        ({**SERVERS, "ssl.key.location": "/key.pem"}, {}, "ssl.key.location"),
+        ({"sasl.mechanism": "OAUTHBEARER"}, {}, "sasl.mechanism"),
+        ({"enable.ssl.certificate.verification": False}, {}, "enable.ssl.certificate.verification"),
+    ],
+)
+def test_settings_of_librdkafka_become_those_of_the_java_client_or_the_first_that_cannot_is_named(
+    given: dict[str, Any], expected: dict[str, str], unknown: str
+) -> None:
+    assert java_settings(given) == (expected, unknown)
+
+
+def test_a_source_that_executors_cannot_read_is_refused_before_spark_is_needed(queue: Queue) -> None:
+    stage = SendStage.of_queue(queue.table.folder, "1")
+    with pytest.raises(InputError, match=r"on_spark=True: Spark's executors cannot read this source; Kafka is one.* Nothing was sent"):
+        take(queue.table, Records([Record()]), key="1", clock=queue.clock, read=lambda planned: stage.records(planned, pytest.fail))
+    assert queue.table.snapshot().files == ()
 
 
 @dataclass
