@@ -236,7 +236,7 @@ class _Messages:
         records, errors = _errors(records)
         columns = [name for name in records.schema.names if name not in {ERROR, NO_BODY}]
         made = checked(records.select(columns))
-        wrong = sum(error is not None for error in errors)
+        wrong = len(errors) - errors.count(None)
         if not wrong:
             return made
         self.malformed += wrong

@@ -27,8 +27,8 @@ _LAST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
 
-def to_batch(records: Sequence[Any], topic: str) -> pa.RecordBatch:
-    """Return records of confluent-kafka as messages."""
+def to_columns(records: Sequence[Any]) -> pa.RecordBatch:
+    """Return records of confluent-kafka, a column for each part."""
     import pyarrow as pa
 
     columns = {
@@ -37,9 +37,9 @@ def to_batch(records: Sequence[Any], topic: str) -> pa.RecordBatch:
         "partition": pa.array([each.partition() for each in records], pa.int32()),
         "offset": pa.array([each.offset() for each in records], pa.int64()),
         "timestamp": pa.array([each.timestamp()[1] for each in records], pa.int64()),
-        "headers": _listed([each.headers() or () for each in records]),
+        "headers": _listed([each.headers() for each in records]),
     }
-    return to_messages(pa.record_batch(columns), topic)
+    return pa.record_batch(columns)
 
 
 def to_messages(records: pa.RecordBatch, topic: str) -> pa.RecordBatch:
@@ -84,13 +84,13 @@ def _properties(parts: Sequence[Part], count: int) -> pa.Array[Any]:
     return cast("pa.Array[Any]", maps.from_arrays(pa.array(ends, pa.int32()), keys.take(order), items.take(order)))
 
 
-def _listed(headers: Sequence[Sequence[tuple[str, bytes | str | None]]]) -> pa.Array[Any]:
+def _listed(headers: Sequence[Sequence[tuple[str, bytes | str | None]] | None]) -> pa.Array[Any]:
     """Return the headers of records as Spark's own format has them."""
     import numpy as np
     import pyarrow as pa
 
-    pairs = [pair for each in headers for pair in each]
-    ends = np.concatenate([[0], np.cumsum([len(each) for each in headers])])
+    pairs = [pair for each in headers if each for pair in each]
+    ends = np.concatenate([[0], np.cumsum([len(each) if each else 0 for each in headers])])
     values = [value.encode() if isinstance(value, str) else value for _, value in pairs]
     parts: list[pa.Array[Any]] = [pa.array([name for name, _ in pairs], pa.string()), pa.array(values, pa.binary())]
     lists: Any = pa.ListArray

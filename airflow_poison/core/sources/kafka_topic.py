@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.errors import SourceError
-from airflow_poison.core.sources.kafka_records import to_batch
+from airflow_poison.core.sources.kafka_records import to_columns, to_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -114,13 +114,13 @@ class Topic:
             wrong = [each for each in got if each.error() is not None]
             ended = [each for each in wrong if each.error().code() == kafka.KafkaError._PARTITION_EOF]  # noqa: SLF001  (its public name)
             self._refuse(kafka, [each for each in wrong if each not in ended])
-            kept, finished = reading.kept([each for each in got if each.error() is None] if wrong else got)
+            kept, finished = reading.kept(to_columns([each for each in got if each.error() is None] if wrong else got))
             finished += reading.ended(ended)
             if finished:
                 consumer.incremental_unassign([kafka.TopicPartition(self.name, number) for number in finished])
-            if kept:
-                batch = to_batch(kept, self.name)
-                rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BYTES * len(kept) // max(batch.nbytes, 1)))
+            if kept.num_rows:
+                batch = to_messages(kept, self.name)
+                rows = max(_LEAST_ROWS, min(_MOST_ROWS, _BYTES * batch.num_rows // max(batch.nbytes, 1)))
                 yield batch
                 last = time.monotonic()
             elif finished:
@@ -246,14 +246,13 @@ class _Reading:
             return sum(min(self.left[number], end - self.reached[number]) for number, end in self.ends.items())
         return sum(end - self.reached[number] for number, end in self.ends.items())
 
-    def kept(self, got: Sequence[Any]) -> tuple[Sequence[Any], list[int]]:
+    def kept(self, got: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
         """Return those records that are wanted, and the partitions that are read now."""
         import numpy as np
+        import pyarrow as pa
 
-        if not got:
-            return got, []
-        numbers, offsets = np.array([each.partition() for each in got]), np.array([each.offset() for each in got])
-        keep, finished = np.zeros(len(got), bool), []
+        numbers, offsets = got.column("partition").to_numpy(), got.column("offset").to_numpy()
+        keep, finished = np.zeros(got.num_rows, bool), []
         for number in (int(each) for each in np.unique(numbers)):
             end = self.ends.get(number)
             if end is None:  # it was read already; these were on their way
@@ -275,7 +274,7 @@ class _Reading:
                 self.reached[number] = last + 1
         for number in finished:
             del self.ends[number]
-        return (got if keep.all() else [each for each, wanted in zip(got, keep, strict=True) if wanted]), finished
+        return (got if keep.all() else got.filter(pa.array(keep))), finished
 
     def ended(self, events: Sequence[Any]) -> list[int]:
         """Return the partitions whose end was reached: behind the wanted offsets, nothing or only what is no record came."""

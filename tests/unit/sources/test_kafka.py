@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.take import take
 from airflow_poison.core.sources.kafka import Kafka, settings_of, shared
 from airflow_poison.core.sources.kafka_frame import java_settings
-from airflow_poison.core.sources.kafka_records import to_batch
+from airflow_poison.core.sources.kafka_records import to_columns, to_messages
 from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.sources.source import Connection, Position, Reached, Source, Take
 from airflow_poison.core.spark.send_stage import SendStage
@@ -106,7 +106,7 @@ def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_no_text_is_base64_and_no_header_passes_for_ours() -> None:
     headers = [("a", b"\0"), ("a#2", "x"), ("a", None), ("poison.destination", b"kafka:x"), ("kafka.topic", b"forged")]
-    [row] = to_batch([cast("Any", Record(key_=b"\xff", headers_=headers, at=-1))], "orders").to_pylist()
+    [row] = to_messages(to_columns([Record(key_=b"\xff", headers_=headers, at=-1)]), "orders").to_pylist()
     assert row["group_id"] == "base64:/w=="
     assert dict(row["properties"]) == {
         "a": "base64:AA==",
@@ -178,7 +178,7 @@ class Records(Source):
 
     def plan(self, position: Position, *, limit: int | None) -> Take | None:
         del position, limit
-        return Take(what="all", batches=lambda: iter([to_batch(cast("Any", self.records), "orders")]), reached=lambda: Reached({"all": True}))
+        return Take(what="all", batches=lambda: iter([to_messages(to_columns(self.records), "orders")]), reached=lambda: Reached({"all": True}))
 
 
 def test_a_tombstone_is_a_message_whatever_schema_and_mapping_the_others_have(queue: Queue) -> None:
