@@ -1,7 +1,8 @@
 """Measure taking a Kafka topic beside a plain consumer of it: ``python -m benchmarks.kafka 1000000``. It starts a broker of its own.
 
 ``kafka_plain_per_s``: records that a confluent-kafka consumer reads whose values are looked at; ``kafka_source_per_s``: that the source makes
-messages of; ``kafka_take_per_s``: that are in a queue with the position. Ratios are of one run, in turns; each figure is the best of three.
+messages of; ``kafka_take_per_s``: that are in a queue with the position; ``kafka_spark_per_s``: the same, read through Spark's own ``kafka``
+format by a local Spark that has been started. Ratios are of one run, in turns; each figure is the best of three.
 """
 
 from __future__ import annotations
@@ -10,16 +11,19 @@ import json
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.core.sources.source import Position
-from tools.servers.kafka import running
+from tools.servers.kafka import running, spark_classes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from pyspark.sql import SparkSession
 
 PARTITIONS, ROUNDS = 4, 3
 CLOCK = SystemClock()
@@ -36,6 +40,7 @@ def kafka_figures(number: int) -> dict[str, float]:
                 "plain": lambda _round: plain(broker.settings, number),
                 "source": lambda _round: source(broker.settings),
                 "take": lambda turn: taken(broker.settings, f"{folder}/store-{turn}"),
+                "spark": lambda turn: taken(broker.settings, f"{folder}/spark-{turn}", spark=a_spark),
             }
             best = dict.fromkeys(ways, 0.0)
             for turn in range(ROUNDS):
@@ -45,7 +50,7 @@ def kafka_figures(number: int) -> dict[str, float]:
                     assert got == number, f"{name}: {got} of {number}"
                     best[name] = max(best[name], number / (time.perf_counter() - started))
     figures = {f"kafka_{name}_per_s": round(rate) for name, rate in best.items()}
-    return figures | {"kafka_take_of_plain": best["take"] / best["plain"], "kafka_source_of_plain": best["source"] / best["plain"]}
+    return figures | {f"kafka_{name}_of_plain": best[name] / best["plain"] for name in ("source", "take", "spark")}
 
 
 def fill(settings: Mapping[str, Any], number: int) -> None:
@@ -88,15 +93,27 @@ def source(settings: Mapping[str, Any]) -> int:
     return sum(batch.num_rows for batch in planned.batches())
 
 
-def taken(settings: Mapping[str, Any], store: str) -> int:
-    """Take all into a queue."""
+def a_spark() -> SparkSession:
+    """Return a local Spark with its own ``kafka`` format."""
+    from airflow_poison.core.spark.session import get_session
+
+    return get_session("local[2]", {"spark.jars": spark_classes(), "spark.driver.memory": "2g"})
+
+
+def taken(settings: Mapping[str, Any], store: str, spark: Callable[[], SparkSession] | None = None) -> int:
+    """Take all into a queue.
+
+    :param spark: whose executors read; None: this process does.
+    """
     from airflow_poison.core.passes.alter import declare
     from airflow_poison.core.passes.take import take
     from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.core.spark.send_stage import SendStage
     from airflow_poison.core.store import open_store
 
     table = declare(open_store(store), "orders", Msmq4(), CLOCK)
-    return take(table, Kafka("orders", settings), key="all", clock=CLOCK).sent
+    read = None if spark is None else partial(SendStage.of_queue(table.folder, "all").records, spark=spark)
+    return take(table, Kafka("orders", settings), key="all", clock=CLOCK, read=read).sent
 
 
 if __name__ == "__main__":

@@ -28,8 +28,7 @@ from tests.live.source_kills import killed
 from tests.live.topic import Topic
 from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, Where, driven, session
 from tests.spark.places.servers import connect_server
-from tools.servers.kafka import running
-from tools.servers.maven import fetched
+from tools.servers.kafka import running, spark_classes
 from tools.servers.spark import standalone
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from tools.servers.kafka import Broker
 
 CLOCK = SystemClock()
-VERSION = "4.1.1"
 OWN, PYTHON = "Spark's own format", "confluent-kafka"
 KILLS = 12
 _numbers = count()
@@ -57,9 +55,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def classes() -> str:
-    """Those of Spark's kafka format, as ``spark.jars`` lists them."""
-    folder = fetched(f"spark-kafka-{VERSION}", ("org.apache.spark", "spark-sql-kafka-0-10_2.13", VERSION))
-    return ",".join(str(jar) for name in ("spark-sql-kafka-*", "spark-token-*", "kafka-clients-*", "commons-pool2-*") for jar in folder.glob(name))
+    return spark_classes()
 
 
 @pytest.fixture(scope="module", params=[(LOCAL, OWN), (LOCAL, PYTHON), (CLUSTER, OWN), (CONNECT, OWN), (CONNECT, PYTHON)], ids="-".join)

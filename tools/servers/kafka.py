@@ -24,7 +24,15 @@ USER, PASSWORD = "reader", "reader-secret"
 READY = "Kafka Server started"
 _QUIET: Mapping[str, Any] = {"log_level": 0}
 """Of clients that outlive the broker, and would say so."""
+SPARK = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.1.1")
+"""Spark's own ``kafka`` format."""
 _ARTIFACTS = (("org.apache.kafka", "kafka_2.13", VERSION), ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"))
+
+
+def spark_classes() -> str:
+    """Return the classes of Spark's own ``kafka`` format as ``spark.jars`` lists them: what Spark has itself is left out. Raises ServerError."""
+    folder = fetched(f"spark-kafka-{SPARK[2]}", SPARK)
+    return ",".join(str(jar) for name in ("spark-sql-kafka-*", "spark-token-*", "kafka-clients-*", "commons-pool2-*") for jar in folder.glob(name))
 
 
 @dataclass(frozen=True)
