@@ -7,7 +7,7 @@ import random
 from collections import Counter
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -27,16 +27,18 @@ from airflow_poison.core.store import open_store
 from tests.live.source_kills import killed
 from tests.live.topic import Topic
 from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, Where, driven, session
-from tests.spark.places.servers import connect_server
+from tests.spark.places.servers import apart, connect_server
+from tools.servers import s3
 from tools.servers.kafka import running, spark_classes
 from tools.servers.spark import standalone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from airflow_poison.core.passes.take import TakeResult
     from airflow_poison.core.sources.source import Source
+    from airflow_poison.core.store.bucket.folder import BucketFolder
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.spark.places.place import Place
     from tools.servers.kafka import Broker
@@ -94,9 +96,11 @@ def table(tmp_path: Path) -> QueueTable:
     return declare(open_store(str(tmp_path / "store")), "orders", Msmq4(), CLOCK)
 
 
-def take_there(store: str, queue: str, source: Source, between_plan_and_read: Any = None, **more: Any) -> tuple[TakeResult, str]:
+def take_there(
+    store: str, queue: str, source: Source, between_plan_and_read: Any = None, options: Mapping[str, str] | None = None, **more: Any
+) -> tuple[TakeResult, str]:
     """Take in a driver; return what it did, and how the executors have read."""
-    table, key, said = open_store(store).open(queue), f"take-{next(_numbers)}-{random.random()}", list[str]()
+    table, key, said = open_store(store, options).open(queue), f"take-{next(_numbers)}-{random.random()}", list[str]()
     stage = SendStage.of_queue(table.folder, key)
 
     def read(planned: Any) -> Any:
@@ -197,6 +201,26 @@ def _plan_of(source: Kafka) -> str:
     from airflow_poison.core.sources.kafka_frame import records_frame
 
     return str(records_frame(session(), source.kafka, {0: (0, 1)})._jdf.queryExecution().toString())
+
+
+@pytest.mark.parametrize("way", [OWN, PYTHON])
+def test_a_queue_in_a_bucket_is_filled_by_nodes_that_share_no_folder(
+    topic: Topic, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, classes: str, way: str
+) -> None:
+    topic.produce(*map(str, range(1_000)))
+    topic.produce(*map(str, range(1_000, 2_000)), partition=1)
+    with s3.running() as port, apart(tmp_path_factory.mktemp("nodes"), tmp_path_factory.mktemp("driver-node")) as nodes:
+        options = s3.options(f"http://{s3.LOOPBACK}:{port}")
+        s3.make_bucket(options, "lake")
+        table = declare(open_store("s3://lake/queues", options), "orders", Msmq4(), CLOCK)
+        where = Where.of(CLUSTER, nodes.cluster.url)
+        conf = {**where.conf, **({"spark.jars": classes} if way == OWN else {})}
+        with driven(Where(where.name, where.master, conf), tmp_path) as there:
+            result, said = there.call(take_there, "s3://lake/queues", "orders", topic.source(), options=options)
+            assert (result.sent, "own kafka format" in said) == (2_000, way == OWN)
+            assert there.call(take_there, "s3://lake/queues", "orders", topic.source(), options=options)[0].sent == 0
+        assert Counter(row["body"] for row in rows(table)) == Counter(str(number).encode() for number in range(2_000))
+        assert not list(cast("BucketFolder", table.folder).objects.list("_stage/"))
 
 
 @pytest.mark.parametrize("point", [f"store.append.{name}" for name in ("after_files", "after_position", "before_commit", "after_commit")])

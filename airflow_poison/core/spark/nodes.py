@@ -202,11 +202,13 @@ def written_by_tasks(frame: DataFrame, folder: BucketFolder, below: str) -> list
     :param below: where they lie, below the table.
     Raises FileNotFoundError when somebody has removed one meanwhile.
     """
+    names = frame.columns
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield told(_written(batches, folder, below))
+        yield told(_written((batch.rename_columns(names) for batch in batches), folder, below))
 
-    rows = frame.mapInArrow(write, schema=LEFT).collect()
+    numbered = frame.toDF(*map(str, range(len(names))))  # to mapInArrow a dot in a name is a path
+    rows = numbered.mapInArrow(write, schema=LEFT).collect()
     return side_by_side(folder.here, [name for row in rows for name in row["files"]])
 
 
