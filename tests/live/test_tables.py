@@ -238,15 +238,15 @@ def test_half_a_million_rows_are_read_a_batch_at_a_time(database: Database, kind
 class Writers:
     """Transactions that end in another order than they begin, and some that never do."""
 
-    def __init__(self, database: Database, table: str) -> None:
-        self.database, self.table = database, table
+    def __init__(self, connect: Callable[[], Any], table: str) -> None:
+        self.connect, self.table = connect, table
         self.committed: list[str] = []
         self._draw, self._open = random.Random(5), list[tuple[Any, list[str]]]()
 
     def __call__(self, number: int) -> None:
         for each in range(4):
             names = [f"{number}-{each}-{row}" for row in range(self._draw.choice([1, 5, 40]))]
-            connection = self.database.connect()
+            connection = self.connect()
             add(connection, *names, table=self.table)
             self._open.append((connection, names))
         self._draw.shuffle(self._open)
@@ -278,7 +278,7 @@ SOURCES: dict[str, Callable[[str], TableSource]] = {
 @pytest.mark.parametrize("kind", SOURCES)
 def test_two_takers_that_race_and_are_killed_take_each_committed_row_once(database: Database, tmp_path: Path, kind: str) -> None:
     source = SOURCES[kind](database.url)
-    writers = Writers(database, source.table)
+    writers = Writers(database.connect, source.table)
 
     def arrive(number: int) -> None:
         if number < KILLS - 1:

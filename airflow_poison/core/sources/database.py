@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 _DIALECTS = {"postgres": "postgresql"}
+_MYSQL_DRIVERS = (("MySQLdb", "mysqldb"), ("pymysql", "pymysql"), ("mysql", "mysqlconnector"))
 _DRIVERS = {
     "postgresql": (("psycopg2", "psycopg2"), ("psycopg", "psycopg"), ("pg8000", "pg8000")),
-    "mysql": (("MySQLdb", "mysqldb"), ("pymysql", "pymysql"), ("mysql", "mysqlconnector")),
+    "mysql": _MYSQL_DRIVERS,
+    "mariadb": _MYSQL_DRIVERS,
 }
 _MYSQL = ("SET time_zone = '+00:00'",)
 _SESSION = {
@@ -237,10 +239,15 @@ def _column(column: sa.Column[Any]) -> Column:
     """Return how a column is read: of what has no type in Arrow, the text that the database writes."""
     import pyarrow as pa
     from sqlalchemy import types
+    from sqlalchemy.dialects import mysql
 
     kind = column.type
     if isinstance(kind, types.JSON):
         return Column(column.name, pa.string(), as_text=True, is_json=True)
+    if isinstance(kind, mysql.BIT):  # its driver has bytes, and SQLAlchemy a number
+        return Column(column.name, pa.int64())
+    if isinstance(kind, mysql.SET):  # Python's sets have no order
+        return Column(column.name, pa.string(), as_text=True)
     if isinstance(kind, types.ARRAY):
         item = _plain(kind.item_type) if kind.dimensions in {None, 1} else None
         return Column(column.name, pa.string(), as_text=True) if item is None else Column(column.name, pa.list_(item))

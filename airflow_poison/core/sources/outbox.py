@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _CHUNK = 500
 """Keys in one statement."""
+_LOCK_WHAT_THEY_CHANGE = frozenset({"postgresql", "sqlite"})
+"""Databases that change rows of a list without a wait for others. MySQL may look for a list in the whole table, and waits there for each row of a
+transaction that is still open: it gets a statement for each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,16 +101,17 @@ class Outbox(TableSource):
             return
         self.check_position(position.at, key=self._key)
         with self.opened() as reading:
-            key = self._key_of(reading)
+            connection, key = reading.connection, self._key_of(reading)
             values = sorted(_typed(text, key) for text in keys)  # two at once lock rows in one order
+            done = self._done(reading)
             for first in range(0, len(values), _CHUNK):
                 chosen = key.in_(values[first : first + _CHUNK])
-                if self.mark is None:
-                    reading.connection.execute(sa.delete(reading.table).where(chosen))
-                else:
-                    column, (_, marked) = reading.column(self.mark, "mark"), self._marks(reading)
-                    reading.connection.execute(sa.update(reading.table).where(chosen, self._unmarked(reading)).values({column: marked}))
-                reading.connection.commit()
+                there = connection.execute(self._query(reading, [key]).where(chosen).order_by(key)).scalars().all()
+                if there and connection.dialect.name in _LOCK_WHAT_THEY_CHANGE:
+                    connection.execute(done.where(key.in_(there)))
+                elif there:
+                    connection.execute(done.where(key == sa.bindparam("poison_key")), [{"poison_key": each} for each in there])
+                connection.commit()
 
     def describe(self, at: Mapping[str, JsonValue]) -> str:
         """Return how many rows were taken."""
@@ -143,6 +147,14 @@ class Outbox(TableSource):
 
         query = sa.select(*columns)
         return query if self.mark is None else query.where(self._unmarked(reading))
+
+    def _done(self, reading: Reading) -> sa.Delete | sa.Update:
+        """Return what deletes or marks rows."""
+        import sqlalchemy as sa
+
+        if self.mark is None:
+            return sa.delete(reading.table)
+        return sa.update(reading.table).where(self._unmarked(reading)).values({reading.column(self.mark, "mark"): self._marks(reading)[1]})
 
     def _unmarked(self, reading: Reading) -> sa.ColumnElement[bool]:
         column = reading.column(self.mark or "", "mark")

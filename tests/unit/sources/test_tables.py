@@ -15,7 +15,7 @@ from airflow_poison.core.errors import InputError, SettingError, SourceError
 from airflow_poison.core.fault_points import install
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.take import positions, reset_position, take
-from airflow_poison.core.sources.database import address_of
+from airflow_poison.core.sources.database import _column, _url, address_of
 from airflow_poison.core.sources.jdbc import Jdbc
 from airflow_poison.core.sources.outbox import Outbox
 from airflow_poison.core.sources.source import Connection, Position, Reached
@@ -424,3 +424,18 @@ def test_a_connection_is_looked_up_and_no_text_shows_its_password() -> None:
 def test_the_address_of_a_file_and_of_a_scheme_that_is_named() -> None:
     assert address_of(Connection("x", "sqlite", "/data/shop.db")) == "sqlite:////data/shop.db"
     assert address_of(Connection("x", "generic", "h", extra={"sqlalchemy_scheme": "mysql+pymysql"})) == "mysql+pymysql://h"
+
+
+def test_mysqls_own_types_and_drivers_are_known() -> None:
+    import pyarrow as pa
+    from sqlalchemy import Column as SqlColumn
+    from sqlalchemy.dialects import mysql, postgresql
+
+    kinds = {"flags": mysql.BIT(4), "tags": mysql.SET("x", "y"), "bits": postgresql.BIT(4)}
+    found = {name: _column(SqlColumn(name, kind)) for name, kind in kinds.items()}
+    assert {name: (each.kind, each.as_text) for name, each in found.items()} == {
+        "flags": (pa.int64(), False),
+        "tags": (pa.string(), True),
+        "bits": (pa.string(), True),
+    }
+    assert [_url(f"{scheme}://a@host/shop").drivername for scheme in ("mysql", "mariadb")] == ["mysql+pymysql", "mariadb+pymysql"]

@@ -1,0 +1,193 @@
+"""``Jdbc`` and ``Outbox`` with a real MariaDB, over PyMySQL: what is different there from PostgreSQL."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pymysql  # type: ignore[import-untyped]
+import pytest
+
+from airflow_poison.core.errors import SourceError
+from airflow_poison.core.sources.jdbc import Jdbc
+from airflow_poison.core.sources.outbox import Outbox
+from tests.live.source_kills import a_table, bodies, killed, taken
+from tests.live.test_tables import Writers, names_in
+from tests.live.topic import until
+from tools.servers.spark import free_ports
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from airflow_poison.core.sources.table_source import TableSource
+
+MARIADB = shutil.which("mariadbd", path="/usr/sbin:/usr/bin") or ""
+KILLS = 20
+ORDERS = "CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, body text, at timestamp(6) NOT NULL DEFAULT current_timestamp(6))"
+OUTBOX = (
+    "CREATE TABLE outbox (id char(36) PRIMARY KEY DEFAULT uuid(), body text, at timestamp(6) NOT NULL DEFAULT current_timestamp(6), sent boolean)"
+)
+
+pytestmark = pytest.mark.skipif(not MARIADB, reason="no MariaDB here: apt install mariadb-server")
+
+
+class Database:
+    """The database of a running server."""
+
+    def __init__(self, port: int) -> None:
+        self.port, self.url = port, f"mysql://airflow:pw@127.0.0.1:{port}/shop"
+
+    def connect(self, *, autocommit: bool = False) -> Any:
+        return pymysql.connect(host="127.0.0.1", port=self.port, user="airflow", password="pw", database="shop", autocommit=autocommit)
+
+    def run(self, *statements: str) -> list[Any]:
+        with closing(self.connect(autocommit=True)) as connection, connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+            return list(cursor.fetchall())
+
+
+@contextmanager
+def mariadb() -> Iterator[Database]:
+    """Run a MariaDB with an empty database."""
+    folder, (port,) = Path(tempfile.mkdtemp(prefix="airflow-poison-mariadb-")), free_ports(1)
+    socket, common = folder / "socket", ["--no-defaults", f"--datadir={folder}/data", "--user=root"]
+    install = ["mariadb-install-db", *common, "--auth-root-authentication-method=normal", "--skip-test-db"]
+    where = [f"--port={port}", f"--socket={socket}", "--bind-address=127.0.0.1", "--skip-name-resolve"]
+    make = (
+        "CREATE DATABASE shop CHARACTER SET utf8mb4; CREATE USER airflow@'127.0.0.1' IDENTIFIED BY 'pw'; "
+        "GRANT ALL ON *.* TO airflow@'127.0.0.1' WITH GRANT OPTION"
+    )
+    try:
+        subprocess.run(install, check=True, stdout=subprocess.DEVNULL)
+        with subprocess.Popen([MARIADB, *common, *where], stderr=subprocess.DEVNULL) as server:
+            try:
+                until(socket.exists)
+                subprocess.run(["mariadb", "--no-defaults", f"--socket={socket}", "--user=root", "-e", make], check=True)
+                yield Database(port)
+            finally:
+                server.terminate()
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Database]:
+    with mariadb() as there:
+        yield there
+
+
+@pytest.fixture
+def database(server: Database) -> Database:
+    server.run("DROP DATABASE shop", "CREATE DATABASE shop CHARACTER SET utf8mb4", "USE shop", ORDERS, OUTBOX)
+    return server
+
+
+def insert(connection: Any, *names: str, table: str = "orders") -> None:
+    with connection.cursor() as cursor:
+        cursor.executemany(f"INSERT INTO {table} (body) VALUES (%s)", [(name,) for name in names])
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb", "mysql+pymysql"])
+@pytest.mark.parametrize(("order_by", "overlap"), [("id", 10), ("at", timedelta(minutes=5))])
+def test_a_row_whose_transaction_ends_late_is_taken_once(database: Database, tmp_path: Path, order_by: str, overlap: Any, scheme: str) -> None:
+    table, source = a_table(tmp_path), Jdbc(database.url.replace("mysql", scheme, 1), "orders", order_by, overlap=overlap)
+    with closing(database.connect()) as late, closing(database.connect()) as early:
+        insert(late, "late")
+        insert(early, "early")
+        early.commit()
+        assert (taken(table, source), names_in(table)) == (1, ["early"])
+        late.commit()
+    assert [taken(table, source) for _ in range(2)] == [1, 0]
+    assert names_in(table) == ["early", "late"]
+
+
+def test_instants_are_the_same_whatever_zone_the_server_has(database: Database, tmp_path: Path) -> None:
+    database.run("SET time_zone = '+00:00'", "INSERT INTO orders (body, at) VALUES ('a', '2024-02-29 12:00:00.000001')")
+    table, source = a_table(tmp_path), Jdbc(database.url, "orders", "at", overlap=timedelta(minutes=5))
+    assert taken(table, source) == 1
+    database.run("SET GLOBAL time_zone = '+05:30'")
+    try:
+        assert taken(table, source) == 0
+        assert bodies(table)[0]["at"] == "2024-02-29T12:00:00.000001"
+    finally:
+        database.run("SET GLOBAL time_zone = 'SYSTEM'")
+
+
+def test_what_rows_of_each_type_become(database: Database, tmp_path: Path) -> None:
+    database.run(
+        "CREATE TABLE kinds (id int PRIMARY KEY, n decimal(30, 1), r float, f boolean, d date, t time(6), l datetime(3), j json, u uuid,"
+        " raw varbinary(9), bytes blob, none text, e enum('a', 'b'), s set('x', 'y', 'z'), b bit(4), yes bit(1), y year, big bigint unsigned)",
+        "INSERT INTO kinds VALUES (1, 12345678901234567890.5, 0.1, true, '2024-02-29', '01:02:03.5', '2024-02-29 12:00:00', '{\"a\": [1, null]}',"
+        " '00000000-0000-0000-0000-000000000001', x'ff', x'00ff', NULL, 'b', 'y,x,z', b'1010', b'1', 2024, 18446744073709551615)",
+    )
+    table = a_table(tmp_path)
+    taken(table, Jdbc(database.url, "kinds", "id", overlap=5))
+    assert bodies(table) == [
+        {
+            "id": 1, "n": 12345678901234567890.5, "r": 0.1, "f": 1, "d": "2024-02-29", "t": "01:02:03.5", "l": "2024-02-29T12:00:00.000",
+            "j": '{"a": [1, null]}', "u": "00000000-0000-0000-0000-000000000001", "raw": "/w==", "bytes": "AP8=", "none": None,
+            "e": "b", "s": "x,y,z", "b": 10, "yes": 1, "y": "2024", "big": "18446744073709551615",
+        }
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [{"delete": True}, {"mark": "sent"}])
+def test_an_outbox_is_emptied_or_marked_and_late_rows_come(database: Database, tmp_path: Path, how: Any) -> None:
+    table, source = a_table(tmp_path), Outbox(database.url, "outbox", "at", key="id", **how)
+    with closing(database.connect()) as late, closing(database.connect()) as early:
+        insert(late, "late", table="outbox")
+        insert(early, *map(str, range(1_200)), table="outbox")
+        early.commit()
+        assert [taken(table, source, limit=700), taken(table, source)] == [700, 500]
+        late.commit()
+    assert [taken(table, source) for _ in range(2)] == [1, 0]
+    assert sorted(names_in(table)) == sorted([*map(str, range(1_200)), "late"])
+    assert database.run("SELECT count(*), coalesce(sum(sent), 0) FROM outbox") == [(0, 0) if "delete" in how else (1_201, 1_201)]
+
+
+def test_what_cannot_be_read_is_an_error_with_names_and_a_next_step(database: Database, tmp_path: Path) -> None:
+    database.run("INSERT INTO orders (body) VALUES ('a')", "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'pw'")
+    try:
+        for source, words in (
+            (Jdbc(database.url.replace("airflow:", "reader:"), "orders", "id", overlap=1), "cannot be read: .*Access denied for user 'reader'"),
+            (Jdbc(database.url.replace(":pw", ":no"), "orders", "id", overlap=1), "cannot be read: .*Access denied for user 'airflow'"),
+            (Jdbc("mysql://x@127.0.0.1:1/y", "orders", "id", overlap=1), "cannot be read: .*Connection refused"),
+            (Jdbc(database.url, "nowhere.orders", "id", overlap=1), "there is no such table or view"),
+            (Jdbc(database.url, "orders", "gone", overlap=1), "order_by='gone': .* has no such column; it has id, body, at. Was it renamed"),
+            (Jdbc(database.url, "outbox", "id", overlap=1), r"order_by='id' of .* is CHAR\(36\).*; expected whole numbers or instants"),
+        ):
+            with pytest.raises(SourceError, match=words):
+                taken(a_table(tmp_path / "errors"), source)
+    finally:
+        database.run("DROP USER reader@'127.0.0.1'")
+
+
+SOURCES: dict[str, Callable[[str], TableSource]] = {
+    "jdbc ids": lambda url: Jdbc(url, "orders", "id", overlap=2_000),
+    "jdbc instants": lambda url: Jdbc(url, "orders", "at", overlap=timedelta(minutes=10)),
+    "outbox deleted": lambda url: Outbox(url, "outbox", "at", key="id", delete=True),
+    "outbox marked": lambda url: Outbox(url, "outbox", "at", key="id", mark="sent"),
+}
+
+
+@pytest.mark.parametrize("kind", SOURCES)
+def test_two_takers_that_race_and_are_killed_take_each_committed_row_once(database: Database, tmp_path: Path, kind: str) -> None:
+    source = SOURCES[kind](database.url)
+    writers = Writers(database.connect, source.table)
+
+    def arrive(number: int) -> None:
+        if number < KILLS - 1:
+            writers(number)
+        else:
+            writers.end()
+
+    table = killed(tmp_path, source, arrive, kills=KILLS)
+    assert sorted(names_in(table)) == writers.end()
+    if kind.startswith("outbox"):
+        assert database.run("SELECT count(*) FROM outbox WHERE sent IS NOT TRUE") == [(0,)]
