@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from tools.servers.spark import ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 TOOLS = Path(__file__).resolve().parents[2] / ".tools"
+_UNPACK = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _NAMED = "<groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>"
 
 
@@ -24,6 +25,22 @@ def fetched(name: str, *artifacts: tuple[str, str, str], beside: Mapping[str, st
     :param artifacts: group, name and version of each.
     :param beside: further files of the folder: their texts by name.
     """
+    needs = "".join(f"<dependency>{_NAMED.format(*each)}</dependency>" for each in artifacts)
+    project = f"<modelVersion>4.0.0</modelVersion>{_NAMED.format('tests', name, '1')}<dependencies>{needs}</dependencies>"
+    pom = f'<project xmlns="http://maven.apache.org/POM/4.0.0">{project}</project>'
+    return _made(name, ["dependency:copy-dependencies", "-DincludeScope=runtime"], {"pom.xml": pom, **(beside or {})})
+
+
+def unpacked(name: str, artifact: str) -> Path:
+    """Return a folder with what is in an archive, fetched where it is not here yet. Raises ServerError.
+
+    :param name: of the folder; the same for the same artifact.
+    :param artifact: ``group:name:version:packaging:classifier``.
+    """
+    return _made(name, [f"{_UNPACK}:unpack", f"-Dartifact={artifact}"], {})
+
+
+def _made(name: str, goal: Sequence[str], beside: Mapping[str, str]) -> Path:
     there = TOOLS / name
     if there.exists():
         return there
@@ -32,13 +49,10 @@ def fetched(name: str, *artifacts: tuple[str, str, str], beside: Mapping[str, st
         raise ServerError(f"There is no Maven (mvn) here, which fetches {name}. Install it: apt install maven.")
     making = there.with_name(f"{name}.{os.getpid()}")
     making.mkdir(parents=True)
-    needs = "".join(f"<dependency>{_NAMED.format(*each)}</dependency>" for each in artifacts)
-    project = f"<modelVersion>4.0.0</modelVersion>{_NAMED.format('tests', name, '1')}<dependencies>{needs}</dependencies>"
-    (making / "pom.xml").write_text(f'<project xmlns="http://maven.apache.org/POM/4.0.0">{project}</project>')
-    command = [maven, "-q", "-B", "-ntp", "dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={making}"]
-    subprocess.run(command, cwd=making, check=True, stdout=subprocess.DEVNULL)
-    for file, text in (beside or {}).items():
+    for file, text in beside.items():
         (making / file).write_text(text)
+    command = [maven, "-q", "-B", "-ntp", *goal, f"-DoutputDirectory={making}"]
+    subprocess.run(command, cwd=making, check=True, stdout=subprocess.DEVNULL)
     try:
         making.rename(there)
     except OSError:  # somebody else was faster
