@@ -154,6 +154,14 @@ class Page:
         self.until(f"!!{wanted}")
         self.run(f"{wanted}.click()")
 
+    def fill(self, field: str, text: str) -> None:
+        """Write a text into a field, as a person does.
+
+        :param field: a CSS selector.
+        """
+        self.run(f"document.querySelector({json.dumps(field)}).focus()")
+        self.protocol.call("Input.insertText", text=text)
+
     def complaints(self) -> list[str]:
         """Return what the browser has complained about so far: errors of scripts and of loading."""
         found = [event["params"] for event in self.protocol.events if event.get("method") in {"Runtime.exceptionThrown", "Log.entryAdded"}]

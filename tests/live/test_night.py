@@ -93,6 +93,8 @@ def receive(table: QueueTable, key: str) -> int:
 
 def test_an_outage_at_night_is_found_tried_with_a_canary_and_redriven(page: Page, airflow: LiveAirflow, shipments: QueueTable) -> None:
     page.go("/plugin/poison")
+    page.until_text("Search by name")
+    page.fill("input[type=search]", QUEUE)  # in a run of all tests it is one of many
     page.until_text(QUEUE)
     shoot(page, "night-overview")
     page.go(f"/plugin/poison?queue={QUEUE}&sub_queue=poison")

@@ -55,8 +55,8 @@ def told(airflow: LiveAirflow) -> Counter[tuple[str, str]]:
 
 
 def test_a_team_is_told_in_one_place_of_each_thing_once(airflow: LiveAirflow) -> None:
-    for name in ("team_orders", "team_bills"):
-        declare(airflow.store, name, MOVE, CLOCK)
+    declare(airflow.store, "team_orders", MOVE, CLOCK)
+    declare(airflow.store, "team_bills", ServiceBroker(), CLOCK)
     dag_id = airflow.dag(ALERTS)
     assert dag_id == "alerts_of_the_team"
     _until_watched(airflow)
