@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 NOTHING = "Nothing was sent."
+_ROWS = 10_000
+"""Of a Parquet file, in memory at a time."""
 
 
 def format_of(place: str) -> str:
@@ -126,10 +128,12 @@ def _parquet(place: str, file: IO[bytes]) -> Iterator[dict[str, Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from airflow_poison.core.store.table.row_groups import streamed
+
     try:
         with pq.ParquetFile(file if file.seekable() else io.BytesIO(file.read())) as parquet:
             check_named_once(parquet.schema_arrow.names, place)
-            for batch in parquet.iter_batches():
+            for batch in streamed(parquet, _ROWS):
                 for row in batch.to_pylist():
                     yield {name: _plain(value) for name, value in row.items()}
     except pa.ArrowInvalid as error:

@@ -22,6 +22,8 @@ pytestmark = [
 ]  # Airflow and its dependencies warn of themselves
 
 PACKAGE = Path(airflow_poison.__file__).parent
+NOT_INSTALLED = {"__pycache__", "frontend"}
+"""Folders: what a run leaves, and the sources of the page, of which the built page is installed."""
 SOURCE = Path(__file__).parents[2] / "airflow_poison"
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "airflow_poison.") if not module.name.endswith("__main__"))
 WITH_SUBMIT = {"airflow_poison.operators.submit"}
@@ -53,7 +55,7 @@ def test_it_is_the_installed_package_that_is_tested() -> None:
 
 def test_it_has_every_file_of_the_source() -> None:
     def files(folder: Path) -> set[Path]:
-        return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and not NOT_INSTALLED & {*path.parts}}
 
     assert files(PACKAGE) == files(SOURCE)
     assert MODULES

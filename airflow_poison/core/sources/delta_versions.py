@@ -140,6 +140,8 @@ class Versions:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        from airflow_poison.core.store.table.row_groups import streamed
+
         self._refuse(of, file)
         with self._told(f"version {of.number}"):
             try:
@@ -151,7 +153,7 @@ class Versions:
                 ) from error
         with content, self._told(f"{file.path} of version {of.number}"):
             reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us")
-            for batch in reader.iter_batches(batch_size=_BATCH, use_threads=False):
+            for batch in streamed(reader, _BATCH, use_threads=False):
                 columns = {name.name: self._column(batch, file, name) for name in self.schema}
                 columns |= {name: batch.column(name) for name in batch.schema.names if name not in columns and name != CHANGE_TYPE}
                 if changes:

@@ -393,8 +393,10 @@ def _parquet(name: str, path: Path) -> Iterator[pa.RecordBatch]:
     del name
     import pyarrow.parquet as pq
 
+    from airflow_poison.core.store.table.row_groups import streamed
+
     with pq.ParquetFile(path) as file:
-        yield from file.iter_batches(batch_size=_ROWS)
+        yield from streamed(file, _ROWS)
 
 
 def _whole(name: str, path: Path) -> Iterator[pa.RecordBatch]:

@@ -22,6 +22,7 @@ from airflow_poison.core.spark.jobs import has_ended, why
 from airflow_poison.core.spark.nodes import written_by_tasks
 from airflow_poison.core.store.disk import POSIX
 from airflow_poison.core.store.table.files import STAGE
+from airflow_poison.core.store.table.row_groups import streamed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -283,4 +284,4 @@ def _read(paths: Sequence[Path]) -> Iterator[pa.RecordBatch]:
 
     for path in paths:
         with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(batch_size=BATCH_ROWS)
+            yield from streamed(file, BATCH_ROWS)

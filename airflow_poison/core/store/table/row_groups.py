@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PORTION_ROWS = 1_024
 """So many rows are in memory while chosen ones are taken out of a row group."""
 _BUFFER_BYTES = 1024 * 1024
+_BATCH_BYTES = 32 * 1024 * 1024
 PLACE = ("row_group", "row")
 """The columns that say where a row is."""
 _GROUP, _ROW = PLACE
@@ -143,6 +144,17 @@ def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | Non
                 break
             best = pa.concat_tables([best, groups.columns([group], _RECEIVE_COLUMNS)]).sort_by(_RECEIVE_ORDER).slice(0, limit)
         return _taken(file, groups, best, columns).sort_by(_RECEIVE_ORDER)
+
+
+def streamed(parquet: pq.ParquetFile, rows: int, *, use_threads: bool = True) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in its order, some at a time. Memory holds one row group: Arrow would keep what it has read of all.
+
+    :param rows: of a batch, at most; fewer where they are large.
+    """
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        fit = _BATCH_BYTES * group.num_rows // max(group.total_byte_size, 1)
+        yield from parquet.iter_batches(max(1, min(rows, fit)), row_groups=[number], use_threads=use_threads)
 
 
 def batches(table: Table, file: DataFile, rows: int) -> Iterator[pa.Table]:
