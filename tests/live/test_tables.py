@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import random
 import subprocess
 import sys
 from contextlib import closing
@@ -14,19 +13,18 @@ import psycopg2  # type: ignore[import-untyped]
 import pytest
 
 from airflow_poison.core.errors import SourceError
-from airflow_poison.core.passes.take import positions
 from airflow_poison.core.sources.jdbc import Jdbc
 from airflow_poison.core.sources.outbox import Outbox
 from airflow_poison.core.sources.source import Position
 from tests.live.celery_parts import postgres
-from tests.live.source_kills import KILLS, ROOT, a_table, bodies, killed, taken
+from tests.live.databases import TablesOfADatabase, names_in
+from tests.live.source_kills import ROOT, a_table, bodies, taken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_poison.core.sources.source import Source
-    from airflow_poison.core.sources.table_source import TableSource
 
 ORDERS = "CREATE TABLE orders (id bigserial PRIMARY KEY, body text, at timestamptz NOT NULL DEFAULT clock_timestamp())"
 OUTBOX = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), body text, at timestamptz DEFAULT clock_timestamp(), sent boolean)"
@@ -63,27 +61,8 @@ def database(server: Database) -> Database:
     return server
 
 
-def add(connection: Any, *names: str, table: str = "orders") -> None:
-    with connection.cursor() as cursor:
-        for name in names:
-            cursor.execute(f"INSERT INTO {table} (body) VALUES (%s)", [name])
-
-
-def names_in(table: Any) -> list[str]:
-    return [body["body"] for body in bodies(table)]
-
-
-@pytest.mark.parametrize(("order_by", "overlap"), [("id", 10), ("at", timedelta(minutes=5))])
-def test_a_row_whose_transaction_ends_late_is_taken_once(database: Database, tmp_path: Path, order_by: str, overlap: Any) -> None:
-    table, source = a_table(tmp_path), Jdbc(database.url, "orders", order_by, overlap=overlap)
-    with closing(database.connect()) as late, closing(database.connect()) as early:
-        add(late, "late")
-        add(early, "early")
-        early.commit()
-        assert (taken(table, source), names_in(table)) == (1, ["early"])
-        late.commit()
-    assert [taken(table, source) for _ in range(2)] == [1, 0]
-    assert names_in(table) == ["early", "late"]
+class TestPostgreSQL(TablesOfADatabase):
+    """A real PostgreSQL."""
 
 
 def test_an_instant_in_the_future_leaves_nothing_behind(database: Database, tmp_path: Path) -> None:
@@ -141,20 +120,6 @@ def test_what_rows_of_each_type_become(database: Database, tmp_path: Path) -> No
              "none": None, "m": "$1.50", "aa": "[[1], [2]]",
         }
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("how", [{"delete": True}, {"mark": "sent"}])
-def test_an_outbox_is_emptied_or_marked_and_late_rows_come(database: Database, tmp_path: Path, how: Any) -> None:
-    table, source = a_table(tmp_path), Outbox(database.url, "outbox", "at", key="id", **how)
-    with closing(database.connect()) as late, closing(database.connect()) as early:
-        add(late, "late", table="outbox")
-        add(early, *map(str, range(1_200)), table="outbox")
-        early.commit()
-        assert [taken(table, source, limit=700), taken(table, source)] == [700, 500]
-        late.commit()
-    assert [taken(table, source) for _ in range(2)] == [1, 0]
-    assert names_in(table) == [*map(str, range(1_200)), "late"]
-    assert database.run("SELECT count(*), count(*) FILTER (WHERE sent) FROM outbox") == [(0, 0) if "delete" in how else (1_201, 1_201)]
 
 
 # Errors -----------------------------------------------------------------------------------------------------------------
@@ -230,65 +195,3 @@ def test_half_a_million_rows_are_read_a_batch_at_a_time(database: Database, kind
     rows, grown = map(int, said.split())
     assert rows == 500_000
     assert grown < {"jdbc": 24, "outbox": 120}[kind] * MEBIBYTE  # all rows have 250; an outbox keeps their keys
-
-
-# Killed -----------------------------------------------------------------------------------------------------------------
-
-
-class Writers:
-    """Transactions that end in another order than they begin, and some that never do."""
-
-    def __init__(self, connect: Callable[[], Any], table: str) -> None:
-        self.connect, self.table = connect, table
-        self.committed: list[str] = []
-        self._draw, self._open = random.Random(5), list[tuple[Any, list[str]]]()
-
-    def __call__(self, number: int) -> None:
-        for each in range(4):
-            names = [f"{number}-{each}-{row}" for row in range(self._draw.choice([1, 5, 40]))]
-            connection = self.connect()
-            add(connection, *names, table=self.table)
-            self._open.append((connection, names))
-        self._draw.shuffle(self._open)
-        while len(self._open) > 3:
-            self._end(*self._open.pop())
-
-    def end(self) -> list[str]:
-        while self._open:
-            self._end(*self._open.pop())
-        return sorted(self.committed)
-
-    def _end(self, connection: Any, names: list[str]) -> None:
-        if self._draw.random() < 0.2:
-            connection.rollback()
-        else:
-            connection.commit()
-            self.committed += names
-        connection.close()
-
-
-SOURCES: dict[str, Callable[[str], TableSource]] = {
-    "jdbc ids": lambda url: Jdbc(url, "orders", "id", overlap=2_000),
-    "jdbc instants": lambda url: Jdbc(url, "orders", "at", overlap=timedelta(minutes=10)),
-    "outbox deleted": lambda url: Outbox(url, "outbox", "at", key="id", delete=True),
-    "outbox marked": lambda url: Outbox(url, "outbox", "at", key="id", mark="sent"),
-}
-
-
-@pytest.mark.parametrize("kind", SOURCES)
-def test_two_takers_that_race_and_are_killed_take_each_committed_row_once(database: Database, tmp_path: Path, kind: str) -> None:
-    source = SOURCES[kind](database.url)
-    writers = Writers(database.connect, source.table)
-
-    def arrive(number: int) -> None:
-        if number < KILLS - 1:
-            writers(number)
-        else:
-            writers.end()
-
-    table = killed(tmp_path, source, arrive)
-    assert sorted(names_in(table)) == writers.end()
-    (found,) = positions(table)
-    assert found.messages == len(writers.committed)
-    if kind.startswith("outbox"):
-        assert database.run("SELECT count(*) FROM outbox WHERE sent IS NOT TRUE") == [(0,)]
