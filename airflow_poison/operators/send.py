@@ -178,11 +178,9 @@ class QueueSendOperator(WithLineage, QueueOperator):
         return self.source
 
     def _refuse_a_sources(self) -> None:
-        for name in ("max_messages", "backfill"):
-            if getattr(self, name) is not None:
-                raise SettingError(name, getattr(self, name), "None: only a source has what it has taken before")
-        if self.on_spark:
-            raise SettingError("on_spark", self.on_spark, "False: only a source is read by this task or by Spark's executors, as you choose")
+        for name in ("max_messages", "backfill", "on_spark"):
+            if (given := getattr(self, name)) is not None and given is not False:
+                raise SettingError(name, given, "with a source: only a source has what it has taken before, or lets executors read")
 
     def _take_from(self, source: Source, hook: QueueHook, queue: QueueTable, key: str) -> dict[str, object]:
         """Send what is new in a source."""

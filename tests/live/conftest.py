@@ -13,10 +13,13 @@ from tests.live.live_airflow import PATIENCE, LiveAirflow, live_airflow
 from tests.live.statsd_listener import Listener
 from tools.airflow.home import free_port
 from tools.airflow.services import running
+from tools.servers import kafka
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
+
+    from tools.servers.kafka import Broker
 
 MOST_SECONDS = 1_800 * PATIENCE
 
@@ -37,6 +40,13 @@ def airflow(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with metrics.listening(), running(live.services):
         live.until_ready()
         yield live
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Return a Kafka broker of the tests of one file."""
+    with kafka.running(tmp_path_factory.mktemp("kafka")) as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ from airflow_poison.core.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.sources.source import Source
     from airflow_poison.core.store.queue_table import QueueTable
 
@@ -40,11 +41,20 @@ def taken(table: QueueTable, source: Source, **how: Any) -> int:
     return take(table, source, key=f"take-{next(_numbers)}", clock=SystemClock(), **how).sent
 
 
+def rows(table: QueueTable, place: SubQueue | None = None) -> list[dict[str, Any]]:
+    """Return all messages, in order.
+
+    :param place: those of this sub-queue.
+    """
+    found = [row for file in table.snapshot().files if place in {None, file.sub_queue} for row in table.read(file).to_pylist()]
+    return sorted(found, key=lambda row: int(row["lookup_id"]))
+
+
 def bodies(table: QueueTable) -> list[Any]:
     """Return the bodies of all messages, as JSON says, in order."""
-    rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
-    assert [row["reason"] for row in rows if row["reason"] is not None] == []
-    return [json.loads(row["body"]) for row in sorted(rows, key=lambda row: row["lookup_id"])]
+    there = rows(table)
+    assert [row["reason"] for row in there if row["reason"] is not None] == []
+    return [json.loads(row["body"]) for row in there]
 
 
 @dataclass
@@ -106,6 +116,6 @@ def killed(folder: Path, source: Source, arrive: Callable[[int], None], *, kills
     assert "Traceback" not in takers.log.read_text()
     while taken(table, source):
         pass
-    lookup_ids = sorted(row["lookup_id"] for file in table.snapshot().files for row in table.read(file).to_pylist())
+    lookup_ids = [row["lookup_id"] for row in rows(table)]
     assert lookup_ids == list(range(1, len(lookup_ids) + 1))
     return table

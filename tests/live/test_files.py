@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.sources.files import Files
-from tests.live.source_kills import killed
+from tests.live.source_kills import killed, rows
 from tools.servers import s3
 
 if TYPE_CHECKING:
@@ -71,5 +71,5 @@ def test_two_takers_that_race_and_are_killed_take_each_line_once(landing: Folder
 
     source = Files(landing.pattern, name="landing", settled=timedelta(0), storage_options=landing.options)
     table = killed(tmp_path, source, arrive, kills=KILLS)
-    found = Counter((row["body"], row["reason"] is not None) for file in table.snapshot().files for row in table.read(file).to_pylist())
+    found = Counter((row["body"], row["reason"] is not None) for row in rows(table))
     assert found == expected

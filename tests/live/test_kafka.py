@@ -41,27 +41,21 @@ from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.store import open_store
 from airflow_poison.core.store.bucket.store import BucketStore
 from airflow_poison.testing.sources import SourceContract
+from tests.live.source_kills import rows
 from tests.live.topic import Topic, until
 from tests.unit.cli.running import run
 from tools.servers import s3
-from tools.servers.kafka import Broker, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from airflow_poison.core.passes.take import TakeResult
-    from airflow_poison.core.schema import SubQueue
     from airflow_poison.core.store.queue_table import QueueTable
+    from tools.servers.kafka import Broker
 
 CLOCK = SystemClock()
 _numbers = count()
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(tmp_path_factory.mktemp("kafka")) as found:
-        yield found
 
 
 @pytest.fixture
@@ -76,11 +70,6 @@ def table(tmp_path: Path) -> QueueTable:
 
 def taken(table: QueueTable, source: Kafka, **more: Any) -> TakeResult:
     return take(table, source, key=f"take-{next(_numbers)}", clock=CLOCK, **more)
-
-
-def rows(table: QueueTable, place: SubQueue | None = None) -> list[dict[str, Any]]:
-    found = [row for file in table.snapshot().files if place in {None, file.sub_queue} for row in table.read(file).to_pylist()]
-    return sorted(found, key=lambda row: int(row["lookup_id"]))
 
 
 def bodies(table: QueueTable) -> list[str]:

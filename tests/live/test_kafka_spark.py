@@ -24,12 +24,12 @@ from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.core.sources.schemas import JsonSchema
 from airflow_poison.core.spark.send_stage import SendStage
 from airflow_poison.core.store import open_store
-from tests.live.source_kills import killed
+from tests.live.source_kills import killed, rows
 from tests.live.topic import Topic
 from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, Where, driven, session
 from tests.spark.places.servers import apart, connect_server
 from tools.servers import s3
-from tools.servers.kafka import running, spark_classes
+from tools.servers.kafka import spark_classes
 from tools.servers.spark import standalone
 
 if TYPE_CHECKING:
@@ -47,12 +47,6 @@ CLOCK = SystemClock()
 OWN, PYTHON = "Spark's own format", "confluent-kafka"
 KILLS = 12
 _numbers = count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(tmp_path_factory.mktemp("kafka")) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -115,11 +109,6 @@ def take_there(
 
 def taken(place: Place, table: QueueTable, source: Source, **more: Any) -> TakeResult:
     return place.call(take_there, table.uri.rpartition("/")[0], table.name, source, **more)[0]
-
-
-def rows(table: QueueTable) -> list[dict[str, Any]]:
-    found = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
-    return sorted(found, key=lambda row: int(row["lookup_id"]))
 
 
 def test_the_same_messages_come_as_the_task_makes(topic: Topic, table: QueueTable, place: Place, request: pytest.FixtureRequest) -> None:

@@ -22,9 +22,8 @@ from airflow_poison.core.passes.take import take
 from airflow_poison.core.sources import registry as registries
 from airflow_poison.core.sources.protobuf import Protobuf
 from airflow_poison.core.sources.schemas import Avro, JsonSchema
-from tests.live.source_kills import a_table
+from tests.live.source_kills import a_table, rows
 from tests.live.topic import Topic
-from tools.servers.kafka import running
 from tools.servers.registry import running as a_registry
 
 if TYPE_CHECKING:
@@ -52,14 +51,8 @@ JSON_ORDER = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "Or
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(tmp_path_factory.mktemp("kafka")) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with a_registry(tmp_path_factory.mktemp("registry")) as (found, _):
+    with a_registry(tmp_path_factory.mktemp("registry")) as found:
         yield found
 
 
@@ -78,9 +71,8 @@ def taken(tmp_path: Path, topic: Topic, schema: SourceSchema) -> list[tuple[str,
     """Take all; return the sub-queue of each record, and its JSON, or what is wrong with it."""
     table: QueueTable = a_table(tmp_path)
     take(table, topic.source(schema=schema), key="all", clock=SystemClock())
-    rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
-    rows.sort(key=lambda row: int(dict(row["properties"])["kafka.offset"]))
-    return [(row["sub_queue"], json.loads(row["body"]) if row["reason"] is None else row["reason"]) for row in rows]
+    found = sorted(rows(table), key=lambda row: int(dict(row["properties"])["kafka.offset"]))
+    return [(row["sub_queue"], json.loads(row["body"]) if row["reason"] is None else row["reason"]) for row in found]
 
 
 def where(topic: Topic) -> SerializationContext:
@@ -129,7 +121,7 @@ def test_json_schema(address: str, client: SchemaRegistryClient, topic: Topic, t
 
 
 def test_a_registry_that_is_gone_is_an_error_of_the_task_and_nothing_is_sent(topic: Topic, tmp_path: Path) -> None:
-    with a_registry(tmp_path) as (address, _), SchemaRegistryClient({"url": address}) as client:
+    with a_registry(tmp_path) as address, SchemaRegistryClient({"url": address}) as client:
         good = JSONSerializer(json.dumps(JSON_ORDER), client)({"id": 7}, where(topic))
     topic.produce(good)
     registries._asked.cache_clear()

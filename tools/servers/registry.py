@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.error import URLError
-from urllib.request import urlopen
 
 from tools.servers.maven import unpacked
-from tools.servers.spark import START_SECONDS, Server, ServerError, free_ports
+from tools.servers.spark import Server, free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,11 +16,12 @@ if TYPE_CHECKING:
 
 VERSION = "2.6.13.Final"
 LOOPBACK = "127.0.0.1"
+READY = "Installed features"
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[tuple[str, Server]]:
-    """Start a registry and stop it at the end; its address, and the server. Raises ServerError.
+def running(folder: Path) -> Iterator[str]:
+    """Start a registry and stop it at the end; its address. Raises ServerError.
 
     :param folder: its log.
     """
@@ -35,21 +33,9 @@ def running(folder: Path) -> Iterator[tuple[str, Server]]:
     log = folder / "registry.log"
     with log.open("wb") as file:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-    server, address = Server("registry", process, log), f"http://{LOOPBACK}:{port}/apis/ccompat/v7"
+    server = Server("registry", process, log)
     try:
-        _wait(server, f"{address}/subjects")
-        yield address, server
+        server.wait(READY)
+        yield f"http://{LOOPBACK}:{port}/apis/ccompat/v7"
     finally:
         server.stop()
-
-
-def _wait(server: Server, address: str) -> None:
-    until = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with urlopen(address, timeout=5):
-                return
-        except (URLError, OSError):
-            if server.process.poll() is not None or time.monotonic() > until:
-                raise ServerError(f"{server.name} is not there. Its log, {server.log}, says:\n{server.log.read_text()[-2_000:]}") from None
-            time.sleep(0.2)
