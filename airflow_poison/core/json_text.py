@@ -1,0 +1,276 @@
+"""JSON of message bodies, exactly: numbers keep their digits, names that stand twice are seen, and a patch changes no other text.
+
+Python's own ``json.loads`` reads ``12345678901234567.89`` as ``12345678901234568.0``, ``1e400`` as infinity, and keeps one of two values of the same
+name. So every body is read and written here.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+import re
+from decimal import Decimal
+from json.encoder import encode_basestring, encode_basestring_ascii
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+"""Byte order marks, and the encoding that follows; the mark of UTF-32 begins with that of UTF-16."""
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+class JsonError(ValueError):
+    """A text that is no JSON, or a value that JSON does not have."""
+
+
+class Number(str):
+    """A number as it is written."""
+
+    __slots__ = ()
+
+
+class Pairs(list[tuple[str, object]]):
+    """The names and values of an object, in their order; a name may stand twice."""
+
+    __slots__ = ()
+
+
+def decoded(body: bytes) -> str:
+    """Return the text of a body: UTF-8, UTF-16 or UTF-32, without a byte order mark. Raises JsonError."""
+    mark, codec = _encoding(body)
+    try:
+        return body[len(mark) :].decode(codec)
+    except UnicodeDecodeError as error:
+        raise JsonError(f"byte {len(mark) + error.start} is no {codec.upper()}") from error
+
+
+def tree(body: bytes | str) -> object:
+    """Return a body as ``Pairs``, lists, texts, ``Number``, truth values and None. NaN and infinity are numbers here. Raises JsonError."""
+    return _parsed(_TREE, body)
+
+
+def values(body: bytes | str) -> Any:
+    """Return a body as plain values: whole numbers are ``int``, others ``Decimal``.
+
+    Raises JsonError: also for NaN and infinity, and for a name that stands twice in one object, since one of its values would be lost.
+    """
+    return _parsed(_VALUES, body)
+
+
+def natural_values(body: bytes | str) -> Any:
+    """Return a body as Python programs expect it: as ``values``, but numbers that a float keeps are floats.
+
+    ``19.99`` is a float; ``12345678901234567.89`` and ``1e400`` are ``Decimal``: a float would be another number.
+    """
+    return _parsed(_NATURAL, body)
+
+
+def syntax_error(body: bytes) -> str | None:
+    """Return why a body is no JSON; None: it is. A name may stand twice."""
+    try:
+        _parsed(_SYNTAX, body)
+    except JsonError as error:
+        return str(error)
+    return None
+
+
+def written(value: object) -> str:
+    """Return a tree or plain values as JSON text, each number with all its digits. Raises JsonError."""
+    try:
+        return _written(value)
+    except RecursionError as error:
+        raise JsonError("it is nested too deeply") from error
+
+
+def patched(body: bytes, patch: Mapping[str, object]) -> bytes:
+    """Return a body with a merge patch (RFC 7396), in which the text of all other fields is as it was.
+
+    A field that stands twice is changed in both places. Raises JsonError for a body that is no JSON.
+    """
+    mark, codec = _encoding(body)
+    text = decoded(body)
+    _parsed(_SYNTAX, text)  # what the patch passes over is JSON, too
+    begin = _behind_space(text, 0)
+    end = len(text.rstrip(" \t\n\r"))
+    try:
+        new = text[:begin] + _merged(text[begin:end], patch) + text[end:]
+    except RecursionError as error:
+        raise JsonError("it is nested too deeply") from error
+    return mark + new.encode(codec)
+
+
+# Reading
+
+
+def _encoding(body: bytes) -> tuple[bytes, str]:
+    """Return the byte order mark of a body, and its encoding."""
+    for mark, codec in _MARKS:
+        if body.startswith(mark):
+            return mark, codec
+    return b"", json.detect_encoding(body)
+
+
+def _parsed(decoder: json.JSONDecoder, body: bytes | str) -> Any:
+    text = decoded(body) if isinstance(body, bytes) else body
+    try:
+        return decoder.decode(text)
+    except RecursionError as error:
+        raise JsonError("it is nested too deeply") from error
+    except JsonError:
+        raise
+    except ValueError as error:
+        raise JsonError(str(error)) from error
+
+
+def _refuse_constant(name: str) -> object:
+    raise JsonError(f"JSON has no {name}")
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise JsonError(f"the name {next(name for name in names if names.count(name) > 1)!r} stands twice in one object")
+    return found
+
+
+def _whole(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # Python reads at most 4,300 digits
+        raise JsonError(f"a number has {len(digits):,} digits") from None
+
+
+def _natural(digits: str) -> float | Decimal:
+    number, exact = float(digits), Decimal(digits)
+    return number if math.isfinite(number) and Decimal(repr(number)) == exact else exact
+
+
+def _nothing(_digits: str) -> None:
+    return None
+
+
+_VALUES = json.JSONDecoder(object_pairs_hook=_once, parse_int=_whole, parse_float=Decimal, parse_constant=_refuse_constant)
+_NATURAL = json.JSONDecoder(object_pairs_hook=_once, parse_int=_whole, parse_float=_natural, parse_constant=_refuse_constant)
+_SYNTAX = json.JSONDecoder(parse_int=_nothing, parse_float=_nothing, parse_constant=_refuse_constant)
+_TREE = json.JSONDecoder(object_pairs_hook=Pairs, parse_int=Number, parse_float=Number, parse_constant=Number)
+
+
+# Writing
+
+
+def _written(value: object) -> str:  # noqa: PLR0911  (one line for each type)
+    match value:
+        case None | bool():
+            return {None: "null", True: "true", False: "false"}[value]
+        case Number():
+            return str(value)
+        case str():
+            return _text(value)
+        case int():
+            return _digits(value)
+        case float() if math.isfinite(value):
+            return repr(float(value))
+        case Decimal() if value.is_finite():
+            return str(value)
+        case Pairs():
+            return _object(iter(value))
+        case dict():
+            return _object(iter(value.items()))
+        case list() | tuple():
+            return "[" + ", ".join(map(_written, value)) + "]"
+        case _:
+            raise JsonError(f"JSON has no {value if isinstance(value, float | Decimal) else type(value).__name__}")
+
+
+def _object(pairs: Iterator[tuple[object, object]]) -> str:
+    return "{" + ", ".join(f"{_name(name)}: {_written(each)}" for name, each in pairs) + "}"
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise JsonError(f"names of JSON are text, not {type(name).__name__}")
+    return _text(name)
+
+
+def _text(text: str) -> str:
+    """Return a text in quotes; half of a surrogate pair, which UTF-8 cannot hold, makes it one of escapes."""
+    return encode_basestring(text) if text.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in text) else encode_basestring_ascii(text)
+
+
+def _digits(value: int) -> str:
+    try:
+        return int.__repr__(value)
+    except ValueError:  # Python writes at most 4,300 digits
+        raise JsonError("a number has more than 4,300 digits") from None
+
+
+# Patching
+
+
+def _merged(text: str, patch: object) -> str:
+    """Return the text of a value with a merge patch."""
+    if not isinstance(patch, dict):
+        return written(patch)
+    if not text.startswith("{"):
+        text = "{}"
+    members = list(_members(text))
+    space, colon = (text[1 : members[0].begin], text[members[0].end_of_name : members[0].value]) if members else ("", ": ")
+    comma = text[members[0].end : members[1].begin] if len(members) > 1 else "," + (space or " " * colon.endswith(" "))
+    parts: list[str] = []
+    for number, member in enumerate(members):
+        new = member.with_patch(text, patch) if member.name in patch else text[member.begin : member.end]
+        if new is not None:
+            parts.append((text[members[number - 1].end : member.begin] if parts else space) + new)
+    there = {member.name for member in members}
+    for name, value in patch.items():
+        if value is not None and name not in there:
+            parts.append((comma if parts else space) + _name(name) + colon + _merged("", value))
+    return "{" + "".join(parts) + (text[members[-1].end : -1] if members else "") + "}"
+
+
+class _Member:
+    """Where a name and its value stand in the text of an object."""
+
+    __slots__ = ("begin", "end", "end_of_name", "name", "value")
+
+    def __init__(self, name: str, begin: int, end_of_name: int, value: int, end: int) -> None:
+        self.name, self.begin, self.end_of_name, self.value, self.end = name, begin, end_of_name, value, end
+
+    def with_patch(self, text: str, patch: Mapping[str, object]) -> str | None:
+        """Return the text of the member with a patch; None: it is removed."""
+        new = patch[self.name]
+        return None if new is None else text[self.begin : self.value] + _merged(text[self.value : self.end], new)
+
+
+def _members(text: str) -> Iterator[_Member]:
+    place = _behind_space(text, 1)
+    while text[place] != "}":
+        begin = place
+        name, end_of_name = _scan(text, begin)
+        value = _behind_space(text, _behind_space(text, end_of_name) + 1)
+        _, end = _scan(text, value)
+        yield _Member(name, begin, end_of_name, value, end)
+        place = _behind_space(text, end)
+        if text[place] == ",":
+            place = _behind_space(text, place + 1)
+
+
+def _behind_space(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    assert found is not None, "it may be empty"
+    return found.end()
+
+
+def _scan(text: str, place: int) -> tuple[Any, int]:
+    """Return the value that begins at a place, and its end; of numbers the end alone."""
+    return _SYNTAX.raw_decode(text, place)
