@@ -107,6 +107,9 @@ def _shown(one: pa.Array[Any]) -> object:
     try:
         if _is_text(kind):
             return one.cast(pa.binary())[0].as_py().decode("utf-8", "backslashreplace")
+        if pa.types.is_interval(kind):
+            months, days, nanos = one[0].as_py()
+            return f"P{months}M{days}D{duration_text(nanos, 10**9)[1:]}"
         return json_value(one[0].as_py(), number=number_or_text)
     except Exception:  # of whatever type: this is what is shown of a value that nothing else can be made of
         return f"{one[0].value} {kind}" if hasattr(one[0], "value") else one.to_string().strip("[]\n ")
