@@ -10,7 +10,7 @@ import pyarrow as pa
 from airflow_poison.core.errors import InputError, MessageTooLargeError
 from airflow_poison.core.mapping import check_priorities, utf8
 from airflow_poison.core.passes.runs import check_key
-from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, message_schema
+from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, OWN_PROPERTIES, is_reserved, message_schema
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def checked(batch: pa.RecordBatch, columns_given: Collection[str] = SENT) -> pa.
             raise InputError(f"Column {name!r} has type {column.type}; a message needs {wanted}: {error}. Cast it before sending.") from error
     _check_sizes(cast("pa.BinaryArray", columns["body"]))
     if "properties" in columns:
-        _refuse_envelopes(columns["properties"])
+        _refuse_reserved(columns["properties"])
     return check_priorities(pa.record_batch(list(columns.values()), names=list(columns)), "priority")
 
 
@@ -106,16 +106,18 @@ def _refuse_values(name: str, column: pa.Array[Any]) -> None:
         )
 
 
-def _refuse_envelopes(properties: pa.Array[Any]) -> None:
-    """Raise InputError for a message that says that it belongs to a dialog: only its partner's conversation endpoint can send one."""
+def _refuse_reserved(properties: pa.Array[Any]) -> None:
+    """Raise InputError for properties that only the product sets: the envelope of a dialog, the edits of people, where a message leaves for."""
     import pyarrow.compute as pc
 
-    forged = len(properties) - pc.map_lookup(properties, DIALOG, "first").null_count
-    if forged:
-        raise InputError(
-            f"Property {DIALOG!r} has a value in {forged} of {len(properties)} messages; only conversations set it. Begin a dialog and send on it, "
-            "or leave the property out; nothing was sent."
-        )
+    names = cast("pa.MapArray[Any, Any, Any]", properties).keys
+    for own in filter(is_reserved, pc.unique(pc.filter(names, pc.starts_with(names, OWN_PROPERTIES))).to_pylist()):
+        forged = len(properties) - pc.map_lookup(properties, own, "first").null_count
+        if forged:
+            raise InputError(
+                f"Property {own!r} has a value in {forged} of {len(properties)} messages; names that begin with {OWN_PROPERTIES!r} are the product's "
+                f"own{', and only conversations set this one' if own == DIALOG else ''}. Rename the property or leave it out; nothing was sent."
+            )
 
 
 def _check_sizes(bodies: pa.BinaryArray) -> None:

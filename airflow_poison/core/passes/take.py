@@ -10,11 +10,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.errors import InputError, MalformedError, SourceError, SourceTakenError
+from airflow_poison.core.errors import InputError, SettingError, SourceError, SourceTakenError
 from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.passes.send import checked
 from airflow_poison.core.schema import MAX_BODY_BYTES, message_schema
+from airflow_poison.core.sources.bodies import reason_of
 from airflow_poison.core.sources.source import ERROR, NO_BODY, JsonValue, Position
 from airflow_poison.core.store.files import Advance
 from airflow_poison.core.texts import Plain
@@ -210,14 +211,40 @@ class _Messages:
     malformed: int = 0
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError."""
+        """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError for what concerns every row, SourceError."""
         for batch in _joined(batches):
-            if self.source.columns and ERROR not in batch.schema.names:
-                made = self._checked(_decoded(self._mapped(batch), self.source.schema))
-            else:
-                made = self._checked(self._with_fields(_decoded(batch, self.source.schema)))
-            self.count += made.num_rows
-            yield made
+            for made in self._made(batch):
+                self.count += made.num_rows
+                yield made
+
+    def _made(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Return the messages of records. A record that cannot become one is malformed alone: halves are tried until it is found."""
+        try:
+            return [self._checked(self._records(batch))]
+        except (SourceError, SettingError):  # of a schema and its registry: of all records
+            raise
+        except Exception as error:  # of whatever type a library raises for a value
+            self._checked(self._records(batch.slice(0, 0)))  # an error of no records concerns them all
+            half = batch.num_rows // 2
+            if not half:
+                return [self._checked(self._malformed(batch, error))]
+            return [*self._made(batch.slice(0, half)), *self._made(batch.slice(half))]
+
+    def _malformed(self, batch: pa.RecordBatch, error: Exception) -> pa.RecordBatch:
+        """Return one record with an error and what there is of it."""
+        import pyarrow as pa
+
+        from airflow_poison.core.sources.rows import shown
+
+        is_body = "body" in batch.schema.names and not (self.source.columns and ERROR not in batch.schema.names)
+        body = batch.column("body").cast(pa.binary())[0].as_py() if is_body else shown(batch, 0)
+        known = batch.column(ERROR)[0].as_py() if ERROR in batch.schema.names else None
+        return pa.record_batch({"body": pa.array([body], pa.binary()), ERROR: pa.array([known or reason_of(error)], pa.string())})
+
+    def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.source.columns and ERROR not in batch.schema.names:
+            return _decoded(self._mapped(batch), self.source.schema)
+        return self._with_fields(_decoded(batch, self.source.schema))
 
     def _mapped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         from airflow_poison.core.mapping import ColumnMapping
@@ -309,8 +336,10 @@ def _decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
         if body is not None and errors[number] is None and not without[number]:
             try:
                 made = schema.decode(body)
-            except MalformedError as error:
-                errors[number] = str(error)
+            except (SourceError, SettingError):  # of the registry or the schema, not of the record
+                raise
+            except Exception as error:  # of whatever type a library raises for bytes
+                errors[number] = reason_of(error)
         bodies.append(made)
     columns = dict(zip(records.schema.names, records.columns, strict=True))
     columns |= {"body": pa.array(bodies, pa.binary()), ERROR: pa.array(errors, pa.string())}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.errors import InputError
+from airflow_poison.core import json_text
+from airflow_poison.core.errors import InputError, PoisonError
 from airflow_poison.core.mapping import cells
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.sources.source import ERROR, NO_BODY
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
     import pyarrow as pa
@@ -42,9 +43,9 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         made: dict[str, Any] = {}
         if errors[number] is None and body is not None and not without[number]:
             try:
-                made = cells(body, {**empty, **_object(body)}, mapping, now)
-            except InputError as error:
-                errors[number] = str(error).removesuffix(" Nothing was sent.")
+                made = cells(body, {**empty, **_object(body, empty)}, mapping, now)
+            except Exception as error:  # of whatever type a value leads to
+                errors[number] = reason_of(error)
         rows.append(made)
     columns: dict[str, pa.Array[Any]] = dict(zip(records.schema.names, records.columns, strict=True))
     before = cast("list[list[tuple[str, str]] | None]", columns["properties"].to_pylist()) if "properties" in columns else [None] * len(rows)
@@ -57,11 +58,25 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
     return pa.record_batch(list(columns.values()), names=list(columns))
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def reason_of(error: Exception) -> str:
+    """Return an error of one record as it is recorded with it."""
+    if isinstance(error, PoisonError):
+        return str(error).removesuffix(" Nothing was sent.")
+    return f"{type(error).__name__}: {error}"
+
+
+def _object(body: bytes, wanted: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a body that are wanted; a number keeps its text. Raises InputError."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        found = json_text.tree(body)
+    except json_text.JsonError as error:
         raise InputError(f"it is no JSON, of which fields are wanted: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"it is no JSON object, of which fields are wanted, but {type(found).__name__}")
-    return found
+    if not isinstance(found, json_text.Pairs):
+        raise InputError(f"it is no JSON object, of which fields are wanted, but {_KINDS.get(type(found), 'a text')}")
+    names = [name for name, _ in found if name in wanted]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise InputError(f"its field {twice!r} is wanted, and stands twice in it")
+    return {name: value for name, value in found if name in wanted}
+
+
+_KINDS: dict[type, str] = {list: "an array", json_text.Number: "a number", bool: "a truth value", type(None): "null"}
