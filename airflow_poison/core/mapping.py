@@ -219,6 +219,8 @@ def json_value(value: object, number: Callable[[float | Decimal], object] = lamb
             return b64encode(value).decode()
         case UUID():
             return str(value)
+        case Pairs():
+            return Pairs((name, json_value(each, number)) for name, each in value)
         case dict():
             return Pairs((name_of(json_value(name, number)), json_value(each, number)) for name, each in value.items())
         case list() | tuple():
@@ -327,9 +329,9 @@ def utf8(text: str | bytes, where: str) -> bytes:
 
 
 def _check_priority(value: object, column: str | None) -> int:
-    value = _number(value)
+    given, value = value, _number(value)
     if value is None:
         return DEFAULT_PRIORITY
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= HIGHEST_PRIORITY:
-        raise InputError(f"priority={column!r}: {value!r} is no priority; expected a whole number from 0 to {HIGHEST_PRIORITY}. Nothing was sent.")
+        raise InputError(f"priority={column!r}: {given!r} is no priority; expected a whole number from 0 to {HIGHEST_PRIORITY}. Nothing was sent.")
     return value

@@ -32,6 +32,7 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         raise InputError(f"body={mapping.body!r}: the records of this source have no columns; their bodies are what arrived. Leave body out.")
     if not mapping.columns() and mapping.expires_after is None:
         return records
+    mapping.check(mapping.columns())
     empty = dict.fromkeys(mapping.columns())
     errors: list[str | None] = [None] * records.num_rows
     if ERROR in records.schema.names:

@@ -10,6 +10,7 @@ from datetime import date, datetime, time
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_poison.core import json_text
@@ -255,14 +256,14 @@ def _values(column: Column, values: Sequence[Any]) -> tuple[pa.Array[Any], pa.Ar
     if column.is_json:
         return pa.array([None if each is None else each if isinstance(each, str) else _json_text(each) for each in values], pa.string()), None
     read = _reader(column.kind)
-    if read is None:
+    if read is None and not (pa.types.is_integer(column.kind) and any(type(each) not in {int, NoneType} for each in values)):  # Arrow cuts 1.5 to 1
         with suppress(*_REFUSED):
             return pa.array(values, column.kind), None
     good: list[Any] = []
     odd: list[str | None] = []
     for value in values:
         fits, found = (True, None) if value is None else _read(value, column.kind, read)
-        good.append(found)
+        good.append(found if fits else None)
         odd.append(None if fits else _text(value))
     return pa.array(good, column.kind), None if odd.count(None) == len(odd) else pa.array(odd, pa.string())
 
@@ -272,11 +273,12 @@ def _read(value: object, kind: pa.DataType, read: Callable[[Any], object] | None
     import pyarrow as pa
 
     try:
-        found = value if read is None or not isinstance(value, str | int) else read(value)
-        pa.scalar(found, kind)
+        if read is not None:
+            return True, value if isinstance(value, date | time) else read(value)
+        pa.scalar(value, kind)
     except _REFUSED:
         return False, None
-    return True, found
+    return type(value) is int or not pa.types.is_integer(kind), value
 
 
 def _reader(kind: pa.DataType) -> Callable[[Any], object] | None:

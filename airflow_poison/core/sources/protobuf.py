@@ -52,7 +52,9 @@ class Protobuf(Registered):
         except Exception as error:  # of whatever type bytes lead its reader to
             raise MalformedError(f"it is no message {name}: {short(str(error))}") from error
         if known.ByteSize() != message.ByteSize():
-            raise MalformedError(f"it has fields that the schema of {name} does not have, and they would be lost: is the schema older than the record?")
+            raise MalformedError(
+                f"it has fields that the schema of {name} does not have, and they would be lost: is the schema older than the record?"
+            )
         return as_json(value)
 
 

@@ -110,9 +110,13 @@ def _shown(one: pa.Array[Any]) -> object:
         if pa.types.is_interval(kind):
             months, days, nanos = one[0].as_py()
             return f"P{months}M{days}D{duration_text(nanos, 10**9)[1:]}"
+        if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind):
+            count, (first, last) = _counts(one)[0].as_py(), _bounds(kind)
+            if not first <= count <= last:
+                return f"{count} {kind}"
         return json_value(one[0].as_py(), number=number_or_text)
     except Exception:  # of whatever type: this is what is shown of a value that nothing else can be made of
-        return f"{one[0].value} {kind}" if hasattr(one[0], "value") else one.to_string().strip("[]\n ")
+        return one.to_string().strip("[]\n ")
 
 
 def _put(column: pa.Array[Any], new: Mapping[int, Any]) -> pa.Array[Any]:
@@ -239,7 +243,7 @@ class _Odd:
         import pyarrow.compute as pc
 
         kind = array.type
-        whole = array.view(pa.int32() if kind.bit_width == 32 else pa.int64())  # noqa: PLR2004  (bits)
+        whole = _counts(array)
         if pa.types.is_duration(kind):
             return pa.array([None if each is None else duration_text(each, _PER_SECOND[kind.unit]) for each in whole.to_pylist()], pa.string())
         first, last = _bounds(kind)
@@ -289,6 +293,13 @@ def _entries(array: pa.Array[Any]) -> pa.Array[Any]:
 
     kind = array.type
     return array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))) if pa.types.is_map(kind) else array
+
+
+def _counts(array: pa.Array[Any]) -> pa.Array[Any]:
+    """Return what dates, times and instants count."""
+    import pyarrow as pa
+
+    return array.view(pa.int32() if array.type.bit_width == 32 else pa.int64())  # noqa: PLR2004  (bits)
 
 
 def _utf8(value: bytes) -> str | UnicodeDecodeError:
@@ -466,12 +477,12 @@ class _Rows:
         kind = _bare_type(kind)
         if pa.types.is_struct(kind):
             fields = (kind.field(number) for number in range(kind.num_fields))
-            made = _object(
-                (field.name, self._json_or_null(f"struct_extract_at({value}, {at})", field.type)) for at, field in enumerate(fields, 1)
-            )
+            made = _object((field.name, self._json_or_null(f"struct_extract_at({value}, {at})", field.type)) for at, field in enumerate(fields, 1))
             return f"CASE WHEN {value} IS NOT NULL THEN {made} END"
         if pa.types.is_map(kind):
-            return self._each(value, "{}", lambda e: f"concat({self._key(f'{e}.f0', kind.key_type)}, ':', {self._json_or_null(f'{e}.f1', kind.item_type)})")
+            return self._each(
+                value, "{}", lambda e: f"concat({self._key(f'{e}.f0', kind.key_type)}, ':', {self._json_or_null(f'{e}.f1', kind.item_type)})"
+            )
         if _is_list(kind):
             return self._each(value, "[]", lambda e: self._json_or_null(e, kind.value_type))  # type: ignore[attr-defined]  # it is one of lists
         return _scalar_json(value, kind)

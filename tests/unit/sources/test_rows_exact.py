@@ -113,8 +113,6 @@ def values(kind: pa.DataType) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0911,
     return st.none() | (TEXTS if "string" in str(kind) else st.binary(max_size=8))
 
 
-
-
 def array(found: list[Any], kind: pa.DataType) -> pa.Array[Any]:
     """Return an array of values as ``values`` draws them."""
     if pa.types.is_struct(kind):
@@ -182,7 +180,9 @@ def back(found: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911, PLR0912 
         assert [name for name, _ in found] == [kind.field(at).name for at in range(kind.num_fields)]
         return tuple(back(each, kind.field(at).type) for at, (_, each) in enumerate(found))
     if pa.types.is_map(kind):
-        scalar = lambda key: json_text.Number(key) if is_number(kind.key_type) and key[-1:].isdigit() else {"true": True, "false": False}.get(key, key)  # noqa: E731
+        scalar = lambda key: (
+            json_text.Number(key) if is_number(kind.key_type) and key[-1:].isdigit() else {"true": True, "false": False}.get(key, key)
+        )  # noqa: E731
         return [(back(scalar(key) if is_number(kind.key_type) else key, kind.key_type), back(item, kind.item_type)) for key, item in found]
     if hasattr(kind, "value_type"):
         return [back(each, kind.value_type) for each in found]
@@ -237,6 +237,109 @@ def test_the_json_of_a_value_of_any_type_is_the_value(drawn: tuple[pa.DataType, 
     assert made.column(ERROR).null_count == len(found)
     bodies = [json_text.tree(body) for body in made.column("body").to_pylist()]
     assert [[key for key, _ in body] for body in bodies] == [[name]] * len(found)
-    for (((_, value),), wanted) in zip(bodies, found, strict=True):
+    for ((_, value),), wanted in zip(bodies, found, strict=True):
         assert same(back(value, kind), wanted), (value, wanted)
 
+
+def test_the_property_sees_a_digit_that_is_lost() -> None:
+    assert not same(back(json_text.Number("0.1"), pa.decimal128(38, 20)), Decimal("0.10000000000000000001"))
+    assert not same(back("1970-01-01T00:00:00.000Z", pa.timestamp("us", "UTC")), 1)
+
+
+def test_one_column_of_json_is_as_the_database_writes_it_and_what_is_no_json_a_text() -> None:
+    texts = ['{"a":1,  "a":12345678901234567.89}', "1e400", "NaN", '{"a":', None, '"x"']
+    batch = pa.RecordBatch.from_arrays([pa.array(texts)], schema=pa.schema([pa.field("v", pa.string(), metadata=JSON_TEXT)]))
+
+    made = to_messages(batch, ColumnMapping(), NOW).column("body").to_pylist()
+
+    wanted = [b'{"a":1,  "a":12345678901234567.89}', b"1e400", b'"NaN"', b'"{\\"a\\":"', b"null", b'"x"']
+    assert made == [b'{"v":' + each + b"}" for each in wanted]
+
+
+def test_a_map_keeps_equal_keys_and_writes_keys_as_their_json() -> None:
+    columns = {
+        "twice": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64())),
+        "days": pa.array([[(date(2026, 1, 2), 1)]], pa.map_(pa.date32(), pa.int64())),
+        "reals": pa.array([[(0.5, 1), (float("nan"), 2)]], pa.map_(pa.float64(), pa.int64())),
+        "lists": pa.array([[([1, "x"][:1], 1)]], pa.map_(pa.list_(pa.int64()), pa.int64())),
+    }
+
+    (body,) = to_messages(pa.record_batch(columns), ColumnMapping(), NOW).column("body").to_pylist()
+
+    assert body == b'{"twice":{"a":1,"a":2},"days":{"2026-01-02":1},"reals":{"0.5":1,"NaN":2},"lists":{"[1]":1}}'
+
+
+def invalid() -> pa.Array[Any]:
+    """Return texts of which the second is no UTF-8, as Parquet files of other programs have them."""
+    return pa.Array.from_buffers(pa.string(), 3, pa.array([b"good", b"caf\xe9", b"more"], pa.binary()).buffers())
+
+
+FARTHEST = pa.array([0, -(2**63) + 2, 1], pa.timestamp("us"))
+ODD: list[tuple[str, pa.Array[Any], Any, str]] = [
+    ("an instant", FARTHEST, "-9223372036854775806 timestamp[us]", "-9223372036854775806 (timestamp[us]) is no instant"),
+    ("its greatest", pa.array([0, 2**63 - 1, 1], pa.timestamp("us")), "9223372036854775807 timestamp[us]", "is no instant"),
+    ("seconds", pa.array([0, 2**62, 1], pa.timestamp("s", "UTC")), "4611686018427387904 timestamp[s, tz=UTC]", "is no instant"),
+    ("a time", pa.array([0, 86_400, 1], pa.int32()).view(pa.time32("s")), "86400 time32[s]", "86400 is beyond what time32[s] can hold here"),
+    ("a day", pa.array([0, 2**31 - 1, 1], pa.int32()).view(pa.date32()), "2147483647 date32[day]", "is no instant"),
+    ("a text", invalid(), "caf\\xe9", "its text is no UTF-8"),
+    ("in a list", pa.ListArray.from_arrays(pa.array([0, 1, 2, 3]), invalid()), ["caf\\xe9"], "its text is no UTF-8"),
+    (
+        "in a map of structs",
+        pa.MapArray.from_arrays(pa.array([0, 1, 2, 3]), pa.array(["a", "b", "c"]), pa.StructArray.from_arrays([FARTHEST], names=["at"])),
+        {"b": {"at": "-9223372036854775806 timestamp[us]"}},
+        "is no instant",
+    ),
+    ("in a dictionary", pa.DictionaryArray.from_arrays(pa.array([0, 1, 2]), invalid(), safe=False), "caf\\xe9", "its text is no UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("column", "shown", "words"), [each[1:] for each in ODD], ids=[each[0] for each in ODD])
+def test_a_value_that_cannot_be_written_is_its_rows_error_alone_and_is_shown(column: pa.Array[Any], shown: Any, words: str) -> None:
+    batch = pa.record_batch({"id": pa.array([1, 2, 3]), "v": column})
+
+    good, odd, more = to_messages(batch, ColumnMapping(group="id"), NOW).to_pylist()
+
+    assert (good[ERROR], more[ERROR], good["group_id"], odd["group_id"]) == (None, None, "1", "2")
+    assert odd[ERROR].startswith("column 'v': ")
+    assert words in odd[ERROR]
+    assert json.loads(odd["body"]) == {"id": 2, "v": shown}
+    assert json.loads(good["body"])["v"] is not None
+
+
+def test_a_body_of_text_that_is_no_utf8_is_the_bytes_that_arrived() -> None:
+    made = to_messages(pa.record_batch({"b": invalid()}), ColumnMapping(body="b"), NOW)
+
+    assert (made.column("body").to_pylist(), made.column(ERROR).null_count) == ([b"good", b"caf\xe9", b"more"], 3)
+
+
+SAME: list[tuple[Any, pa.DataType]] = [
+    (Decimal("12345678901234567.890"), pa.decimal128(20, 3)),
+    (datetime(2026, 1, 2, 3, 4, 5, 678_901), pa.timestamp("us")),  # noqa: DTZ001  (a clock without a zone)
+    (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), pa.timestamp("us", "UTC")),
+    (date(44, 1, 2), pa.date32()),
+    (time(1, 2, 3, 500_000), pa.time64("us")),
+    (time(1, 2, 3), pa.time64("us")),
+    (timedelta(days=-1, microseconds=5), pa.duration("us")),
+    (b"\xff\x00", pa.binary()),
+    ({"a": [Decimal("1.10")], "b": None}, pa.struct([("a", pa.list_(pa.decimal128(3, 2))), ("b", pa.int8())])),
+    ([(7, date(2026, 1, 2))], pa.map_(pa.int64(), pa.date32())),
+]
+
+
+@pytest.mark.parametrize(("value", "kind"), SAME, ids=[str(kind) for _, kind in SAME])
+def test_a_python_value_is_the_json_that_a_row_with_it_is(value: Any, kind: pa.DataType) -> None:
+    of_python = dict(value) if isinstance(value, list) and isinstance(value[0], tuple) else value
+    (by_python,) = rows_to_batches([{"v": of_python}], ColumnMapping(), NOW)
+
+    by_arrow = to_messages(pa.record_batch({"v": pa.array([value], kind)}), ColumnMapping(), NOW)
+
+    assert json_text.tree(by_python.column("body")[0].as_py()) == json_text.tree(by_arrow.column("body")[0].as_py())
+
+
+def test_a_uuid_is_its_text_at_both_doors() -> None:
+    value = UUID("00000000-0000-0000-0000-000000000001")
+    (by_python,) = rows_to_batches([{"v": value}], ColumnMapping(), NOW)
+
+    by_arrow = to_messages(pa.record_batch({"v": pa.array([value.bytes], pa.uuid())}), ColumnMapping(), NOW)
+
+    assert json_text.tree(by_python.column("body")[0].as_py()) == json_text.tree(by_arrow.column("body")[0].as_py()) == [("v", str(value))]
