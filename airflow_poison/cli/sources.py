@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.mapping import check_named_once
+from airflow_poison.core.schema import DIALOG, is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,6 +167,11 @@ def _part(row: dict[str, Any], name: str) -> object:
     return row.get(name)
 
 
+def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the properties of a saved message that are its sender's: edits of people are of the message that was removed, and this one begins anew."""
+    return ((name, value) for name, value in properties.items() if name == DIALOG or not is_reserved(name))
+
+
 def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
     try:
@@ -174,7 +180,7 @@ def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
         return {
             "body": body,
             **{name: _part(row, name) for name in SAVED},
-            "properties": [(str(name), str(value)) for name, value in (row.get("properties") or {}).items()],
+            "properties": [(str(name), str(value)) for name, value in _given(row.get("properties") or {})],
             "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -195,7 +195,7 @@ def number_or_text(value: float | Decimal) -> object:
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def json_value(value: object, number: Callable[[float | Decimal], object] = lambda each: each) -> object:  # noqa: PLR0911  (one line for each type)
+def json_value(value: object, number: Callable[[float | Decimal], object] = lambda each: each) -> object:  # noqa: C901, PLR0911  (one line for each type)
     """Return a Python value as JSON has it: what a column of rows with this value becomes (``core.sources.rows``).
 
     :param number: what a float and a decimal become.

@@ -154,13 +154,14 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "good", "as_json", "odd"), ODD, ids=[each[0] for each in ODD])
+@pytest.mark.parametrize(("kind", "values"), [(each[0], each[1:]) for each in ODD], ids=[each[0] for each in ODD])
 def test_an_odd_value_comes_as_what_it_is_and_changes_none_beside_it(
-    database: Database, tmp_path: Path, kind: str, good: str, as_json: str, odd: list[tuple[str, str]]
+    database: Database, tmp_path: Path, kind: str, values: tuple[str, str, list[tuple[str, str]]]
 ) -> None:
+    good, as_json, odd = values
     database.run("CREATE TYPE mood AS ENUM ('ok')", "CREATE DOMAIN cents AS numeric(10, 2)")
-    values = ", ".join(f"({number}, {value}, {value})" for number, value in enumerate([good, *(value for value, _ in odd), "NULL", good]))
-    database.run(f"CREATE TABLE odd (id int PRIMARY KEY, v {kind}, w {kind} NULL)", f"INSERT INTO odd VALUES {values}")
+    given = ", ".join(f"({number}, {value}, {value})" for number, value in enumerate([good, *(value for value, _ in odd), "NULL", good]))
+    database.run(f"CREATE TABLE odd (id int PRIMARY KEY, v {kind}, w {kind} NULL)", f"INSERT INTO odd VALUES {given}")
     table = a_table(tmp_path)
 
     taken(table, Jdbc(database.url, "odd", "id", overlap=5))

@@ -110,8 +110,9 @@ def _refuse_reserved(properties: pa.Array[Any]) -> None:
     """Raise InputError for properties that only the product sets: the envelope of a dialog, the edits of people, where a message leaves for."""
     import pyarrow.compute as pc
 
-    names = cast("pa.MapArray[Any, Any, Any]", properties).keys
-    for own in filter(is_reserved, pc.unique(pc.filter(names, pc.starts_with(names, OWN_PROPERTIES))).to_pylist()):
+    names = cast("pa.MapArray[Any, Any]", properties).keys
+    begun = cast("list[str]", pc.unique(pc.filter(names, pc.starts_with(names, OWN_PROPERTIES))).to_pylist())
+    for own in filter(is_reserved, begun):
         forged = len(properties) - pc.map_lookup(properties, own, "first").null_count
         if forged:
             raise InputError(

@@ -223,7 +223,7 @@ class _Messages:
             return [self._checked(self._records(batch))]
         except (SourceError, SettingError):  # of a schema and its registry: of all records
             raise
-        except Exception as error:  # of whatever type a library raises for a value
+        except Exception as error:  # noqa: BLE001  # of whatever type a library raises for a value
             self._checked(self._records(batch.slice(0, 0)))  # an error of no records concerns them all
             half = batch.num_rows // 2
             if not half:
@@ -338,7 +338,7 @@ def _decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
                 made = schema.decode(body)
             except (SourceError, SettingError):  # of the registry or the schema, not of the record
                 raise
-            except Exception as error:  # of whatever type a library raises for bytes
+            except Exception as error:  # noqa: BLE001  # of whatever type a library raises for bytes
                 errors[number] = reason_of(error)
         bodies.append(made)
     columns = dict(zip(records.schema.names, records.columns, strict=True))

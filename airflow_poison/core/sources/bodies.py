@@ -45,7 +45,7 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         if errors[number] is None and body is not None and not without[number]:
             try:
                 made = cells(body, {**empty, **_object(body, empty)}, mapping, now)
-            except Exception as error:  # of whatever type a value leads to
+            except Exception as error:  # noqa: BLE001  # of whatever type a value leads to
                 errors[number] = reason_of(error)
         rows.append(made)
     columns: dict[str, pa.Array[Any]] = dict(zip(records.schema.names, records.columns, strict=True))

@@ -46,7 +46,7 @@ _ASSETS = {"postgresql": ("postgres", 5432, "public"), "mysql": ("mysql", 3306, 
 _EXTRA = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _SCHEME = "sqlalchemy_scheme"
 _DATES_AS_TEXT = frozenset({"postgresql", "mysql", "mariadb"})
-"""Databases whose dates and instants are read as text: some of theirs (infinity, 0000-00-00, BC) are none that Python has, and end a driver's read."""
+"""Databases whose dates and instants are read as text: infinity, 0000-00-00 and years BC are none that Python has, and end a driver's read."""
 _DATE = r"\d{4}-\d\d-\d\d"
 _CLOCK = r"\d\d:\d\d:\d\d(\.\d{1,6})?"
 _REFUSED = (TypeError, ValueError, KeyError, OverflowError)  # of Arrow's are ValueErrors and TypeErrors

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
+_Array = Any
+"""An array of Arrow of any kind: what its stubs know of one kind they do not know of all."""
 JSON_TEXT = {b"poison.json": b"yes"}
 """Metadata of a column of text that is JSON, and becomes a part of a body as what it says."""
 ODD = "poison.odd."
@@ -90,7 +92,7 @@ def shown(batch: pa.RecordBatch, row: int) -> bytes:
     return json_text.written(found).encode()
 
 
-def _shown(one: pa.Array[Any]) -> object:
+def _shown(one: _Array) -> object:  # noqa: PLR0911  (one line for each kind of type)
     """Return the value of an array of one as JSON has it."""
     import pyarrow as pa
 
@@ -102,8 +104,10 @@ def _shown(one: pa.Array[Any]) -> object:
         return Pairs((kind.field(at).name, _shown(one.field(at))) for at in range(kind.num_fields))
     if _is_list(kind):
         inner = _entries(one).flatten()
-        values = [_shown(inner.slice(at, 1)) for at in range(len(inner))]
-        return Pairs((name_of(key), value) for (_, key), (_, value) in values) if pa.types.is_map(kind) else values
+        if not pa.types.is_map(kind):
+            return [_shown(inner.slice(at, 1)) for at in range(len(inner))]
+        keys, values = inner.flatten()
+        return Pairs((name_of(_shown(keys.slice(at, 1))), _shown(values.slice(at, 1))) for at in range(len(inner)))
     try:
         if _is_text(kind):
             return one.cast(pa.binary())[0].as_py().decode("utf-8", "backslashreplace")
@@ -115,14 +119,14 @@ def _shown(one: pa.Array[Any]) -> object:
             if not first <= count <= last:
                 return f"{count} {kind}"
         return json_value(one[0].as_py(), number=number_or_text)
-    except Exception:  # of whatever type: this is what is shown of a value that nothing else can be made of
+    except Exception:  # noqa: BLE001  # of whatever type: this is what is shown of a value that nothing else can be made of
         return one.to_string().strip("[]\n ")
 
 
-def _put(column: pa.Array[Any], new: Mapping[int, Any]) -> pa.Array[Any]:
+def _put(column: _Array, new: Mapping[int, Any]) -> _Array:
     import pyarrow as pa
 
-    values = column.to_pylist()
+    values: list[Any] = column.to_pylist()
     for row, value in new.items():
         values[row] = value
     return pa.array(values, column.type)
@@ -150,18 +154,18 @@ def _bare_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _bare(array: pa.Array[Any]) -> pa.Array[Any]:
+def _bare(array: _Array) -> _Array:
     """Return values without what wraps them (``_bare_type``)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = array.type
     if pa.types.is_dictionary(kind):
-        return _bare(array.dictionary_decode())  # type: ignore[attr-defined]  # it is one of dictionaries
+        return _bare(array.dictionary_decode())
     if pa.types.is_run_end_encoded(kind):
-        return _bare(pc.run_end_decode(array))
+        return _bare(pc.call_function("run_end_decode", [array]))
     if isinstance(kind, pa.BaseExtensionType) and kind.extension_name not in _TEXTS:
-        storage = array.storage  # type: ignore[attr-defined]  # it is one of an extension
+        storage = array.storage
         return storage.cast(pa.bool_()) if kind.extension_name == "arrow.bool8" else _bare(storage)
     return array
 
@@ -182,14 +186,14 @@ class _Odd:
         made = self._of(column, None)
         return _as_json(made) if is_json else made
 
-    def _of(self, array: pa.Array[Any], rows: np.ndarray[Any, Any] | None) -> pa.Array[Any]:  # noqa: PLR0911  (one line for each kind of type)
+    def _of(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:  # noqa: PLR0911  (one line for each kind of type)
         """:param rows: the number of the row of each value; None: the values are those of the rows."""
         import pyarrow as pa
 
         array = _bare(array)
         kind = array.type
         if isinstance(kind, pa.BaseExtensionType):
-            storage = array.storage  # type: ignore[attr-defined]  # it is one of an extension
+            storage = array.storage
             return _as_json(self._of(storage, rows)) if kind.extension_name == "arrow.json" else _python_texts(array)
         if pa.types.is_struct(kind):
             return self._struct(array, rows)
@@ -206,7 +210,7 @@ class _Odd:
             return array.cast(pa.float32())
         return array if _is_read(kind) else _python_texts(array)
 
-    def _struct(self, array: pa.Array[Any], rows: np.ndarray[Any, Any] | None) -> pa.Array[Any]:
+    def _struct(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> pa.Array[Any]:
         import pyarrow as pa
 
         fields = [self._of(field, rows) for field in array.flatten()]
@@ -214,13 +218,13 @@ class _Odd:
             return pa.array([value or None for value in array.is_valid().to_pylist()], pa.bool_())
         return pa.StructArray.from_arrays(fields, names=[f"f{at}" for at in range(len(fields))], mask=array.is_null())
 
-    def _list(self, array: pa.Array[Any], rows: np.ndarray[Any, Any] | None) -> pa.Array[Any]:
+    def _list(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:
         import numpy as np
         import pyarrow as pa
         import pyarrow.compute as pc
 
         array = _entries(array)  # DuckDB's maps have each key once
-        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        lengths = pc.call_function("coalesce", [pc.list_value_length(array), pa.scalar(0, pa.int64())]).to_numpy(zero_copy_only=False)
         inside = np.repeat(np.arange(len(array)) if rows is None else rows, lengths)
         values = self._of(array.flatten(), inside)
         offsets = np.concatenate(([0], np.cumsum(lengths)))
@@ -238,7 +242,7 @@ class _Odd:
             return pa.array([None if isinstance(value, UnicodeDecodeError) else value for value in values], pa.string())
         return array
 
-    def _temporal(self, array: pa.Array[Any], rows: np.ndarray[Any, Any] | None) -> pa.Array[Any]:
+    def _temporal(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -247,9 +251,9 @@ class _Odd:
         if pa.types.is_duration(kind):
             return pa.array([None if each is None else duration_text(each, _PER_SECOND[kind.unit]) for each in whole.to_pylist()], pa.string())
         first, last = _bounds(kind)
-        bounds = pc.min_max(whole).as_py()
+        bounds: Any = pc.min_max(whole).as_py()
         if bounds["min"] is not None and (bounds["min"] < first or bounds["max"] > last):
-            right = pc.and_(pc.greater_equal(whole, first), pc.less_equal(whole, last))
+            right: _Array = pc.and_(pc.greater_equal(whole, pa.scalar(first)), pc.less_equal(whole, pa.scalar(last)))
             said = f"is beyond what {kind} can hold here" if pa.types.is_time(kind) else f"({kind}) is no instant that can be written here"
             wrong = [at for at, fits in enumerate(right.to_pylist()) if fits is False]
             self._note(wrong, rows, lambda at: f"{whole[at].as_py()} {said}")
@@ -272,7 +276,7 @@ _FIRST_DAY, _LAST_DAY = -106_751_991, 106_751_990
 """Days whose instants DuckDB has, in microseconds since 1970. Its dates reach farther; their ends stand for infinity there."""
 
 
-def _bounds(kind: pa.DataType) -> tuple[int, int]:
+def _bounds(kind: Any) -> tuple[int, int]:
     """Return the least and the greatest number of a type of dates, instants or times that DuckDB reads as what it is."""
     import pyarrow as pa
 
@@ -287,7 +291,7 @@ def _bounds(kind: pa.DataType) -> tuple[int, int]:
     return _FIRST_DAY * _DAY * _PER_SECOND[kind.unit], _LAST_DAY * _DAY * _PER_SECOND[kind.unit]
 
 
-def _entries(array: pa.Array[Any]) -> pa.Array[Any]:
+def _entries(array: _Array) -> _Array:
     """Return maps as lists of their keys and values; other lists as they are."""
     import pyarrow as pa
 
@@ -295,7 +299,7 @@ def _entries(array: pa.Array[Any]) -> pa.Array[Any]:
     return array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))) if pa.types.is_map(kind) else array
 
 
-def _counts(array: pa.Array[Any]) -> pa.Array[Any]:
+def _counts(array: _Array) -> _Array:
     """Return what dates, times and instants count."""
     import pyarrow as pa
 
@@ -321,7 +325,7 @@ def _is_json_text(text: str) -> bool:
     return json_text.syntax_error(text.encode()) is None
 
 
-def _python_texts(array: pa.Array[Any]) -> pa.Array[Any]:
+def _python_texts(array: _Array) -> pa.Array[Any]:
     """Return values of a type that DuckDB does not have as JSON."""
     import pyarrow as pa
 

@@ -261,13 +261,14 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "good", "as_json", "odd"), ODD, ids=[each[0] for each in ODD])
+@pytest.mark.parametrize(("kind", "values"), [(each[0], each[1:]) for each in ODD], ids=[each[0] for each in ODD])
 def test_an_odd_value_comes_as_what_it_is_and_changes_none_beside_it(
-    database: Database, queue: Queue, kind: str, good: str, as_json: str, odd: list[tuple[str, str]]
+    database: Database, queue: Queue, kind: str, values: tuple[str, str, list[tuple[str, str]]]
 ) -> None:
+    good, as_json, odd = values
     database.run(f"CREATE TABLE odd (id INTEGER PRIMARY KEY, v {kind})")
-    values = [good, *(value for value, _ in odd), "NULL", good]
-    database.run(f"INSERT INTO odd (v) VALUES {', '.join(f'({value})' for value in values)}")
+    given = [good, *(value for value, _ in odd), "NULL", good]
+    database.run(f"INSERT INTO odd (v) VALUES {', '.join(f'({value})' for value in given)}")
 
     Takes(queue, Jdbc(database.url, "odd", "id", overlap=5), ColumnMapping(group="v"))()
 

@@ -345,7 +345,7 @@ def test_what_a_schema_raises_for_a_record_is_that_records_error(queue: Queue) -
 def test_what_concerns_all_records_ends_the_take(queue: Queue) -> None:
     with pytest.raises(SourceError, match="The registry does not answer"):
         taken(queue, Lines(["a", "gone"], schema=RaisesOn()))
-    with pytest.raises(InputError, match="properties='poison.edits'"):
+    with pytest.raises(InputError, match=r"properties='poison\.edits'"):
         taken(queue, Lines(["{}"]), mapping=ColumnMapping(properties=("poison.edits",)))
     assert bodies(queue) == []
 
@@ -413,7 +413,7 @@ def test_fields_become_parts_of_messages_as_they_are_written(queue: Queue) -> No
     ]
     taken(queue, Lines(lines), mapping=ColumnMapping(group="g", priority="p", properties=("k",)))
 
-    found = {row["body"].decode(): row for row in queue.rows().values()}  # type: ignore[attr-defined]  # bytes
+    found: dict[str, Any] = {row["body"].decode(): row for row in queue.rows().values()}  # type: ignore[attr-defined]  # bytes
     first, second, twice, last = (found[line] for line in lines)
     assert (first["group_id"], first["priority"], dict(first["properties"])) == ("1.10", 7, {"k": "12345678901234567.890"})
     assert second["reason"].startswith("MalformedError: priority='p': '7.0' is no priority")
