@@ -168,7 +168,7 @@ def _part(row: dict[str, Any], name: str) -> object:
 
 
 def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the properties of a saved message that are its sender's: edits of people are of the message that was removed, and this one begins anew."""
+    """Yield the properties of a saved message that are its sender's: edits by people were those of the message that was removed."""
     return ((name, value) for name, value in properties.items() if name == DIALOG or not is_reserved(name))
 
 

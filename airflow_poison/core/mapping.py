@@ -299,7 +299,8 @@ def _text(value: object, column: str) -> str | None:
     try:
         text = value if isinstance(value, str) else _label(value)
     except _NO_JSON as error:
-        raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {error}. Nothing was sent.") from error
+        why = "it is nested too deeply, or holds itself" if isinstance(error, RecursionError) else error
+        raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {why}. Nothing was sent.") from error
     utf8(text, f"Column {column!r}")
     return text
 

@@ -228,8 +228,8 @@ def _readable(said: str) -> Iterator[None]:
         raise
     except Exception as error:  # of whatever type a driver raises for a value
         raise SourceError(
-            f"{said} has a value that cannot be read here: {_first_line(error)}. Dates are of the years 1 to 9999. Read a view that leaves it out or "
-            "casts it to text. Nothing was sent."
+            f"{said} has a value that cannot be read here: {_first_line(error)}. Read a view that leaves it out or casts it to text. Nothing was "
+            "sent."
         ) from error
 
 

@@ -37,7 +37,7 @@ def decimals(draw: st.DrawFn) -> Any:
     return kind(precision, draw(st.integers(-3, precision)))
 
 
-SCALARS = st.one_of(
+SCALARS: st.SearchStrategy[Any] = st.one_of(
     decimals(),
     UNITS.map(arrow.timestamp),
     UNITS.map(lambda unit: arrow.timestamp(unit, "Asia/Kolkata")),
@@ -65,7 +65,7 @@ def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataTy
     )
 
 
-TYPES = st.one_of(SCALARS, nested(SCALARS), nested(nested(SCALARS)), nested(nested(nested(SCALARS))))
+TYPES: st.SearchStrategy[Any] = st.one_of(SCALARS, nested(SCALARS), nested(nested(SCALARS)), nested(nested(nested(SCALARS))))
 
 
 def integers(kind: Any) -> st.SearchStrategy[int]:

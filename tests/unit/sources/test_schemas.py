@@ -184,9 +184,7 @@ SCHEMAS = [
 
 @given(
     body=st.binary(max_size=200)
-    | st.recursive(st.sampled_from(["1e999999", "NaN", '"\\ud800"', "-0.0", "{}"]), lambda inner: st.lists(inner)).map(
-        lambda tree: str(tree).replace("'", "").encode()
-    ),
+    | st.recursive(st.sampled_from(["1e999999", "NaN", '"\\ud800"', "-0.0", "{}"]), st.lists).map(lambda tree: str(tree).replace("'", "").encode()),
     number=st.integers(0, len(SCHEMAS) - 1),
 )
 def test_whatever_bytes_come_a_schema_decodes_them_or_calls_them_malformed(body: bytes, number: int) -> None:
@@ -327,8 +325,10 @@ def every_kind() -> Any:
     file = descriptor_pb2.FileDescriptorProto(name="every.proto", package="shop", syntax="proto3", dependency=["google/protobuf/wrappers.proto"])
     file.enum_type.add(name="Color").value.add(name="RED", number=0)
     every = file.message_type.add(name="Every")
-    kinds = {"i": field.TYPE_INT32, "l": field.TYPE_INT64, "u": field.TYPE_UINT64, "f": field.TYPE_FLOAT, "d": field.TYPE_DOUBLE, "flag": field.TYPE_BOOL,
-             "text": field.TYPE_STRING, "raw": field.TYPE_BYTES}  # fmt: skip
+    kinds = {
+        "i": field.TYPE_INT32, "l": field.TYPE_INT64, "u": field.TYPE_UINT64, "f": field.TYPE_FLOAT, "d": field.TYPE_DOUBLE,
+        "flag": field.TYPE_BOOL, "text": field.TYPE_STRING, "raw": field.TYPE_BYTES,
+    }  # fmt: skip
     for number, (name, kind) in enumerate(kinds.items(), 1):
         every.field.add(name=name, number=number, type=kind, label=field.LABEL_OPTIONAL)
     every.field.add(name="color", number=9, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_OPTIONAL)
@@ -364,7 +364,8 @@ def test_protobuf_writes_zeros_and_whole_numbers_as_numbers(monkeypatch: pytest.
     assert dict(json_text.tree(schema.decode(b""))) == ZEROS  # type: ignore[call-overload]  # pairs
     assert found == ZEROS | {
         "l": "9223372036854775807", "u": "18446744073709551615", "f": "0.1", "d": "NaN", "raw": "/w==", "many": ["-1", "4611686018427387904"],
-        "inner": [("l", "-5"), *((name, zero) for name, zero in ZEROS.items() if name != "l")], "each": [("7", "9223372036854775808")], "maybe": "1152921504606846976",
+        "inner": [("l", "-5"), *((name, zero) for name, zero in ZEROS.items() if name != "l")], "each": [("7", "9223372036854775808")],
+        "maybe": "1152921504606846976",
     }  # fmt: skip
     assert isinstance(found["l"], json_text.Number)
     assert isinstance(found["maybe"], json_text.Number)
