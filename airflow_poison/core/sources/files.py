@@ -218,7 +218,9 @@ class Files(Source):
                 now = time.time()
                 age = now - seen.st_mtime if seen.st_mtime <= now else now - seen.st_ctime  # a date in the future says nothing
                 if age < 0:
-                    passed.add("file is dated in the future; later takes look again", "files are dated in the future; later takes look again", _shown(path))
+                    passed.add(
+                        "file is dated in the future; later takes look again", "files are dated in the future; later takes look again", _shown(path)
+                    )
                 elif age < settled:
                     since = f"changed less than {settled:g} s ago and may still be written; later takes look again"
                     passed.add(f"file was {since}", f"files were {since}", _shown(path))

@@ -15,25 +15,28 @@ from collections import Counter, deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 from airflow_poison.core.errors import ConservationError, MalformedError, SettingError
 from airflow_poison.core.json_text import MARKS, syntax_error
 from airflow_poison.core.schema import MAX_BODY_BYTES
 from airflow_poison.core.sources.source import ERROR
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from io import BufferedReader
 
     import pyarrow as pa
 
 FORMATS = ("json", "lines", "csv", "parquet", "whole")
 PATH, LINE = "file.path", "file.line"
-PACKED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 """Endings of names of compressed files, and how Arrow names what they are compressed with."""
 _ROWS = 10_000
 _BYTES = 64 << 20
 _BLOCK = 128 << 10
+_STEP = 64
 _RECORD_LINES = 1 << 20
 """A record of CSV has at most so many lines: each takes memory, also an empty one."""
 _QUOTE = '"'
@@ -50,8 +53,8 @@ class Layout:
     :param format: one of ``FORMATS``.
     :param delimiter: of CSV: one character between two cells.
     :param encoding: of ``json``, ``lines`` and ``csv`` where no byte order mark says another one.
-    :param header: of CSV: True: the first line that is not blank names the columns; the number of the line that does, from 1 on; or their names, where
-        the file has none.
+    :param header: of CSV: True: the first line that is not blank names the columns; the number of the line that does, from 1 on; or their names,
+        where the file has none.
     """
 
     format: str = "json"
@@ -119,9 +122,8 @@ def records(name: str, layout: Layout, source: Path | IO[bytes]) -> Iterator[pa.
                 yield batch
     except ConservationError:
         raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno not in _IN_THE_FILE:
-            raise
+    except Exception as error:  # noqa: BLE001  (libraries raise what they like for what is in a file)
+        _raise_of_the_disk(error)
         before = f" {count:,} records before that were taken." if count else ""
         yield malformed(name, _beginning(source), f"{name} cannot be read as {layout.format}: {_one_line(error)}.{before}")
 
@@ -140,20 +142,67 @@ def malformed(name: str, content: bytes, error: str) -> pa.RecordBatch:
     )
 
 
+def _raise_of_the_disk(error: Exception) -> None:
+    """Raise an error that is of no file: other files would have it, too."""
+    if isinstance(error, OSError) and error.errno not in _IN_THE_FILE:
+        raise error
+
+
 @contextmanager
 def _opened(source: Path | IO[bytes]) -> Iterator[Any]:
-    import pyarrow as pa
-
     if not isinstance(source, Path):
         yield source
         return
     packed = PACKED.get(source.suffix.lower())
-    if is_utf8(str(source)):
-        with pa.input_stream(str(source), compression=packed) as content:
-            yield content
-        return
-    with source.open("rb") as raw:  # Arrow has no way to say such a name
-        yield raw if packed is None else pa.input_stream(raw, compression=packed)
+    with source.open("rb") as raw:  # Python's: Arrow opens no name that is no UTF-8, and its errors do not name the file
+        yield raw if packed is None else _Packed(raw, packed)
+
+
+class _Packed:
+    """What a compressed file contains, in one part or several; of a broken one all that is before the break."""
+
+    def __init__(self, raw: BufferedReader, codec: Literal["gzip", "bz2", "zstd", "lz4"]) -> None:
+        self._raw, self._codec, self._given = raw, codec, 0
+        self._stream = self._begun()
+        self._broken: Exception | None = None
+
+    def seekable(self) -> bool:
+        """Whether it can be read at any place: it cannot."""
+        return False
+
+    def read(self, size: int | None = None) -> bytes:
+        """Return what comes next. Raises what Arrow raises for a broken file."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            found = bytes(self._stream.read(size))
+        except Exception as error:
+            _raise_of_the_disk(error)
+            found = self._before_the_break()
+            if not found:
+                raise
+        self._given += len(found)
+        return found
+
+    def _begun(self) -> pa.NativeFile:
+        import pyarrow as pa
+
+        self._raw.seek(0)
+        return pa.input_stream(self._raw, compression=self._codec)
+
+    def _before_the_break(self) -> bytes:
+        """Return what a read that failed has thrown away, in small steps from the beginning of the file."""
+        again, found = self._begun(), bytearray()
+        left = self._given
+        try:
+            while left:
+                left -= len(again.read(min(left, _BLOCK)))
+            while more := again.read(_STEP):
+                found += more
+        except Exception as error:  # noqa: BLE001  (the same)
+            _raise_of_the_disk(error)
+            self._broken = error
+        return bytes(found)
 
 
 def is_utf8(name: str) -> bool:
@@ -265,9 +314,8 @@ class _Lines:
             return text.splitlines(keepends=True) if returns else io.BytesIO(text).readlines()
         ends = (self._return + self._feed, self._return, self._feed) if returns else (self._feed,)
         places = [0] if text else []
-        for found in re.finditer(b"|".join(map(re.escape, ends)), text):
-            if found.start() % self._width == 0:  # else it is made of parts of two signs
-                places.append(found.end())
+        all_ends = re.finditer(b"|".join(map(re.escape, ends)), text)
+        places += [found.end() for found in all_ends if found.start() % self._width == 0]  # others are parts of two signs
         if places and places[-1] == len(text):
             places.pop()
         return [text[begin:end] for begin, end in zip(places, [*places[1:], len(text)], strict=True)]
@@ -309,9 +357,8 @@ class _Lines:
     def _read(self, size: int) -> bytes:
         try:
             return bytes(self._content.read(size))
-        except Exception as error:
-            if isinstance(error, OSError) and error.errno not in _IN_THE_FILE:
-                raise
+        except Exception as error:  # noqa: BLE001  (the same)
+            _raise_of_the_disk(error)
             self._broken = error
             return b""
 
@@ -333,19 +380,18 @@ class _Bodies:
         self._rows: list[tuple[bytes, int, str | None]] = []
         self.count = 0
 
-    def add(self, body: bytes, number: int, error: str | None) -> Iterator[pa.RecordBatch]:
-        """Take a record, and yield a batch when it is full.
+    def add(self, body: bytes, number: int, error: str | None) -> bool:
+        """Take a record; True when these are a batch.
 
         :param number: of the line.
         """
         self._rows.append((body, number, error))
         self._held += len(body)
         self.count += 1
-        if len(self._rows) >= _ROWS or self._held >= _BYTES:
-            yield from self.rest()
+        return len(self._rows) >= _ROWS or self._held >= _BYTES
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield the batch that is not full."""
+        """Yield a batch of what was added since the last one."""
         import pyarrow as pa
 
         if not self._rows:
@@ -368,7 +414,8 @@ def _lines(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     lines, found, number = _Lines(content, layout.encoding, returns=False), _Bodies(name), 0
     for number, line in enumerate(lines, 1):
         body, error = lines.body(line)
-        yield from found.add(body, number, error)
+        if found.add(body, number, error):
+            yield from found.rest()
     yield from found.rest()
     _check_count(name, number, found.count)
     lines.finish(number)
@@ -385,8 +432,8 @@ def _json(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
             body, error = read if len(pieces) == 1 else _json_body(lines, piece)
             if error == _BLANK:
                 blank += 1
-            else:
-                yield from found.add(body, number, error)
+            elif found.add(body, number, error):
+                yield from found.rest()
     yield from found.rest()
     _check_count(name, number, found.count + blank)
     lines.finish(number)
@@ -443,48 +490,55 @@ class _Csv:
         self._lines = _Lines(content, layout.encoding, returns=True)
         self._unread, self._again = iter(self._lines), deque[bytes]()
         self._number = self._accounted = 0
-        self._doubtful = False
-        """Whether the last line was a part of a record that could not be read."""
         self._columns: tuple[str, ...] = ()
         self._unusable: str | None = None
         """Why the header names no columns; then each row is malformed."""
-        self._rows: list[list[str | None]] = []
+        self._cells: list[str | None] = []
+        """Of the rows that are not yet given, one row behind the other."""
+        self._empty_is_null = True
+        """Whether an empty text among them is an empty cell, not one of two quotes."""
         self._bad = _Bodies(name)
         self._held = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, and the malformed ones in batches of their own."""
         yield from self._take_header()
-        quote_, delimiter, codec, width = _QUOTE.encode(self._lines.codec), self._layout.delimiter, self._lines.codec, len(self._columns)
-        rows = self._rows
-        for line in self._physical():
-            if quote_ not in line and type(line) is bytes and self._unusable is None:
+        yield from self._read_again()
+        quote, codec, delimiter = _QUOTE.encode(self._lines.codec), self._lines.codec, self._layout.delimiter
+        width = len(self._columns) if self._unusable is None else -1
+        add, full, held = self._cells.extend, _ROWS * max(width, 1), 0
+        for line in self._unread:
+            self._number += 1
+            if quote not in line and type(line) is bytes:  # nearly all of them
                 try:
                     text = line.decode(codec).rstrip("\r\n")
                 except ValueError:
-                    pass
-                else:
-                    cells: list[Any] = text.split(delimiter)
-                    if len(cells) == width and text:
-                        self._accounted += 1
-                        self._held += len(line)
-                        rows.append([cell or None for cell in cells] if "" in cells else cells)
-                        if len(rows) >= _ROWS or self._held >= _BYTES:
-                            yield from self._filled()
-                        continue
+                    text = ""
+                cells: list[Any] = text.split(delimiter)
+                if len(cells) == width and text:
+                    self._accounted += 1
+                    add(cells if self._empty_is_null else [cell or None for cell in cells])
+                    held += len(line)
+                    if len(self._cells) >= full or held >= _BYTES:
+                        yield from self._filled()
+                        held = 0
+                    continue
             if (record := self._record(line)) is not None:
                 yield from self._row(record)
+            yield from self._read_again()
         yield from self._filled()
         yield from self._bad.rest()
         _check_count(self._name, self._number, self._accounted)
         self._lines.finish(self._number)
 
-    def _physical(self) -> Iterator[bytes]:
-        while (line := self._next()) is not None:
-            yield line
+    def _read_again(self) -> Iterator[pa.RecordBatch]:
+        """Read the lines that a record which cannot be read has swallowed."""
+        while self._again:
+            self._number += 1
+            if (record := self._record(self._again.popleft(), doubtful=True)) is not None:
+                yield from self._row(record)
 
     def _next(self) -> bytes | None:
-        self._doubtful = bool(self._again)
         line = self._again.popleft() if self._again else next(self._unread, None)
         self._number += line is not None
         return line
@@ -498,12 +552,15 @@ class _Csv:
             has = f"{len(cells)} cell" + "s" * (len(cells) != 1)
             error = f"it has {has}, the header {len(self._columns)}; delimiter= and header= say how the file is written"
         if error is None and cells is not None:
-            self._rows.append(cells)
+            if self._empty_is_null and "" in cells:
+                self._empty_is_null = False
+                self._cells[:] = [cell or None for cell in self._cells]
+            self._cells.extend(cells)
             self._held += len(record.lines[0]) + record.size
-            if len(self._rows) >= _ROWS or self._held >= _BYTES:
+            if len(self._cells) >= _ROWS * len(cells) or self._held >= _BYTES:
                 yield from self._filled()
-        else:
-            yield from self._bad.add(self._bytes(record), record.number, error)
+        elif self._bad.add(self._bytes(record), record.number, error):
+            yield from self._bad.rest()
 
     def _bytes(self, record: _Record) -> bytes:
         """Return what arrived, without the last line end; in UTF-8 where it can be decoded."""
@@ -515,69 +572,77 @@ class _Csv:
 
     def _filled(self) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        if self._rows:
-            columns = [pa.array(cells, pa.string()) for cells in zip(*self._rows, strict=True)]
-            self._rows.clear()
+        if self._cells:
+            width = len(self._columns)
+            columns = [pa.array(self._cells[number::width], pa.string()) for number in range(width)]
+            if self._empty_is_null:
+                columns = [pc.if_else(pc.equal(column, pa.scalar("")), pa.scalar(None, pa.string()), column) for column in columns]
+            self._cells.clear()
+            self._empty_is_null = True
             yield pa.record_batch(columns, names=list(self._columns))
         self._held = 0
 
     # The header -------------------------------------------------------------------------------------------------------
 
     def _take_header(self) -> Iterator[pa.RecordBatch]:
+        """Read what names the columns. A header that cannot be read is malformed, and so is each row then."""
         header = self._layout.header
         if isinstance(header, tuple):
             self._columns = header
             return
-        if header is not True:
-            for _ in range(int(header) - 1):  # type: ignore[call-overload]  # a number
-                self._accounted += self._next() is not None
-        for line in self._physical():
-            record = self._record(line, blank=lambda text: header is True and not text.strip())
+        first = header is True
+        for _ in range(0 if first else cast("int", header) - 1):
+            self._accounted += self._next() is not None
+        while (line := self._next()) is not None:
+            record = self._record(line, blank=lambda text: first and not text.strip())
             if record is None:
                 continue
-            cells = record.cells
-            if cells is None or record.error is not None:
+            if record.cells is None or record.error is not None:
                 self._unusable = f"the header, line {record.number}, cannot be read: {record.error}"
                 yield from self._row(record)
                 return
             self._accounted += len(record.lines)
-            self._columns = tuple(cell or "" for cell in cells)
+            self._columns = tuple(cell or "" for cell in record.cells)
             if (twice := _twice(self._columns)) is not None:
                 self._unusable = f"the header, line {record.number}, names column {twice!r} twice: {', '.join(self._columns)[:500]}"
             elif ERROR in self._columns:
                 self._unusable = f"the header, line {record.number}, names column {ERROR!r}, which is reserved"
             return
-        if header is not True and self._number:
-            raise MalformedError(f"it has {self._number:,} lines, and header={header!r} names a line behind them")
+        if not first and self._number:
+            raise MalformedError(f"it has {counted(self._number, 'line', 'lines')}, and header={header!r} names a line behind them")
 
     # A record ---------------------------------------------------------------------------------------------------------
 
-    def _record(self, line: bytes, blank: Callable[[str], bool] = lambda text: not text) -> _Record | None:
-        """Return the record that begins with a line; None for a blank one, and for one that ends where the file could not be read further."""
-        doubtful, record = self._doubtful, _Record([line], self._number)
+    def _record(self, line: bytes, blank: Callable[[str], bool] = lambda text: not text, *, doubtful: bool = False) -> _Record | None:
+        """Return the record that begins with a line; None for a blank one, and for one that ends where the file could not be read further.
+
+        :param doubtful: the line was a part of a record that could not be read.
+        """
+        record = _Record([line], self._number)
         if isinstance(line, _Long):
             record.error = line.error()
-            return record
-        text = self._decoded(line, record)
-        if text is None:
-            return record
-        bare = text.rstrip("\r\n")
-        if record.error is None and blank(bare):
-            self._accounted += 1
-            return None
-        if _QUOTE not in bare:
+        elif (text := self._decoded(line, record)) is not None:
+            bare = text.rstrip("\r\n")
+            if record.error is None and blank(bare):
+                self._accounted += 1
+                return None
+            if _QUOTE in bare:
+                return self._with_quotes(text, record, doubtful=doubtful)
             record.cells = [cell or None for cell in bare.split(self._layout.delimiter)]
-            return record
+        return record
+
+    def _with_quotes(self, text: str, record: _Record, *, doubtful: bool) -> _Record | None:
         try:
             record.cells = self._quoted(text, record, doubtful=doubtful)
         except MalformedError as error:
-            if self._lines.is_broken and not self._again and error.args[0] == _NEVER_CLOSED:
+            if error.args[0] == _NEVER_CLOSED and self._lines.is_broken:  # a part of what cannot be read
                 self._accounted += len(record.lines)
                 return None
             self._again.extendleft(reversed(record.lines[1:]))
             self._number -= len(record.lines) - 1
-            return _Record([line], record.number, error=str(error))
+            return _Record(record.lines[:1], record.number, error=str(error))
         return record
 
     def _decoded(self, line: bytes, record: _Record) -> str | None:
