@@ -35,7 +35,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe``, ``messages`` and ``source``. Running the task again (retry, clear)
     sends nothing twice, unless ``resend`` says so; with ``send_key`` other runs send nothing twice either.
     A disabled queue is no error: the messages wait until it is enabled (spec SB-19).
-    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held"}``; of a source also ``"source"``, ``"what"``, ``"malformed"``, ``"position"``.
+    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held"}``; of a source also ``"source"``, ``"what"``, ``"malformed"``, ``"position"``,
+    ``"passed_over"``.
 
     :param path: what Spark reads. (templated)
     :param format: the format of ``path``, as Spark names it.
@@ -212,6 +213,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
                 f"{result.malformed:,}",
                 queue.name,
             )
+        for sentence in result.passed_over:
+            self.log.warning("Passed over in %s: %s.", result.source, sentence)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
