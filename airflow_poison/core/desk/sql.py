@@ -444,12 +444,10 @@ def _check_table(part: dict[str, Any], known: frozenset[str]) -> None:
 # order; where they are the same, the digits do.
 
 
-_NUMBERS = frozenset({"INTEGER", "NUMERIC"})
 _COMPARED = {"COMPARE_GREATERTHANOREQUALTO": "lower", "COMPARE_LESSTHANOREQUALTO": "upper"}
 _TAKES = frozenset({"->", "->>", "json_extract", "json_extract_string", "json_extract_path", "json_extract_path_text"})
 _STEP = re.compile(r"""\.(?:"((?:[^"\\])*)"|(\w+))|\[(\d+)\]""")
 _PLAIN_DIGITS = re.compile(r"0|-?[1-9][0-9]*")
-_DIGITS = re.compile(r"[-+]?[0-9_]*\.?[0-9_]*([eE][-+]?[0-9]+)?")
 
 _MACROS = """
 create macro order_of(body, path, names, number, digits, is_plain) as list_transform([json_extract_string(body, path)], lambda x:
@@ -577,9 +575,12 @@ class Rewriting:
         value = _value_of_body(mine)
         if value is None and not any(map(_value_of_body, others)):
             return self._inside(part)
-        numbers = [each["literal"]["text"] for each in others if value is not None and _literal_kind(each) in _NUMBERS]
-        texts = [each for each in others if value is not None and _literal_kind(each) == "STRING"]
-        rest = [each for each in others if not (value is not None and _literal_kind(each) in {*_NUMBERS, "STRING"})]
+        if value is None:
+            numbers, texts, rest = list[str](), list[dict[str, Any]](), others
+        else:
+            numbers = [digits for each in others if (digits := _literal_number(each)) is not None]
+            texts = [each for each in others if _literal_kind(each) == "STRING"]
+            rest = [each for each in others if _literal_number(each) is None and each not in texts]
         parts = [self._compared(_comparison("COMPARE_EQUAL", mine, each)) for each in rest]
         if value is not None and numbers:
             parts.append(self._one_of(value, numbers))
@@ -589,10 +590,8 @@ class Rewriting:
 
     def _as_number(self, part: dict[str, Any]) -> tuple[str, str, str] | None:
         """Return a number as a double, as digits, and whether these are plain, in SQL; None for what is no number."""
-        if _literal_kind(part) in _NUMBERS:
-            digits = part["literal"]["text"]
-            if _decimal(digits) is not None:
-                return f"{literal(digits)}::double", literal(digits), str(_PLAIN_DIGITS.fullmatch(digits) is not None)
+        if (digits := _literal_number(part)) is not None:
+            return f"{literal(digits)}::double", literal(digits), str(_PLAIN_DIGITS.fullmatch(digits) is not None)
         if part.get("class") == "CONSTANT" or _has_query(part):
             return None
         tree = _tree(self._engine, "select 1 from messages")
@@ -691,6 +690,12 @@ def _has_value_of_body(part: object) -> bool:
 
 def _literal_kind(part: dict[str, Any]) -> str:
     return str(part.get("literal", {}).get("kind", "")) if part.get("class") == "CONSTANT" else ""
+
+
+def _literal_number(part: dict[str, Any]) -> str | None:
+    """Return the digits of a number; None for what is none."""
+    digits = str(part["literal"]["text"]) if _literal_kind(part) in {"INTEGER", "NUMERIC"} else None
+    return digits if _decimal(digits) is not None else None
 
 
 def _operator(name: str, *children: dict[str, Any], kind: str = "OPERATOR") -> dict[str, Any]:
