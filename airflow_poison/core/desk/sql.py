@@ -431,11 +431,8 @@ def _check_table(part: dict[str, Any], known: frozenset[str]) -> None:
         case _:
             return
     if not is_known:
-        also = ", ".join(sorted(known - {"messages", "events"}))
-        raise QueryError(
-            f"The query reads {name!r}, which is none of its tables: {', '.join(filter(None, ('messages', 'events', also)))}, and "
-            f"{', '.join(sorted(_TABLE_FUNCTIONS))}(...). A query reads the messages and events of its queue, and nothing else."
-        )
+        tables = ", ".join(["messages", "events", *sorted(known - {"messages", "events"}), *(f"{each}(...)" for each in sorted(_TABLE_FUNCTIONS))])
+        raise QueryError(f"The query reads {name!r}. A query reads the messages and events of its queue, and nothing else: {tables}.")
 
 
 # Values of bodies -----------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_a_patch_changes_no_other_byte_and_no_digit(store: QueueStore, tmp_path:
         '{"amount": 12345678901234567.89,"rate":1e400}',
         '{"a": 1, "a": 2, "u": "\\u00e9"}',
         '{ "id":1.10 }',
-        b'{"n": \xc3\xa9}'.replace(b"\xc3\xa9", b"0.1"),
+        '{"n": 0.1}',
     )
     # when
     edited(queue)
