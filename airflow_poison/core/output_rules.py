@@ -48,6 +48,18 @@ class TableRules:
     partitions: tuple[str, ...] = ()
     longest: int = 0
 
+    def for_spark(self) -> dict[str, str]:
+        """Return why a row does not fit, and the expression of Spark that is true of each row that does."""
+        found = {f"it breaks the constraint {name!r}: {text}": text for name, text in self.conditions}
+        for name in self.partitions:
+            column = "`" + name.replace("`", "``") + "`"
+            size = f"octet_length(url_encode(replace({column}, ' ', '/')))"
+            short = f" AND {size} <= {self.longest - len(_folder(name, ''))}" if self.longest else ""
+            why = f"the column {name!r} is one of partitions, where an empty text would be null"
+            why += f", and the name of a folder has at most {self.longest} bytes" if short else ""
+            found[why] = f"{column} IS NULL OR typeof({column}) <> 'string' OR (CAST({column} AS STRING) <> ''{short})"
+        return found
+
     def unnameable(self, column: str, value: Any) -> str | None:
         """Return why a value cannot be that of a partition column; None: it can."""
         if value == "" and isinstance(value, str):
@@ -176,13 +188,13 @@ class Conditions:
         if not all(rows):
             return "?"
         asked = ", ".join(f"(({text})) IS TRUE AS c{number}" for number, (_, text) in enumerate(self._rules.conditions))
-        from_rows = " UNION ALL ".join(f"SELECT {row}" for row in rows)  # noqa: S608  (literals of ours)
+        from_rows = " UNION ALL ".join(f"SELECT {row}" for row in rows)
         if self._engine is None:
             self._engine = QueryBuilder()
         try:
             import pyarrow as pa
 
-            answer = pa.table(self._engine.execute(f"SELECT {asked} FROM ({from_rows})").read_all())  # noqa: S608  (as above)
+            answer = pa.table(self._engine.execute(f"SELECT {asked} FROM ({from_rows})").read_all())
         except Exception:  # noqa: BLE001  (it names a column that has no literal here, or is written in another dialect)
             return "?"
         for number, (name, _) in enumerate(self._rules.conditions):
@@ -195,7 +207,7 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _literal(value: Any, kind: pa.DataType) -> str | None:
+def _literal(value: Any, kind: Any) -> str | None:
     """Return a value as SQL; None where it is written in no way."""
     import pyarrow as pa
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    AnyType = Any  # a pa.DataType, whose parts are looked at behind questions that a type checker does not follow
     Checked = Callable[[Any], Any]
 
 MISFITS = (TypeError, ValueError, ArithmeticError, NotImplementedError)
@@ -54,48 +55,73 @@ def is_missing(value: object) -> bool:
 # Types -----------------------------------------------------------------------------------------------------------------
 
 
-def delta_type(kind: pa.DataType) -> pa.DataType:
+def delta_type(kind: AnyType) -> pa.DataType:
     """Return the type in which a Delta table keeps every value of a type as it is. Raises ValueError, which names the part that it does not have."""
     import pyarrow as pa
 
     of = pa.types
     if of.is_dictionary(kind) or of.is_run_end_encoded(kind):
         return delta_type(kind.value_type)
-    if (signed := {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}.get(kind)) is not None:
-        return signed
-    if of.is_decimal(kind) and kind.precision <= _DIGITS and 0 <= kind.scale <= kind.precision:
-        return pa.decimal128(kind.precision, kind.scale)
-    if of.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
     if of.is_map(kind):
-        return pa.map_(pa.field("key", delta_type(kind.key_type), nullable=False), _kept(kind.item_field, "value"))
+        if _has_local_time(kind):
+            raise ValueError("a Delta table that delta-rs writes has no map with timestamp_ntz. Use timestamp.")
+        return _map(kind.key_field.with_type(delta_type(kind.key_type)), _kept(kind.item_field, "value"))
     if is_list(kind):
         return pa.list_(_kept(kind.value_field, "element"))
     if of.is_struct(kind):
-        if not kind.num_fields:
-            raise ValueError("a Delta table has no struct without fields")
-        fields = [kind.field(number) for number in range(kind.num_fields)]
-        if (twice := same_name([field.name for field in fields])) is not None:
-            raise ValueError(f"a Delta table has no struct with the fields {twice[0]!r} and {twice[1]!r}, which differ by case alone")
-        return pa.struct([_kept(field, field.name) for field in fields])
-    simple: Sequence[tuple[tuple[Callable[[pa.DataType], bool], ...], pa.DataType]] = (
-        ((of.is_float16,), pa.float32()),
-        ((of.is_string, of.is_large_string, of.is_string_view), pa.string()),
-        ((of.is_binary, of.is_large_binary, of.is_binary_view, of.is_fixed_size_binary), pa.binary()),
-        ((of.is_date,), pa.date32()),
-        ((of.is_boolean, of.is_signed_integer, of.is_float32, of.is_float64, of.is_null), kind),
-    )
-    for kinds, kept in simple:
-        if any(is_kind(kind) for is_kind in kinds):
-            return kept
-    instead = " Return a number of seconds, or text." if of.is_temporal(kind) else " Return text." if isinstance(kind, pa.BaseExtensionType) else ""
+        return _delta_struct(kind)
+    if (found := _simple_delta_type(kind)) is not None:
+        return found
+    instead = " Return a number of seconds, or text." if of.is_temporal(kind) else " Return text."
     raise ValueError(f"a Delta table has no type for {kind}.{instead}")
 
 
-def _kept(field: pa.Field[Any], name: str) -> pa.Field[Any]:
+def _has_local_time(kind: AnyType) -> bool:
     import pyarrow as pa
 
-    return pa.field(name, delta_type(field.type), field.nullable)
+    return (pa.types.is_timestamp(kind) and not kind.tz) or any(_has_local_time(kind.field(number).type) for number in range(kind.num_fields))
+
+
+def _simple_delta_type(kind: AnyType) -> pa.DataType | None:
+    import pyarrow as pa
+
+    of = pa.types
+    if of.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= _DIGITS and 0 <= kind.scale <= kind.precision else None
+    if of.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    simple: tuple[tuple[tuple[Callable[[pa.DataType], bool], ...], pa.DataType], ...] = (
+        ((of.is_boolean, of.is_signed_integer, of.is_float32, of.is_float64, of.is_null), kind),
+        ((of.is_string, of.is_large_string, of.is_string_view), pa.string()),
+        ((of.is_binary, of.is_large_binary, of.is_binary_view, of.is_fixed_size_binary), pa.binary()),
+        ((of.is_date,), pa.date32()),
+        ((of.is_uint8,), pa.int16()),
+        ((of.is_uint16,), pa.int32()),
+        ((of.is_uint32,), pa.int64()),
+        ((of.is_float16,), pa.float32()),
+    )
+    return next((kept for kinds, kept in simple if any(is_kind(kind) for is_kind in kinds)), None)
+
+
+def _delta_struct(kind: AnyType) -> pa.DataType:
+    import pyarrow as pa
+
+    fields = [kind.field(number) for number in range(kind.num_fields)]
+    if not fields:
+        raise ValueError("a Delta table has no struct without fields.")
+    if (twice := same_name([field.name for field in fields])) is not None:
+        raise ValueError(f"a Delta table has no struct with the fields {twice[0]!r} and {twice[1]!r}, which differ by case alone.")
+    return pa.struct([_kept(field, field.name) for field in fields])
+
+
+def _kept(field: pa.Field[Any], name: str) -> pa.Field[Any]:
+    return field.with_type(delta_type(field.type)).with_name(name)
+
+
+def _map(key: pa.Field[Any], item: pa.Field[Any]) -> pa.DataType:
+    import pyarrow as pa
+
+    return pa.map_(key, item)  # type: ignore[call-overload, no-any-return]  # it takes fields, too
 
 
 def delta_schema(schema: pa.Schema) -> pa.Schema:
@@ -122,7 +148,7 @@ def same_name(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def is_list(kind: pa.DataType) -> bool:
+def is_list(kind: AnyType) -> bool:
     """Whether values of a type are lists, of any kind that Arrow has."""
     import pyarrow as pa
 
@@ -130,14 +156,14 @@ def is_list(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in (of.is_list, of.is_large_list, of.is_fixed_size_list, of.is_list_view, of.is_large_list_view))
 
 
-def has_unknown(kind: pa.DataType) -> bool:
+def has_unknown(kind: AnyType) -> bool:
     """Whether a type is not known yet, or a part of it: no value has been there."""
     import pyarrow as pa
 
     return pa.types.is_null(kind) or any(has_unknown(kind.field(number).type) for number in range(kind.num_fields))
 
 
-def filled(kind: pa.DataType, news: pa.DataType) -> pa.DataType:
+def filled(kind: AnyType, news: AnyType) -> AnyType:
     """Return a type with what another one knows of its unknown parts."""
     import pyarrow as pa
 
@@ -152,7 +178,7 @@ def filled(kind: pa.DataType, news: pa.DataType) -> pa.DataType:
         fields = [kind.field(number) for number in range(kind.num_fields)]
         return pa.struct([_filled(field, theirs.get(field.name, field)) for field in fields])
     if pa.types.is_map(kind) and pa.types.is_map(news):
-        return pa.map_(kind.key_field, _filled(kind.item_field, news.item_field))
+        return _map(kind.key_field, _filled(kind.item_field, news.item_field))
     return kind
 
 
@@ -160,7 +186,7 @@ def _filled(field: pa.Field[Any], news: pa.Field[Any]) -> pa.Field[Any]:
     return field.with_type(filled(field.type, news.type))
 
 
-def without_unknown(kind: pa.DataType) -> pa.DataType:
+def without_unknown(kind: AnyType) -> AnyType:
     """Return a type with text where it is not known: no value has been there, and a table wants a type."""
     import pyarrow as pa
 
@@ -172,7 +198,7 @@ def without_unknown(kind: pa.DataType) -> pa.DataType:
         fields = [kind.field(number) for number in range(kind.num_fields)]
         return pa.struct([field.with_type(without_unknown(field.type)) for field in fields])
     if pa.types.is_map(kind):
-        return pa.map_(kind.key_field, kind.item_field.with_type(without_unknown(kind.item_type)))
+        return _map(kind.key_field, kind.item_field.with_type(without_unknown(kind.item_type)))
     return pa.list_(kind.value_field.with_type(without_unknown(kind.value_type)))
 
 
@@ -202,13 +228,14 @@ def type_of(value: Any) -> pa.DataType:
         if other := [name for name in cells if not isinstance(name, str)]:
             raise TypeError(f"it has a field {other[0]!r}, and names are text")
         return pa.struct([(name, type_of(each)) for name, each in cells.items()])
-    if isinstance(value, (list, tuple, set, frozenset)) or getattr(value, "ndim", 0):
-        return pa.list_(reduce(_common, map(type_of, value), pa.null()))
+    nothing: pa.DataType = pa.null()
+    if isinstance(value, (list, tuple, set, frozenset)) or getattr(value, "ndim", None):
+        return pa.list_(reduce(_common, map(type_of, value), nothing))
     kind = pa.scalar(_scalar(value)).type
     return pa.timestamp("us", "UTC" if kind.tz else None) if pa.types.is_timestamp(kind) else kind
 
 
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _common(one: AnyType, other: AnyType) -> AnyType:
     """Return the type of a list with elements of both. Raises ValueError."""
     import pyarrow as pa
 
@@ -260,7 +287,7 @@ def checked_by(kind: pa.DataType) -> Checked:
     return _nested(kind)
 
 
-def _nested(kind: pa.DataType) -> Checked:
+def _nested(kind: AnyType) -> Checked:
     import pyarrow as pa
 
     of = pa.types
@@ -412,7 +439,7 @@ def _bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-def _timestamp(kind: pa.DataType) -> Checked:
+def _timestamp(kind: AnyType) -> Checked:
     zoned, step = bool(kind.tz), {"s": 1_000_000, "ms": 1_000}.get(kind.unit, 1)
 
     def fits(value: Any) -> datetime:

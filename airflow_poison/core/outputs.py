@@ -358,12 +358,15 @@ class Fitting:
     def _type_of(self, name: str, cells: Mapping[Any, Any]) -> pa.DataType:
         """Return the type of a column by a frame's own, else by its first value; null for None. Raises OutputRowError."""
         kinds, value = getattr(cells, "kinds", {}), cells[name]
+        has = f"Column {name!r} of {self._output.named} cannot " + (f"be {kinds[name]}" if name in kinds else f"have the value {_shown(value)}")
         try:
             kind = kinds[name] if name in kinds else type_of(value)
+        except MISFITS as error:  # Arrow's errors are such
+            raise OutputRowError(f"{has}{_because(error)}. Declare output_schema.") from None
+        try:
             return delta_type(kind) if self._output.delta else kind
-        except (*MISFITS, AttributeError) as error:  # Arrow's errors are such
-            has = f"is {kinds[name]}" if name in kinds else f"cannot have the value {_shown(value)}"
-            raise OutputRowError(f"Column {name!r} of {self._output.named} {has}{_because(error)}. Declare output_schema.") from None
+        except ValueError as error:
+            raise OutputRowError(f"{has}{_because(error)}") from None
 
 
 def _shown(value: object) -> str:

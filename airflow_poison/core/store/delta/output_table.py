@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import partial
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -243,8 +243,9 @@ def _comparable(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any] | pa.Array
         return pa.array(map(repr, column.to_pylist()), pa.string())
     if not pa.types.is_floating(column.type):
         return column
-    of_kind = partial(pa.scalar, type=column.type)
-    return pc.if_else(pc.is_nan(column), of_kind(float("nan")), pc.add(column, of_kind(0.0)))
+    nan, zero = (pa.array([value], column.type)[0] for value in (math.nan, 0.0))
+    found: pa.ChunkedArray[Any] = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))  # type: ignore[arg-type]  # of numbers
+    return found
 
 
 def _is_there(table: DeltaTable, key: str, uri: str) -> bool:
