@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _FEW = 4
 """Rows whose conditions are asked of the engine, in a fraction of a millisecond; to write more of them takes less time for each."""
 _CONSTRAINT, _INVARIANT, _GENERATED = "delta.constraints.", "delta.invariants", "delta.generationExpression"
+_LISTS_READS, _LISTS_WRITES = 3, 7
+"""Versions of the protocol from which on features are listed."""
+_WIDEST = 13
+"""Bytes that a character can have in the name of a folder, and one more for the sign between column and value."""
 _NAME = 255
 """Bytes of a name in a file system."""
 
@@ -64,8 +68,8 @@ class TableRules:
         """Return why a value cannot be that of a partition column; None: it can."""
         if value == "" and isinstance(value, str):
             return "the column is one of partitions, where Delta keeps an empty text as null"
-        text = format(value, "f") if isinstance(value, float) and math.isfinite(value) else str(value)
-        if self.longest and len(text) * 3 > self.longest - len(column) * 3 and len(_folder(column, text)) > self.longest:
+        text = format(Decimal(repr(value)), "f") if isinstance(value, float) and math.isfinite(value) else str(value)
+        if self.longest and (len(text) + len(column)) * _WIDEST > self.longest and len(_folder(column, text)) > self.longest:
             return f"the column is one of partitions, and the name of a folder has at most {self.longest} bytes"
         return None
 
@@ -81,8 +85,11 @@ def rules_of(table: DeltaTable, *, local: bool) -> TableRules:
     """
     protocol, metadata = table.protocol(), table.metadata()
     schema = json.loads(table.schema().to_json())
-    features = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
-    versions = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+    versions: dict[str, object] = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+    if protocol.min_reader_version >= _LISTS_READS:
+        versions["readerFeatures"] = protocol.reader_features or []
+    if protocol.min_writer_version >= _LISTS_WRITES:
+        versions["writerFeatures"] = protocol.writer_features or []
     like = {
         "id": str(metadata.id),
         "format": {"provider": "parquet", "options": {}},
@@ -91,7 +98,7 @@ def rules_of(table: DeltaTable, *, local: bool) -> TableRules:
         "configuration": metadata.configuration,
         "createdTime": 0,
     }
-    entries = ({"protocol": versions | {name: found for name, found in features.items() if found is not None}}, {"metaData": like})
+    entries = ({"protocol": versions}, {"metaData": like})
     conditions = [
         (name.removeprefix(_CONSTRAINT), text) for name, text in metadata.configuration.items() if name.startswith(_CONSTRAINT) and text is not None
     ]

@@ -106,7 +106,10 @@ def _prepared(output: Output, store: QueueStore | None) -> Output:
             raise SettingError("output_schema", f"{other.name} {other.type}", f"the type that the output has: {there.field(other.name).type}")
     own = [field for field in there if field.name not in rules.generated and not (output.provenance and field.name in PROVENANCE)]
     more = [field for field in declared or () if field.name not in there.names]
-    why = "it is append-only, and output_keys replace rows" if is_append_only and output.keys else _refusal(there, rules)
+    if output.keys and (is_append_only or rules.generated):
+        why: str | None = f"{'it is append-only' if is_append_only else f'it computes {rules.generated[0]!r}'}, and output_keys replace rows"
+    else:
+        why = _refusal(there, rules)
     if why is not None:
         raise OutputError(f"The output {output.uri!r} cannot be written to: {why}. Nothing was claimed: change the table, or declare another output.")
     return replace(output, schema=_schema([*own, *more]), rules=rules)
