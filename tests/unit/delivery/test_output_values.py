@@ -288,7 +288,7 @@ def a_fitting(schema: pa.Schema | None = None, *, evolve: bool = False) -> Fitti
 
 
 def columns_of(fitting: Fitting) -> dict[str, pa.DataType]:
-    return {column.name: column.kind for column in fitting._columns}  # noqa: SLF001  (what it has learned)
+    return {column.name: column.kind for column in fitting._columns}
 
 
 ARROW = pa.table({"n": pa.array([1, None], pa.int32()), "m": pa.array([[("a", 1)], None], pa.map_(pa.large_string(), pa.int64()))})

@@ -1,4 +1,4 @@
-"""What an output's table wants is known before the claim or fails the message that returned the row: constraints, features, partitions, places, keys."""
+"""What an output's table wants is known before the claim, or fails the message of a row: constraints, features, partitions, places, keys."""
 
 from __future__ import annotations
 
@@ -94,22 +94,21 @@ INVARIANT = json.dumps({"expression": {"expression": "n > 0"}})
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
 @pytest.mark.parametrize(
-    ("fields", "features", "configuration"),
+    ("fields", "configuration"),
     [
-        ((field("n"),), ("checkConstraints",), {"delta.constraints.positive": "n > 0"}),
-        ((field("n", invariants=INVARIANT),), ("invariants",), {}),
+        ((field("n"),), {"delta.constraints.positive": "n > 0"}),
+        ((field("n", invariants=INVARIANT),), {}),
         (
             (field("n"), field("other", {"type": "array", "elementType": "long", "containsNull": True})),
-            ("checkConstraints",),
             {"delta.constraints.p": "n > 0"},
         ),
     ],
     ids=["constraint", "invariant", "beside a list"],
 )
 def test_a_row_that_breaks_a_condition_fails_its_message(
-    queue: Queue, out: Path, fields: tuple[Any, ...], features: tuple[str, ...], configuration: dict[str, str], isolation: str
+    queue: Queue, out: Path, fields: tuple[Any, ...], configuration: dict[str, str], isolation: str
 ) -> None:
-    a_table(out, *fields, features=features, configuration=configuration)
+    a_table(out, *fields, features=("checkConstraints", "invariants"), configuration=configuration)
 
     queue = received(queue, out, {"n": 5}, {"n": -1}, {"n": None}, {"n": 7}, isolation=isolation)
     queue = received(queue, out, {"n": 9}, isolation=isolation)
