@@ -220,7 +220,7 @@ def receive(
     :param spark: the session on which it runs, best one of ``local[2]``; None: the active one of this process.
 
     Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, TransformError for a
-    transformation that a pass refuses, SettingError for what batches or transformations do not go with, and OutputError for a table that takes no rows.
+    transformation that a pass refuses, SettingError for what batches or transformations do not go with, OutputError for a table that takes no rows.
     """
     transformation = _transformation(handler, transform, schema, mixes_rows=mixes_rows, spark=spark)
     engine = LocalEngine if transformation is None else _spark_engine(spark)

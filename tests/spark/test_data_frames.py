@@ -443,7 +443,7 @@ def test_a_row_that_the_table_of_the_output_refuses_charges_its_message(tmp_path
 
     rows = landed(work, spark, Transformation(mapped, SCHEMA))
 
-    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {7, 8, 9})
+    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {7, 8, 9})  # type: ignore[type-var]
     assert {str(row["m"]) for row in rows} == {f"[('a', {row['id']})]" for row in rows}
     assert sorted(work.rows()) == [7, 8, 9]
     assert "it breaks the constraint 'large': id != 7 OR more > 1" in work.rows()[7]["last_error"]["message"]  # type: ignore[index]

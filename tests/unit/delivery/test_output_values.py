@@ -14,7 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
 import polars as pl
 import pyarrow as pa
 import pytest
