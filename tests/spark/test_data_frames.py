@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.logger import PySparkLogger
 
@@ -426,6 +427,29 @@ def test_a_null_in_a_row_that_does_not_name_its_message_is_searched_for(tmp_path
     assert failed["message"] == "Column 'amount' of the output must have a value; the row has none."  # type: ignore[index]
 
 
+@pytest.mark.parametrize("names", [True, False], ids=["named", "searched for"])
+def test_a_row_that_the_table_of_the_output_refuses_charges_its_message(tmp_path: Path, spark: SparkSession, names: bool) -> None:  # noqa: FBT001
+    from deltalake import DeltaTable, write_deltalake
+
+    columns = pa.schema([("id", pa.int32()), ("m", pa.map_(pa.string(), pa.int32())), ("day", pa.string()), ("more", pa.int64())])
+    work = sent(tmp_path, bodies(40))
+    write_deltalake(f"{work.root}.landed", pa.Table.from_pylist([], schema=columns), partition_by=["day"])
+    DeltaTable(f"{work.root}.landed").alter.add_constraint({"large": "id <> 7 OR more > 1"})
+
+    def mapped(df: DataFrame) -> DataFrame:
+        named = ["lookup_id"] if names else []
+        day = "CASE id WHEN 8 THEN '' WHEN 9 THEN repeat('é', 60) ELSE 'a day' END AS day"
+        return df.selectExpr(*named, "id", "map('a', id) AS m", day)
+
+    rows = landed(work, spark, Transformation(mapped, SCHEMA))
+
+    assert sorted(row["id"] for row in rows) == sorted({*range(1, 41)} - {7, 8, 9})  # type: ignore[type-var]
+    assert {str(row["m"]) for row in rows} == {f"[('a', {row['id']})]" for row in rows}
+    assert sorted(work.rows()) == [7, 8, 9]
+    assert "it breaks the constraint 'large': id != 7 OR more > 1" in work.rows()[7]["last_error"]["message"]  # type: ignore[index]
+    assert "is one of partitions" in work.rows()[9]["last_error"]["message"]  # type: ignore[index]
+
+
 def test_two_results_land_in_two_outputs(tmp_path: Path, spark: SparkSession) -> None:
     from deltalake import DeltaTable
 
@@ -455,5 +479,22 @@ def test_a_result_that_cannot_land_is_refused_before_anything_is_claimed(
 
     with pytest.raises(TransformError, match=text):
         landed(work, spark, Transformation(transforms.cast, SCHEMA), output, **settings)
+
+    assert work.table().snapshot().claims == ()
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        (["id", "INTERVAL '1' DAY AS took"], "returned what the output cannot hold: column 'took': a Delta table has no type for duration"),
+        (["id", "named_struct('a', 1, 'A', 2) AS s"], "column 's': a Delta table has no struct with the fields 'a' and 'A'"),
+        (["id", "ID AS Id"], "a Delta table has no columns 'id' and 'Id', which differ by case"),
+    ],
+)
+def test_a_result_of_types_that_delta_does_not_have_is_refused(tmp_path: Path, spark: SparkSession, columns: list[str], says: str) -> None:
+    work = sent(tmp_path, bodies(3))
+
+    with pytest.raises(TransformError, match=says):
+        landed(work, spark, Transformation(lambda df: df.selectExpr(*columns), SCHEMA))
 
     assert work.table().snapshot().claims == ()
