@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.mapping import cells
 from airflow_poison.core.schema import message_schema
+from airflow_poison.core.sources.kafka_records import unreplaced
 from airflow_poison.core.sources.source import ERROR, NO_BODY
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         raise InputError(f"body={mapping.body!r}: the records of this source have no columns; their bodies are what arrived. Leave body out.")
     if not mapping.columns() and mapping.expires_after is None:
         return records
+    records = unreplaced(records, mapping)
     empty = dict.fromkeys(mapping.columns())
     errors: list[str | None] = [None] * records.num_rows
     if ERROR in records.schema.names:

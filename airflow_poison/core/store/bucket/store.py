@@ -37,8 +37,8 @@ IGNORED = (
     "and the messages of one of them vanish"
 )
 ADVICE = (
-    "Keep queues in a store that honours If-None-Match on PUT (S3, Google Cloud Storage, Azure, MinIO from 2024 on), update the store or the proxy in "
-    "front of it, or use a folder"
+    "Keep queues in a store that honours If-None-Match on PUT (S3, Google Cloud Storage, Azure, MinIO from 2024 on), update the store or the proxy "
+    "in front of it, or use a folder"
 )
 
 
