@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
 from airflow_poison.cli.acting import ask, check_asking
-from airflow_poison.cli.command import IDS, INTERRUPTED, NO, QUEUE, REASON, WHERE, YES, Argument, command, option, say, several, wrong_usage
+from airflow_poison.cli.command import IDS, INTERRUPTED, NO, QUEUE, REASON, WHERE, YES, Argument, command, option, say, several, switch, wrong_usage
 from airflow_poison.cli.selecting import SELECTION, is_selected, selection
 from airflow_poison.cli.stores import connection_of, opened_queue, system_clock
 from airflow_poison.cli.terminal import messages, tell
@@ -32,7 +32,7 @@ _KEYS = ("record", "lookup_id", "group_id")
     option(
         "--key", "KEY", f"what the records' keys are: {', '.join(_KEYS[:-1])} or {_KEYS[-1]} (default: {_KEYS[0]})", completes=_KEYS, default=_KEYS[0]
     ),
-    flag("--take-back", "send nothing: put what waits in the outbox for the topic into poison"),
+    switch("--take-back", "send nothing: put what waits in the outbox for the topic into poison"),
     *SELECTION,
     YES,
     REASON,
@@ -42,9 +42,9 @@ def send_to_kafka(args: Namespace) -> None:
     """Send messages to a Kafka topic.
 
     Move messages to a topic, each once: lookup ids all in one commit, those of a selection 10,000 in each; neither: only what earlier calls have left
-    on its way there. It cannot be undone. A record that the topic refuses comes into poison with the reason. --take-back puts what is on its way there
-    into poison. Asks first on a terminal. Exit code 0: all are sent, 1: one of them is not there, no message is selected, not wanted, the topic refuses
-    some, or passes hold some, 2: it could not be done.
+    on its way there. It cannot be undone. A record that the topic refuses comes into poison with the reason. --take-back puts what is on its way
+    there into poison. Asks first on a terminal. Exit code 0: all are sent, 1: one of them is not there, no message is selected, not wanted, the topic
+    refuses some, or passes hold some of them, 2: it could not be done.
     """
     kafka, chosen = _kafka(args), _chosen(args)
     if chosen is not None:

@@ -215,7 +215,7 @@ def _check_outbox(live: Mapping[str, DataFile]) -> Iterator[Finding]:
     waiting = [file for file in live.values() if file.sub_queue == OUTBOX]
     if waiting:
         what = f"{sum(file.rows for file in waiting)} message(s) wait in the outbox: the relay that should have sent them on has died"
-        todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send_to_kafka"
+        todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send-to-kafka, or send-to-kafka --take-back"
         yield Finding(Kind.OUTBOX_LEFT, Severity.WARNING, what, f"sub_queue={OUTBOX}", todo, mendable=True)
     landing = [file for file in live.values() if file.sub_queue == LANDING]
     if landing:

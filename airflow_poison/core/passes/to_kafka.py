@@ -4,8 +4,8 @@ One commit puts them into the queue's outbox, where no pass receives them. Each 
 file's name, to a consumer group of the queue's own; then the file is removed. Who comes after a death shuts earlier producers out, and asks the group
 which file was the last: that one is only removed.
 
-When the topic refuses records of a file, its transaction is aborted. The next one commits ``held:`` and the file's name: no sender sends it under that
-name from then on, since only a producer that is not shut out can commit this, and a later one reads it first. Then one commit of the queue puts the
+When the topic refuses records of a file, its transaction is aborted. The next one commits ``held:`` and the file's name: no sender sends it under
+that name from then on, since only a producer that is not shut out can commit this, and a later one reads it first. Then one commit of the queue puts the
 refused messages into ``poison`` and the others into a new outbox file. A sender that finds a held file gives all of it a new name. So each file
 leaves the outbox by one commit, and either all of it is in the topic or nothing.
 """
@@ -381,9 +381,9 @@ class _Sender:
         if other is not None:
             raise OutputError(_refusal(self._topic, other))
         named = any(error.code() == codes._INVALID_DIFFERENT_RECORD for error in found.failed.values())  # noqa: SLF001
-        times = Counter(error.code() for error in failed.values())
+        times = Counter(error.code() for number, error in failed.items() if number not in found.local)
         sure = {code for code, number in times.items() if number == 1 or self._alone or (named and code == codes.INVALID_RECORD)}
-        return {number: error for number, error in failed.items() if error.code() in sure}
+        return {number: error for number, error in failed.items() if number in found.local or error.code() in sure}
 
     def _why(self, error: Any, size: int) -> str:
         most = "" if self._largest is None else f"; its max.message.bytes is {self._largest:,}"
