@@ -8,6 +8,7 @@ from airflow_poison.core import json_text
 from airflow_poison.core.errors import InputError, PoisonError
 from airflow_poison.core.mapping import cells
 from airflow_poison.core.schema import message_schema
+from airflow_poison.core.sources.kafka_records import unreplaced
 from airflow_poison.core.sources.source import ERROR, NO_BODY
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
     if not mapping.columns() and mapping.expires_after is None:
         return records
     mapping.check(mapping.columns())
+    records = unreplaced(records, mapping)
     empty = dict.fromkeys(mapping.columns())
     errors: list[str | None] = [None] * records.num_rows
     if ERROR in records.schema.names:
