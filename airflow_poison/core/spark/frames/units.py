@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
-from airflow_poison.core.errors import ReceiveStoppedError, SparkJobError, TransformError
+from airflow_poison.core.errors import BodyError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import failed_task, failure_of_job, first_line, lost
 from airflow_poison.core.spark.frames.function import called
-from airflow_poison.core.spark.frames.messages import BODY, LARGEST_SPREAD, ClaimFrames, body_error, is_of_body, leaves_out, shares
+from airflow_poison.core.spark.frames.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, shares
 from airflow_poison.core.spark.frames.plan import has_python, optimized_plan
 from airflow_poison.core.spark.frames.results import landing_in, verdicts_in, written
 from airflow_poison.core.spark.jobs import ClassicJobs, why
@@ -103,7 +102,7 @@ class SparkUnits:
         self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
         self._strict = transformation.schema is not None
-        self._looked = self._marks is False and not self._strict  # the plan tells nothing else
+        self._looked = self._marks is False  # the plan tells nothing else
 
     def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number."""
@@ -126,7 +125,7 @@ class SparkUnits:
         running = _Running(watched, began, self._limit + self._allowance * (number - 1))
         with self._watched(mine, running):
             try:
-                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, mark, spread=spread))
+                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, spread=spread), mark)
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
                 if lands is not None:
@@ -201,38 +200,30 @@ class SparkUnits:
 
     # One unit
 
-    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame) -> Ran:
-        """Transform; from the first body that does not parse on, such bodies are counted."""
-        ran = None
+    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None) -> Ran:
+        """Transform; from the first body that does not fit on, such bodies are counted."""
         if self._strict:
             try:
-                ran = self._transformed(lookup_ids, lands, raw, strict=True)
+                return self._transformed(lookup_ids, lands, raw, mark, strict=True)
             except Exception as error:
                 if self._cancelled or not is_of_body(error):
                     raise
                 self._strict = False
-        if ran is None:
-            ran = self._transformed(lookup_ids, lands, raw, strict=False)
-        assert ran is not None, "it has not been strict"
-        return ran
+        return self._transformed(lookup_ids, lands, raw, mark, strict=False)
 
-    def _transformed(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, *, strict: bool) -> Ran | None:
+    def _transformed(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, strict: bool) -> Ran:
         """Call the function, and run its plan.
 
-        :param strict: a body that does not parse fails the job. None when no body would be parsed.
+        :param strict: a body that does not fit fails the job.
         """
         from pyspark.sql import Observation
 
         counts = lands is not None and self._transformation.schema is not None and not strict
         observed = Observation(f"poison_{token_hex(4)}") if counts else None
-        result = called(self._function, self._frames.given(raw, observed, strict=strict), self._transformation)
+        result = called(self._function, self._frames.given(raw, mark, observed, strict=strict), self._transformation)
         if not self._looked:
-            plans = [*map(optimized_plan, result.frames.values())]
-            self._marks = self._marks is not False and not any(map(has_python, plans))
-            self._strict = self._strict and not all(map(leaves_out, plans))
+            self._marks = not any(map(has_python, map(optimized_plan, result.frames.values())))
             self._looked = True
-        if strict and not self._strict:
-            return None
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         for name, frame in found.frames.items():
@@ -247,7 +238,7 @@ class SparkUnits:
         return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
 
     def _observed(self, observed: Any) -> int | None:
-        """Return how many bodies do not parse; None where Spark does not say: it has left the messages out of its plan."""
+        """Return how many bodies do not fit; None where Spark does not say: it has left the messages out of its plan."""
         said: list[int] = []
 
         def ask() -> None:
@@ -260,11 +251,9 @@ class SparkUnits:
         return said[0] if said else None
 
     def _unparsed(self, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
-        """Return whose bodies do not parse, and why."""
-        parsed, bad = self._frames.parsed(self._frames.raw(lookup_ids))
-        schema = parse_ddl(self._transformation.schema or "")
-        rows = parsed.where(bad).select(LOOKUP_ID, BODY).collect()
-        return {row[LOOKUP_ID]: failure_of(body_error(row[BODY], schema)) for row in rows}
+        """Return whose bodies do not fit, and why."""
+        rows = self._frames.parsed(self._frames.raw(lookup_ids)).where(f"{WHY} IS NOT NULL").select(LOOKUP_ID, WHY).collect()
+        return {row[LOOKUP_ID]: failure_of(BodyError(row[WHY])) for row in rows}
 
     def _verdicts(self, lands: int, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
         """Return whom the kept results name: these messages' rows do not land. Raises TransformError."""
