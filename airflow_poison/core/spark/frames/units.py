@@ -48,6 +48,10 @@ TIMES_SLOWER, ENOUGH = 20, 1_000
 """Nor may it take longer than so many times what the unit before it took that had enough messages to tell."""
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
+_WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
+_KILLS_FOR = 30.0
+"""So many seconds after a job was cancelled may Spark still kill a Python worker of its tasks that has been given to another task since: it does so
+when a task with two of them, one that makes columns of bodies and one of the transformation, hangs in the second."""
 _OBSERVED_SECONDS = 10.0
 _MOST_READERS = 8
 """Tasks that read a claim where nobody tells how many run at the same time."""
@@ -101,11 +105,21 @@ class SparkUnits:
         self._running: dict[int, _Running] = {}
         self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
-        self._strict = transformation.schema is not None
+        self._strict, self._late_at = transformation.schema is not None, float("-inf")
         self._looked = self._marks is False  # the plan tells nothing else
 
     def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
-        """Transform these messages, and keep the result under a number."""
+        """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
+        found = self._run(lookup_ids, lands=lands, traced=traced)
+        if isinstance(found, Broke) and self._may_be_killed(found.failure):
+            found = self._run(lookup_ids, lands=lands, traced=traced)
+        return found
+
+    def _may_be_killed(self, failure: Failure) -> bool:
+        dead = failure.kind is FailureKind.CRASH or _WORKER_KILLED.search(failure.text) is not None
+        return dead and time.monotonic() - self._late_at < _KILLS_FOR
+
+    def _run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool) -> Ran | Broke:
         with self._lock:
             if self._cancelled:
                 raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
@@ -174,7 +188,7 @@ class SparkUnits:
             if running.watched.works():
                 running.seconds += seconds
             if running.seconds > running.limit:
-                running.late = True
+                running.late, self._late_at = True, now
                 running.watched.cancel()
 
     def cancel(self) -> None:
