@@ -21,9 +21,9 @@ from tests.faults.handler import ORIGIN
 from tests.faults.keeping import keep
 from tests.faults.ledger import FOLDER, PARENT, QUEUE, RUN, note
 from tests.faults.redrivers import redrives
+from tests.faults.takers import takes_the_rest
 from tests.faults.talkers import administers_talks, is_quiet, prepare_talkers, talks
 from tests.faults.talkers import mends as ends_conversations
-from tests.faults.takers import takes_the_rest
 from tests.faults.talks import TALKERS
 from tests.faults.watches import watch_bucket_commits, watch_claims, watch_commits
 from tests.faults.workers import alerts, declares, receives, returns, sends

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from tests.faults.ledger import Line
     from tests.faults.verdict import Verdict
 
-_PATH = "file.path"
-"""The property that says in which file a record stood."""
-
 
 def check_contents(folder: str, histories: Mapping[str, History], lines: Sequence[Line], verdict: Verdict, *, quiet: bool) -> None:
     """Hold each message against what was written, wherever it is."""
@@ -61,17 +58,13 @@ def _check_put_down(came: Iterable[tuple[History, Row]], lines: Iterable[Line], 
 
 
 def _check_malformed(came: Iterable[tuple[History, Row]], lines: Iterable[Line], verdict: Verdict) -> None:
-    """Every record that cannot be read came with its bytes, and waits in ``poison``."""
-    wanted = {path: Counter(each) for line in lines if line["kind"] == "put_down" for path, each in line.get("malformed", {}).items()}
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    known = {message_id for line in lines if line["kind"] == "put_down" for message_id in line["wanted"]}
+    """Every record that cannot be read waits in ``poison``, and no other one does."""
+    wanted = {message_id: message_id in line["malformed"] for line in lines if line["kind"] == "put_down" for message_id in line["wanted"]}
     for history, row in came:
-        path = dict(row.given).get(_PATH, "")
-        if path in wanted and row.number in history.malformed and row.message_id not in known:
-            found[path][row.body] += 1
-    for path, rows in wanted.items():
-        if path in found and found[path] != rows:
-            verdict.changed.append(f"{path} has {rows.total()} malformed records, and {found[path].total()} came, or others")
+        is_malformed = row.number in history.malformed
+        if wanted.get(row.message_id, is_malformed) != is_malformed:
+            what = "malformed, and is not" if is_malformed else "well, and is malformed"
+            verdict.changed.append(f"{history.name}: {row.message_id} came {what}: {history.bodies[row.body][:300]!r}")
 
 
 def _check_given(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:

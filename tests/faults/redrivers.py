@@ -48,6 +48,7 @@ _WHERE = ("", "", "lookup_id % 2 = 0", "lookup_id % 3 > 0", "text like '%bad%'")
 _WHO = "people"
 _PLAN_ENDS = 3
 """So often people look after a plan whose canary waits."""
+_GOES_ON = frozenset({PlanState.RUNNING.value, PlanState.CANARY.value})
 
 
 def marked(body: bytes) -> bytes:
@@ -99,21 +100,29 @@ def redrives(actor: Actor) -> None:
 
 
 def _carries_out(actor: Actor, plan_id: str, *, stops: bool, cancels: bool) -> None:
-    """Apply a plan; stop it once, and go on or cancel it."""
+    """Apply a plan; stop it once behind its first chunk, and go on or cancel it."""
     table, clock = actor.table, actor.clock
-    seen: list[PlanView] = []
-    for _ in range(_PLAN_ENDS):
-        state = find_plan(table, plan_id).state
-        if state in {PlanState.PAUSED.value, PlanState.STOPPED.value}:
-            resume(table, plan_id, clock, who=_WHO)
-        elif state not in {PlanState.RUNNING.value, PlanState.CANARY.value}:
-            return
-        apply(table, plan_id, clock, store=actor.store, progress=seen.append, stop=lambda: stops and bool(seen))
-        if stops and find_plan(table, plan_id).state in {PlanState.RUNNING.value, PlanState.CANARY.value}:
-            stops = False
+    done: list[PlanView] = []
+    _resumes(actor, plan_id)
+    if stops:
+        apply(table, plan_id, clock, store=actor.store, progress=done.append, stop=lambda: bool(done))
+        if find_plan(table, plan_id).state in _GOES_ON:
             pause(table, plan_id, clock, who=_WHO)
-            if cancels:
-                cancel(table, plan_id, clock, who=_WHO)
+        if cancels:
+            cancel(table, plan_id, clock, who=_WHO)
+    for _ in range(_PLAN_ENDS):
+        if not _resumes(actor, plan_id):
+            return
+        apply(table, plan_id, clock, store=actor.store)
+
+
+def _resumes(actor: Actor, plan_id: str) -> bool:
+    """Let a plan go on that people or its canary have stopped; return whether it goes on."""
+    state = find_plan(actor.table, plan_id).state
+    if state in {PlanState.PAUSED.value, PlanState.STOPPED.value}:
+        resume(actor.table, plan_id, actor.clock, who=_WHO)
+        return True
+    return state in _GOES_ON
 
 
 def exports_in(folder: str | Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.exact import is_edited
@@ -21,7 +22,7 @@ _ONCE = frozenset({"DELIVERED", "COMMITTED"})
 _UNTOLD = frozenset({"postponed", "transmission"})
 
 
-def check_commits(history: History, verdict: Verdict, actions: Mapping[str, Mapping[str, Any]]) -> None:
+def check_commits(history: History, verdict: Verdict, actions: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
     """Replay the log, and hold each commit against the rules; fills what the history knows of messages and events.
 
     :param actions: what the plans of people do, by plan.

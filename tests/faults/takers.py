@@ -13,8 +13,9 @@ import os
 import sqlite3
 import time
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,22 +30,22 @@ from airflow_poison.core.sources.delta_changes import DeltaChanges
 from airflow_poison.core.sources.files import Files
 from airflow_poison.core.sources.jdbc import Jdbc
 from airflow_poison.core.sources.outbox import Outbox
-from tests.faults.exact import digest
 from tests.faults.ledger import note
 from tests.faults.records import COLUMNS, csv_rows, exactly, hard_body, hard_json, largest, table_rows, typed_rows
 from tests.faults.world import bodies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from airflow_poison.core.sources.source import Source
     from tests.faults.actor import Actor
 
 _MALFORMED = b"malformed"
-_ONE_IS_MALFORMED = 0.3
 _BY_ID = ColumnMapping(message_id="id")
 _FOREVER = ("1970-01-01T00:00:00+00:00", "2100-01-01T00:00:00+00:00")
 _BROKEN_JSON = (b'{"deed": "ok"', b'{"n": NaN}', b'{"text": "caf\xe9"}', b"{} {}", b"\x00", b'{"deed": "ok",}')
+_BROKEN_CSV = (b"x,ok,too,many", b"few", b"x,ok,caf\xe9")
+_MARK = b"\xef\xbb\xbf"
 _LATE = 0.1
 """Seconds that a transaction stays open, at most."""
 
@@ -54,12 +55,12 @@ class Written:
     """What a file holds.
 
     :param wanted: how the body of each message is compared, and its digest, by message id.
-    :param malformed: the bytes of records that cannot be read, whose message ids nobody promises.
+    :param malformed: the ids of records that cannot be read.
     """
 
     content: bytes
     wanted: Mapping[str, list[str]]
-    malformed: list[bytes] = field(default_factory=list)
+    malformed: frozenset[str] = frozenset()
 
 
 def takes(actor: Actor) -> None:
@@ -79,30 +80,45 @@ class _Refusing(Schema):
 
 
 def _lines(actor: Actor, path: str) -> Written:
-    lines = [body for body in (hard_body(actor.chance, deed) for deed in bodies(actor.chance, actor.task.queue)) if body.strip()]
-    lines += largest(actor.chance) + [_MALFORMED] * (actor.chance.random() < _ONE_IS_MALFORMED)
-    lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")  # a mark at the beginning is the file's, and no part of a record
-    return Written(b"\n".join(lines), {f"{path}:{number}": exactly(line) for number, line in enumerate(lines, 1)})
+    lines = [hard_body(actor.chance, deed) for deed in bodies(actor.chance, actor.task.queue)] + largest(actor.chance)
+    _insert_some(actor, lines, [_MALFORMED])
+    lines[0] = lines[0].removeprefix(_MARK)  # at the beginning it is the file's, and no part of a record
+    lines[-1] = lines[-1] or b"ok"  # behind the last line end there is no line
+    return _written(path, b"\n".join(lines), enumerate(lines, 1), {_MALFORMED})
 
 
 def _json(actor: Actor, path: str) -> Written:
     lines = [hard_json(actor.chance, deed) for deed in bodies(actor.chance, actor.task.queue)]
-    for _ in range(actor.chance.choice([0, 0, 1, 2])):
-        lines.insert(actor.chance.randint(0, len(lines)), actor.chance.choice(_BROKEN_JSON))
-    mark = b"\xef\xbb\xbf" * (actor.chance.random() < 0.2)
+    _insert_some(actor, lines, _BROKEN_JSON)
     end = actor.chance.choice([b"\n", b"\r\n"])
-    return Written(mark + end.join(lines), {f"{path}:{number}": exactly(line) for number, line in enumerate(lines, 1)})
+    return _written(path, _mark(actor) + end.join(lines), enumerate(lines, 1), {*_BROKEN_JSON})
 
 
 def _csv(actor: Actor, path: str) -> Written:
-    del path
     deeds = bodies(actor.chance, actor.task.queue)
     lines, wanted = csv_rows(actor.chance, deeds, _ids(actor, len(deeds)))
-    malformed = [actor.chance.choice([b"x,ok,too,many", b"few", b"x,ok,caf\xe9"])] * (actor.chance.random() < _ONE_IS_MALFORMED)
-    for line in malformed:
-        lines.insert(actor.chance.randint(0, len(lines)), line)
-    mark = b"\xef\xbb\xbf" * (actor.chance.random() < 0.2)
-    return Written(mark + b"\n".join([b"id,deed,word", *lines]) + b"\n", wanted, malformed)
+    _insert_some(actor, lines, _BROKEN_CSV)
+    numbers = accumulate((1 + line.count(b"\n") for line in lines), initial=2)
+    broken = [(number, line) for number, line in zip(numbers, lines, strict=False) if line in _BROKEN_CSV]
+    content = _mark(actor) + b"\n".join([b"id,deed,word", *lines]) + b"\n"
+    found = _written(path, content, broken, {*_BROKEN_CSV})
+    return Written(content, {**wanted, **found.wanted}, found.malformed)
+
+
+def _mark(actor: Actor) -> bytes:
+    return _MARK * (actor.chance.random() < 0.2)
+
+
+def _insert_some(actor: Actor, lines: list[bytes], malformed: Sequence[bytes]) -> None:
+    for _ in range(actor.chance.choice([0, 0, 1, 2])):
+        lines.insert(actor.chance.randint(0, len(lines)), actor.chance.choice(malformed))
+
+
+def _written(path: str, content: bytes, lines: Iterable[tuple[int, bytes]], malformed: Collection[bytes]) -> Written:
+    """Return a file whose records are lines, which are called after it and their numbers."""
+    by_id = {f"{path}:{number}": line for number, line in lines}
+    wanted = {message_id: exactly(line) for message_id, line in by_id.items()}
+    return Written(content, wanted, frozenset(message_id for message_id, line in by_id.items() if line in malformed))
 
 
 def _parquet(actor: Actor, path: str) -> Written:
@@ -163,7 +179,7 @@ def _put_down(actor: Actor, folder: Path, form: str, write: Callable[[Actor, str
     written = write(actor, str(path))
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        _note(actor, written.wanted, **({"malformed": {str(path): [digest(each) for each in written.malformed]}} if written.malformed else {}))
+        _note(actor, written.wanted, written.malformed)
         unfinished = folder / f".{path.name}-{os.getpid()}"
         unfinished.write_bytes(_PACKED[packed](written.content))
         unfinished.rename(path)
@@ -174,9 +190,9 @@ def _ids(actor: Actor, number: int) -> list[str]:
     return [f"{actor.task.queue}/{actor.task.name}/{each}" for each in range(number)]
 
 
-def _note(actor: Actor, wanted: Mapping[str, list[str]], **further: object) -> None:
+def _note(actor: Actor, wanted: Mapping[str, list[str]], malformed: Collection[str] = ()) -> None:
     """Note what is about to be put down: all of it comes, for its sender is run again until it is done."""
-    note("put_down", queue=actor.task.queue, wanted=wanted, **further)
+    note("put_down", queue=actor.task.queue, wanted=wanted, malformed=sorted(malformed))
 
 
 def _takes(actor: Actor, source: Source, mapping: ColumnMapping | None) -> None:
@@ -262,7 +278,7 @@ def _insert(actor: Actor, path: Path, table: str) -> None:
             database.execute("insert into writers values (?)", [actor.task.name])
             for number, row in enumerate(rows, last - len(rows) + 1):
                 seq = number if table == "records" else None
-                database.execute(f"insert into {table} values (?, ?, ?, ?, ?, ?)", [seq, *row])  # noqa: S608  (one of two names)
+                database.execute(f"insert into {table} values (?, ?, ?, ?, ?, ?)", [seq, *row])
 
 
 _KINDS = (*[_takes_files] * 5, *[_sends_by_path] * 2, _takes_changes, _takes_changes, _takes_rows, _takes_rows)
