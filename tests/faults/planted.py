@@ -14,12 +14,12 @@ from airflow_poison.core.delivery.sessions import crash_attribution, dialogs, ho
 from airflow_poison.core.delivery.sessions.journal import MessageState, word
 from airflow_poison.core.desk import actions, applying
 from airflow_poison.core.message import Message
-from airflow_poison.core.passes import move, runs, take, transmission
+from airflow_poison.core.passes import runs, take, transmission
 from airflow_poison.core.passes.messages import with_columns
 from airflow_poison.core.store import disk
 from airflow_poison.core.store import queue_table as tables
 from airflow_poison.core.store.delta import entries, log_damage
-from airflow_poison.core.store.table import stage
+from airflow_poison.core.store.table import outcomes, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -170,14 +170,15 @@ def _bodies_as_text() -> None:
     replace(Message, "body", property(lambda message: body.fget(message).decode(errors="replace").encode()))
 
 
-def _moved_as_text() -> None:
-    """Messages that people move to another place are written as text."""
+def _outcomes_as_text() -> None:
+    """Messages that a pass moves or leaves are written as text."""
+    write = outcomes.OutcomeWriter.write
 
-    def moved(rows: Any, place: Any) -> Any:
+    def as_text(writer: Any, rows: Any) -> None:
         bodies = [(body or b"").decode(errors="replace").encode() for body in rows["body"].to_pylist()]
-        return with_columns(move.moved_rows(rows, place), body=bodies)
+        write(writer, with_columns(rows, body=bodies))
 
-    replace(applying, "moved_rows", moved)
+    replace(outcomes.OutcomeWriter, "write", as_text)
 
 
 BUGS: dict[str, Callable[[], None]] = {
@@ -195,5 +196,5 @@ BUGS: dict[str, Callable[[], None]] = {
     "skip-a-row": _skip_a_row,
     "patch-by-values": _patch_by_values,
     "bodies-as-text": _bodies_as_text,
-    "moved-as-text": _moved_as_text,
+    "outcomes-as-text": _outcomes_as_text,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,6 +30,7 @@ from tests.faults.world import output_of, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from tests.faults.verdict import Verdict
 
@@ -51,6 +51,8 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         for number in range(6, 30):
             takes(Actor.of(Task("send", "engine", f"send-{number}", number), there))
         takes_the_rest(Actor.of(Task("send", "engine", "rest", 0), there))
+        for name in ("move", "engine"):
+            act_quietly(Task("alert", name, f"alert-{name}", 0), there)
         rejected = Actor.of(Task("send", "reject", "send-reject", 1), there)
         send_as(rejected, rejected.task.run_key, rejected.task.name)
         yield there
