@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.core import json_text
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.mapping import cells
+from airflow_poison.core.mapping import cells, utf8
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.sources.source import ERROR, NO_BODY
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     import pyarrow as pa
@@ -22,13 +23,10 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
     """Return the records with the parts of messages that a mapping names, taken from fields of their bodies; properties join those there are.
 
     A field that is not there is null; so are all fields of a record that has no body. A body that is no JSON object, and a field that cannot be what
-    it is mapped to, is an error of its record.
-    Raises InputError for a mapping of the body: it is what arrived.
+    it is mapped to, is an error of its record, which keeps the body that arrived. So is a body that is mapped to a field that has no text.
     """
     import pyarrow as pa
 
-    if mapping.body is not None:
-        raise InputError(f"body={mapping.body!r}: the records of this source have no columns; their bodies are what arrived. Leave body out.")
     if not mapping.columns() and mapping.expires_after is None:
         return records
     empty = dict.fromkeys(mapping.columns())
@@ -42,7 +40,8 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         made: dict[str, Any] = {}
         if errors[number] is None and body is not None and not without[number]:
             try:
-                made = cells(body, {**empty, **_object(body)}, mapping, now)
+                fields = _object(body)
+                made = cells(_chosen(body, fields, mapping.body), {**empty, **fields}, mapping, now)
             except InputError as error:
                 errors[number] = str(error).removesuffix(" Nothing was sent.")
         rows.append(made)
@@ -53,14 +52,30 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         if name == "properties":
             values = [[*dict([*(old or ()), *(new or ())]).items()] for old, new in zip(before, values, strict=True)]
         columns[name] = pa.array(values, message_schema().field(name).type)
+    if mapping.body is not None:
+        columns["body"] = pa.array([row.get("body", body) for row, body in zip(rows, bodies, strict=True)], pa.binary())
     columns[ERROR] = pa.array(errors, pa.string())
     return pa.record_batch(list(columns.values()), names=list(columns))
 
 
+def _chosen(body: bytes, fields: Mapping[str, Any], wanted: str | tuple[str, ...] | None) -> bytes:
+    """Return the fields of a body that a mapping chooses as the body, with the digits that they have there. Raises InputError."""
+    if wanted is None:
+        return body
+    if isinstance(wanted, str):
+        text = fields.get(wanted)
+        if not isinstance(text, str):
+            found = "null" if text is None else "no text"
+            raise InputError(f"body={wanted!r}: it is {found}; a body is text. For JSON give a list: body=[{wanted!r}]")
+        return utf8(text, f"body={wanted!r}")
+    exact = dict(cast("json_text.Pairs", json_text.tree(body)))
+    return json_text.written({name: exact.get(name) for name in wanted}).encode()
+
+
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        found = json_text.natural_values(body)
+    except json_text.JsonError as error:
         raise InputError(f"it is no JSON, of which fields are wanted: {error}") from error
     if not isinstance(found, dict):
         raise InputError(f"it is no JSON object, of which fields are wanted, but {type(found).__name__}")
