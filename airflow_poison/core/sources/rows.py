@@ -461,12 +461,12 @@ class _Rows:
         kind = _bare_type(kind)
         if pa.types.is_struct(kind):
             fields = (kind.field(number) for number in range(kind.num_fields))
-            made = _object(
-                (field.name, self._json_or_null(f"struct_extract_at({value}, {at})", field.type)) for at, field in enumerate(fields, 1)
-            )
+            made = _object((field.name, self._json_or_null(f"struct_extract_at({value}, {at})", field.type)) for at, field in enumerate(fields, 1))
             return f"CASE WHEN {value} IS NOT NULL THEN {made} END"
         if pa.types.is_map(kind):
-            return self._each(value, "{}", lambda e: f"concat({self._key(f'{e}.f0', kind.key_type)}, ':', {self._json_or_null(f'{e}.f1', kind.item_type)})")
+            return self._each(
+                value, "{}", lambda e: f"concat({self._key(f'{e}.f0', kind.key_type)}, ':', {self._json_or_null(f'{e}.f1', kind.item_type)})"
+            )
         if _is_list(kind):
             return self._each(value, "[]", lambda e: self._json_or_null(e, kind.value_type))  # type: ignore[attr-defined]  # it is one of lists
         return _scalar_json(value, kind)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,6 +17,7 @@ from airflow_poison.core import json_text
 from airflow_poison.core.errors import ExecutorError, InputError, PoisonError, SparkJobError
 from airflow_poison.core.mapping import ColumnMapping, check_named_once
 from airflow_poison.core.sources.bodies import with_fields
+from airflow_poison.core.sources.paths import MappedFields, of_text
 from airflow_poison.core.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.core.sources.source import ERROR
 from airflow_poison.core.spark.executors import Executors
@@ -154,7 +155,11 @@ def _lines(frame: DataFrame, name: str, *, whole: bool) -> DataFrame:
     if not whole:
         frame = frame.where(f.btrim(text, f.lit(" \t\r\n\v\f")) != "")
         text = f.rtrim(text, f.lit("\r"))
-    return frame.select(text.cast("binary").alias(name), *map(_quoted, frame.columns[1:]))
+    folders = [f.col(_quoted(each.name)).cast("string" if each.dataType.simpleString() in _INSTANTS else each.dataType) for each in frame.schema.fields[1:]]
+    return frame.select(text.cast("binary").alias(name), *folders)
+
+
+_INSTANTS = ("date", "timestamp", "timestamp_ntz")
 
 
 def _named_by_spark(columns: Sequence[str]) -> bool:
@@ -201,6 +206,7 @@ class SendStage:
 
         for batch in self._rows(opened, FRAME_ROWS, ours=False):
             yield given[0].messages(batch)
+        given[0].fields.check()
 
     def records(self, planned: Take, spark: Callable[[], SparkSession]) -> Iterator[pa.RecordBatch]:
         """Yield the records of a source, as ``Take.batches`` does, read by executors.
@@ -308,6 +314,7 @@ class _Given:
     mapping: ColumnMapping
     now: datetime
     corrupt: str | None
+    fields: MappedFields
 
     @classmethod
     def of(cls, frame: DataFrame, mapping: ColumnMapping, now: datetime) -> _Given:
@@ -315,9 +322,7 @@ class _Given:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        corrupt, lines = None, frame.columns[0] == JSON_LINE
-        if frame.columns[0] == TEXT_LINE:
-            frame, mapping = _of_text(frame, mapping)
+        corrupt, lines = None, frame.columns[0] in {JSON_LINE, TEXT_LINE}
         if not lines:
             mapping.check(frame.columns)
             _check_named_once(frame, mapping)
@@ -326,7 +331,7 @@ class _Given:
         handed = [_handed(frame[_quoted(name)], frame.schema[name].dataType) for name in needed]
         rows = frame.select(*[column.alias(str(number)) for number, (column, _) in enumerate(handed)])
         columns = [pa.field(name, pa.null(), metadata=JSON_TEXT if is_json else None) for name, (_, is_json) in zip(needed, handed, strict=True)]
-        given = cls(rows, tuple(columns), mapping, now, corrupt)
+        given = cls(rows, tuple(columns), mapping, now, corrupt, MappedFields(mapping))
         given.messages(pa.RecordBatch.from_pylist([], to_arrow_schema(rows.schema)))  # what does not fit is refused before a job runs
         return given
 
@@ -338,7 +343,12 @@ class _Given:
         fields = [each.with_type(kind) for each, kind in zip(self.columns, batch.schema.types, strict=True)]
         rows = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
         if fields[0].name == JSON_LINE:
-            return _of_lines(rows, self.mapping, self.now)
+            records = _of_json(rows)
+            self.fields.see(records)
+            return with_fields(records, self.mapping, self.now)
+        if fields[0].name == TEXT_LINE:
+            lines = pa.record_batch({"body": rows.column(0), ERROR: pa.nulls(rows.num_rows, pa.string())})
+            return of_text(lines, self.mapping, self.now, rows.select(rows.schema.names[1:]) if rows.num_columns > 1 else None)
         if self.corrupt is None:
             return to_messages(rows, self.mapping, self.now)
         unread = rows.column(self.corrupt)
@@ -355,16 +365,8 @@ def _corrupt_column(frame: DataFrame, mapping: ColumnMapping) -> str | None:
     return name if there else None
 
 
-def _of_text(lines: DataFrame, mapping: ColumnMapping) -> tuple[DataFrame, ColumnMapping]:
-    """Return lines of text as the column ``value``, which Spark names so: bytes where it is the body alone."""
-    mapping = replace(mapping, body=mapping.body or "value")
-    frame = lines.withColumnRenamed(TEXT_LINE, "value")
-    alone = mapping.body == "value" and not replace(mapping, body=None).columns()
-    return (frame if alone else frame.withColumn("value", frame["value"].cast("string"))), mapping
-
-
-def _of_lines(rows: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
-    """Return lines of JSON as messages, byte for byte; names of folders (``day=2026-11-25``) become fields of theirs.
+def _of_json(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return lines of JSON as records, byte for byte; names of folders (``day=2026-11-25``) become fields of theirs.
 
     :param rows: the column ``JSON_LINE``, and a column of text or of a number for each folder.
     """
@@ -386,7 +388,7 @@ def _of_lines(rows: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa
             error = f"it is no JSON: {wrong}"
         bodies.append(body)
         errors.append(error)
-    return with_fields(pa.record_batch({"body": pa.array(bodies, pa.binary()), ERROR: pa.array(errors, pa.string())}), mapping, now)
+    return pa.record_batch({"body": pa.array(bodies, pa.binary()), ERROR: pa.array(errors, pa.string())})
 
 
 def _handed(column: Column, kind: DataType) -> tuple[Column, bool]:
