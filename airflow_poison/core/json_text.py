@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_MARKS = (
+MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -113,7 +113,7 @@ def patched(body: bytes, patch: Mapping[str, object]) -> bytes:
 
 def _encoding(body: bytes) -> tuple[bytes, str]:
     """Return the byte order mark of a body, and its encoding."""
-    for mark, codec in _MARKS:
+    for mark, codec in MARKS:
         if body.startswith(mark):
             return mark, codec
     return b"", json.detect_encoding(body)

@@ -47,6 +47,7 @@ class TakeResult(Plain):
     :param repeated: an earlier take with this key had done it; nothing was taken now.
     :param held: of them, messages that were held back because the queue was disabled then.
     :param position: how far the source has been taken, in words.
+    :param passed_over: what there is and was not taken, a sentence for each reason, with what to do.
     """
 
     queue: str
@@ -58,6 +59,7 @@ class TakeResult(Plain):
     repeated: bool
     held: int
     position: str
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,8 @@ def take(
         if known is not None and between is None:
             source.acknowledge(_begin(table, known))
         planned = source.between(*between) if between is not None else source.plan(_begin(table, known), limit=limit)
-        if planned is None:
-            return _result(table, source, None, "")
+        if planned is None or not planned.what:
+            return _result(table, source, None, "", () if planned is None else planned.passed_over)
         messages = _Messages(source, mapping, clock.now())
         advance = None if between is not None else _advance(source, known, planned, messages, clock.now())
         try:
@@ -134,7 +136,7 @@ def take(
             continue
         if between is None:
             _acknowledge(table, source)
-        return _result(table, source, sent, planned.what)
+        return _result(table, source, sent, planned.what, planned.passed_over)
     raise SourceError(
         f"Source {source.name!r} was taken into queue {table.name!r} by others {_TRIES} times while this run read what was new. Nothing was sent. "
         "Run fewer tasks that take it at once; a pool of one slot does that."
@@ -176,13 +178,13 @@ def _advance(source: Source, known: StoredSource | None, planned: Take, messages
     return reached
 
 
-def _result(table: QueueTable, source: Source, sent: Sent | None, what: str) -> TakeResult:
+def _result(table: QueueTable, source: Source, sent: Sent | None, what: str, passed_over: tuple[str, ...] = ()) -> TakeResult:
     known = table.stored_source(source.name)
     position = known.record["position"] if known is not None else source.describe({})
     if sent is None:
-        return TakeResult(table.name, source.name, what, 0, 0, 0, repeated=False, held=0, position=position)
+        return TakeResult(table.name, source.name, what, 0, 0, 0, repeated=False, held=0, position=position, passed_over=passed_over)
     first = sent.first_lookup_id if sent.messages else 0
-    return TakeResult(table.name, source.name, what, sent.messages, sent.malformed, first, sent.repeated, sent.held, position)
+    return TakeResult(table.name, source.name, what, sent.messages, sent.malformed, first, sent.repeated, sent.held, position, passed_over)
 
 
 def _position(found: StoredSource) -> SourcePosition:
