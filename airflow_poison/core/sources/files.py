@@ -218,7 +218,9 @@ class Files(Source):
                 now = time.time()
                 age = now - seen.st_mtime if seen.st_mtime <= now else now - seen.st_ctime  # a date in the future says nothing
                 if age < 0:
-                    passed.add("file is dated in the future; later takes look again", "files are dated in the future; later takes look again", _shown(path))
+                    passed.add(
+                        "file is dated in the future; later takes look again", "files are dated in the future; later takes look again", _shown(path)
+                    )
                 elif age < settled:
                     since = f"changed less than {settled:g} s ago and may still be written; later takes look again"
                     passed.add(f"file was {since}", f"files were {since}", _shown(path))
@@ -233,7 +235,7 @@ class Files(Source):
 
         scheme, _, rest = self.pattern.partition("://")
         bucket, _, wanted = rest.partition("/")
-        expected, root = _matcher(wanted), f"{scheme}://{bucket}"
+        expected, root = matcher(wanted), f"{scheme}://{bucket}"
         try:
             for each in Objects.at(root, self.storage_options).list_all(self._fixed.removeprefix(root).strip("/")):
                 if not expected.fullmatch(each.path):
@@ -435,7 +437,7 @@ def _can_be_opened(path: str) -> bool:
         return False
 
 
-def _matcher(pattern: str) -> re.Pattern[str]:
+def matcher(pattern: str) -> re.Pattern[str]:
     """Return what names of objects match, as ``glob`` matches paths: ``*`` no slash, ``**/`` any folders or none."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]*\])", pattern)
     said = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

@@ -40,11 +40,13 @@ _UNPACKED_BY_SPARK = (".snappy", ".deflate")
 class PathFiles:
     """Files that one send takes.
 
+    :param path: of them all.
     :param names: as users see them, in the order in which they are read.
     :param numbered: the files are CSV without a header, whose columns are ``_c0`` and so on, as Spark has it.
     :param storage_options: of the object store, as Delta Lake names them.
     """
 
+    path: str
     names: tuple[str, ...]
     layout: Layout
     numbered: bool = False
@@ -70,7 +72,7 @@ class PathFiles:
         if not names or any(name.endswith(_UNPACKED_BY_SPARK) for name in names):
             return None
         numbered = layout.format == "csv" and not _has_header(given)
-        return cls(tuple(names), layout, numbered, storage_options)
+        return cls(path, tuple(names), layout, numbered, storage_options)
 
     def messages(self, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the records as messages, with a column ``ERROR``.
@@ -151,6 +153,7 @@ def _local(path: str) -> list[str]:
 
 def _objects(uri: str, storage_options: Mapping[str, str]) -> list[str]:
     """Return the objects at a URI, in the order of their names. Raises StoreUnreachableError."""
+    from airflow_poison.core.sources.files import matcher
     from airflow_poison.core.store.bucket.objects import Objects
 
     root, key = _split(uri)
@@ -158,7 +161,7 @@ def _objects(uri: str, storage_options: Mapping[str, str]) -> list[str]:
     if not wild and objects.is_there(key):
         return [uri]
     prefix = key.rstrip("/") if not wild else key[: min(key.index(sign) for sign in "*?[" if sign in key)].rpartition("/")[0]
-    there = sorted(each.path for each in objects.list(prefix))
+    there = sorted(each.path for each in objects.list_all(prefix))
     if wild:
         expected = matcher(key)
         return [f"{root}/{name}" for name in there if expected.fullmatch(name) and not _is_hidden(name.rpartition("/")[2])]

@@ -155,7 +155,9 @@ def _lines(frame: DataFrame, name: str, *, whole: bool) -> DataFrame:
     if not whole:
         frame = frame.where(f.btrim(text, f.lit(" \t\r\n\v\f")) != "")
         text = f.rtrim(text, f.lit("\r"))
-    folders = [f.col(_quoted(each.name)).cast("string" if each.dataType.simpleString() in _INSTANTS else each.dataType) for each in frame.schema.fields[1:]]
+    folders = [
+        f.col(_quoted(each.name)).cast("string" if each.dataType.simpleString() in _INSTANTS else each.dataType) for each in frame.schema.fields[1:]
+    ]
     return frame.select(text.cast("binary").alias(name), *folders)
 
 
