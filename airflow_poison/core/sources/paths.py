@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _FORMATS = {"json": "json", "text": "lines", "csv": "csv", "parquet": "parquet"}
 """Formats as Spark names them, and the readers of them."""
-_OPTIONS = {"sep": "delimiter", "delimiter": "delimiter", "encoding": "encoding", "charset": "encoding", "header": "header"}
+_OPTIONS = {"sep": "delimiter", "delimiter": "delimiter", "encoding": "encoding", "charset": "encoding"}
 _STORES = ("s3://", "gs://", "abfss://")
 _ONLY_SPARK = frozenset("{}\\,")
 """Characters that mean something in Spark's paths, and nothing here."""
