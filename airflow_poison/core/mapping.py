@@ -15,7 +15,7 @@ from uuid import UUID
 from airflow_poison.core import json_text
 from airflow_poison.core.errors import InputError
 from airflow_poison.core.json_text import Pairs
-from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
+from airflow_poison.core.schema import DEFAULT_PRIORITY, OWN_PROPERTIES, is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,10 +73,12 @@ class ColumnMapping:
         return named
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raise InputError when a mapped column is not among those there are, or would be a property that only conversations set."""
+        """Raise InputError when a mapped column is not among those there are, or would be a property that only the product sets."""
         there = list(columns)
-        if DIALOG in self.properties:
-            raise InputError(f"properties={DIALOG!r}: only conversations set this property. Rename the column. Nothing was sent.")
+        if (own := next(filter(is_reserved, self.properties), None)) is not None:
+            raise InputError(
+                f"properties={own!r}: names that begin with {OWN_PROPERTIES!r} are the product's own. Rename the column. Nothing was sent."
+            )
         for column, parameter in self.columns().items():
             if column not in there:
                 raise InputError(
@@ -269,12 +271,12 @@ def cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: date
 def _expiry(row: Mapping[str, Any], expires_after: timedelta | str, now: datetime) -> datetime | None:
     if isinstance(expires_after, timedelta):
         return expires_at(now, expires_after.total_seconds(), expires_after)
-    seconds = row[expires_after]
+    seconds = _number(row[expires_after])
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | Decimal):
         raise InputError(f"expires_after={expires_after!r}: {seconds!r} is no number of seconds. Nothing was sent.")
-    return expires_at(now, seconds, expires_after)
+    return expires_at(now, float(seconds), expires_after)
 
 
 def expires_at(now: datetime, seconds: float, expires_after: object) -> datetime:
@@ -293,11 +295,22 @@ def _text(value: object, column: str) -> str | None:
     if value is None:
         return None
     try:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-    except (TypeError, ValueError, RecursionError) as error:
+        text = value if isinstance(value, str) else _label(value)
+    except _NO_JSON as error:
         raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {error}. Nothing was sent.") from error
     utf8(text, f"Column {column!r}")
     return text
+
+
+def _label(value: object) -> str:
+    """Return a value that is no text as text: what has one in JSON, that; else its JSON. Raises one of ``_NO_JSON``."""
+    found = json_value(value, number_or_text)
+    return found if isinstance(found, str) else json_text.written(found)
+
+
+def _number(value: object) -> object:
+    """Return a number of JSON as a number."""
+    return json_text.values(value) if isinstance(value, json_text.Number) else value
 
 
 def utf8(text: str | bytes, where: str) -> bytes:
@@ -314,6 +327,7 @@ def utf8(text: str | bytes, where: str) -> bytes:
 
 
 def _check_priority(value: object, column: str | None) -> int:
+    value = _number(value)
     if value is None:
         return DEFAULT_PRIORITY
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= HIGHEST_PRIORITY:

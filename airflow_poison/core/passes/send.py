@@ -11,7 +11,8 @@ from airflow_poison.core.errors import InputError, MessageTooLargeError
 from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.mapping import check_priorities, utf8
 from airflow_poison.core.passes.runs import check_key
-from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, message_schema
+from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, OWN_PROPERTIES, is_reserved, message_schema
+from airflow_poison.core.sources.bodies import alone
 from airflow_poison.core.sources.source import ERROR, NO_BODY
 from airflow_poison.core.texts import Plain
 
@@ -57,9 +58,16 @@ def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, cloc
     :param key: a second send with the same key sends nothing.
     Raises InputError or MessageTooLargeError; then nothing was sent.
     """
-    made = (as_messages(batch) if ERROR in batch.schema.names else checked(batch) for batch in batches)
-    sent = table.append(made, check_key(key), clock.now(), of_source=True)
+    sent = table.append(_made(batches), check_key(key), clock.now(), of_source=True)
     return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated, sent.held, sent.malformed)
+
+
+def _made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if ERROR in batch.schema.names:
+            yield from map(as_messages, alone(batch, as_messages, is_body=True))
+        else:
+            yield checked(batch)
 
 
 def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> Iterator[pa.RecordBatch]:
@@ -77,7 +85,12 @@ def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> It
 
 
 def as_messages(records: pa.RecordBatch) -> pa.RecordBatch:
-    """Return records as messages: those with an ``ERROR``, without a body or with one that is too large have a ``last_error``. Raises InputError."""
+    """Return records as messages: those with an ``ERROR``, without a body or with one that is too large have a ``last_error``.
+
+    What are messages already stays what it is. Raises InputError.
+    """
+    if "last_error" in records.schema.names:
+        return records
     records, errors = _errors(records)
     made = checked(records.select([name for name in records.schema.names if name not in {ERROR, NO_BODY}]))
     if errors.count(None) == len(errors):
@@ -139,7 +152,7 @@ def checked(batch: pa.RecordBatch, columns_given: Collection[str] = SENT) -> pa.
             raise InputError(f"Column {name!r} has type {column.type}; a message needs {wanted}: {error}. Cast it before sending.") from error
     _check_sizes(cast("pa.BinaryArray", columns["body"]))
     if "properties" in columns:
-        _refuse_envelopes(columns["properties"])
+        _refuse_reserved(columns["properties"])
     return check_priorities(pa.record_batch(list(columns.values()), names=list(columns)), "priority")
 
 
@@ -154,16 +167,18 @@ def _refuse_values(name: str, column: pa.Array[Any]) -> None:
         )
 
 
-def _refuse_envelopes(properties: pa.Array[Any]) -> None:
-    """Raise InputError for a message that says that it belongs to a dialog: only its partner's conversation endpoint can send one."""
+def _refuse_reserved(properties: pa.Array[Any]) -> None:
+    """Raise InputError for properties that only the product sets: the envelope of a dialog, the edits of people, where a message leaves for."""
     import pyarrow.compute as pc
 
-    forged = len(properties) - pc.map_lookup(properties, DIALOG, "first").null_count
-    if forged:
-        raise InputError(
-            f"Property {DIALOG!r} has a value in {forged} of {len(properties)} messages; only conversations set it. Begin a dialog and send on it, "
-            "or leave the property out; nothing was sent."
-        )
+    names = cast("pa.MapArray[Any, Any, Any]", properties).keys
+    for own in filter(is_reserved, pc.unique(pc.filter(names, pc.starts_with(names, OWN_PROPERTIES))).to_pylist()):
+        forged = len(properties) - pc.map_lookup(properties, own, "first").null_count
+        if forged:
+            raise InputError(
+                f"Property {own!r} has a value in {forged} of {len(properties)} messages; names that begin with {OWN_PROPERTIES!r} are the product's "
+                f"own{', and only conversations set this one' if own == DIALOG else ''}. Rename the property or leave it out; nothing was sent."
+            )
 
 
 def _check_sizes(bodies: pa.BinaryArray) -> None:

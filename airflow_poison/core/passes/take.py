@@ -10,9 +10,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.errors import InputError, MalformedError, SourceError, SourceTakenError
+from airflow_poison.core.errors import InputError, SettingError, SourceError, SourceTakenError
 from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.passes.send import as_messages
+from airflow_poison.core.sources.bodies import alone, reason_of
 from airflow_poison.core.sources.source import ERROR, NO_BODY, JsonValue, Position
 from airflow_poison.core.store.files import Advance
 from airflow_poison.core.texts import Plain
@@ -209,16 +210,20 @@ class _Messages:
     malformed: int = 0
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError."""
+        """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError for what concerns every row, SourceError."""
         for batch in _joined(batches):
-            if self.source.columns and ERROR not in batch.schema.names:
-                made = as_messages(_decoded(self._mapped(batch), self.source.schema))
-            else:
-                made = as_messages(self._with_fields(_decoded(batch, self.source.schema)))
-            self.count += made.num_rows
-            if "last_error" in made.schema.names:
-                self.malformed += made.num_rows - made.column("last_error").null_count
-            yield made
+            is_body = not self.source.columns or ERROR in batch.schema.names
+            for made in alone(batch, lambda some: as_messages(self._records(some)), is_body=is_body):
+                messages = as_messages(made)
+                self.count += messages.num_rows
+                if "last_error" in messages.schema.names:
+                    self.malformed += messages.num_rows - messages.column("last_error").null_count
+                yield messages
+
+    def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.source.columns and ERROR not in batch.schema.names:
+            return _decoded(self._mapped(batch), self.source.schema)
+        return self._with_fields(_decoded(batch, self.source.schema))
 
     def _mapped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         from airflow_poison.core.mapping import ColumnMapping
@@ -264,8 +269,10 @@ def _decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
         if body is not None and errors[number] is None and not without[number]:
             try:
                 made = schema.decode(body)
-            except MalformedError as error:
-                errors[number] = str(error)
+            except (SourceError, SettingError):  # of the registry or the schema, not of the record
+                raise
+            except Exception as error:  # of whatever type a library raises for bytes
+                errors[number] = reason_of(error)
         bodies.append(made)
     columns = dict(zip(records.schema.names, records.columns, strict=True))
     columns |= {"body": pa.array(bodies, pa.binary()), ERROR: pa.array(errors, pa.string())}

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core import json_text
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.core.mapping import cells, utf8
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.sources.source import ERROR, NO_BODY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from datetime import datetime
 
     import pyarrow as pa
@@ -40,10 +40,10 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
         made: dict[str, Any] = {}
         if errors[number] is None and body is not None and not without[number]:
             try:
-                fields = _object(body)
+                fields = _object(body, empty)
                 made = cells(_chosen(body, fields, mapping.body), {**empty, **fields}, mapping, now)
-            except InputError as error:
-                errors[number] = str(error).removesuffix(" Nothing was sent.")
+            except Exception as error:  # of whatever type a value leads to
+                errors[number] = reason_of(error)
         rows.append(made)
     columns: dict[str, pa.Array[Any]] = dict(zip(records.schema.names, records.columns, strict=True))
     before = cast("list[list[tuple[str, str]] | None]", columns["properties"].to_pylist()) if "properties" in columns else [None] * len(rows)
@@ -62,21 +62,66 @@ def _chosen(body: bytes, fields: Mapping[str, Any], wanted: str | tuple[str, ...
     """Return the fields of a body that a mapping chooses as the body, with the digits that they have there. Raises InputError."""
     if wanted is None:
         return body
-    if isinstance(wanted, str):
-        text = fields.get(wanted)
-        if not isinstance(text, str):
-            found = "null" if text is None else "no text"
-            raise InputError(f"body={wanted!r}: it is {found}; a body is text. For JSON give a list: body=[{wanted!r}]")
-        return utf8(text, f"body={wanted!r}")
-    exact = dict(cast("json_text.Pairs", json_text.tree(body)))
-    return json_text.written({name: exact.get(name) for name in wanted}).encode()
+    if not isinstance(wanted, str):
+        return json_text.written({name: fields.get(name) for name in wanted}).encode()
+    text = fields.get(wanted)
+    if not isinstance(text, str) or isinstance(text, json_text.Number):
+        found = "null" if text is None else "no text"
+        raise InputError(f"body={wanted!r}: it is {found}; a body is text. For JSON give a list: body=[{wanted!r}]")
+    return utf8(text, f"body={wanted!r}")
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def alone(batch: pa.RecordBatch, make: Callable[[pa.RecordBatch], pa.RecordBatch], *, is_body: bool) -> Iterator[pa.RecordBatch]:
+    """Yield what is made of records. One that nothing can be made of is malformed alone: halves are tried until it is found.
+
+    :param is_body: the column ``body`` is what arrived; else all columns are.
+    Raises what ``make`` raises for no records, SourceError and SettingError: these concern all.
+    """
     try:
-        found = json_text.natural_values(body)
+        made = make(batch)
+    except (SourceError, SettingError):  # of a schema and its registry
+        raise
+    except Exception as error:  # noqa: BLE001  (of whatever type a library raises for a value)
+        make(batch.slice(0, 0))
+        if batch.num_rows > 1:
+            half = batch.num_rows // 2
+            yield from alone(batch.slice(0, half), make, is_body=is_body)
+            yield from alone(batch.slice(half), make, is_body=is_body)
+            return
+        made = _malformed(batch, error, is_body=is_body)
+    yield made
+
+
+def _malformed(batch: pa.RecordBatch, error: Exception, *, is_body: bool) -> pa.RecordBatch:
+    """Return one record with an error and what there is of it."""
+    import pyarrow as pa
+
+    from airflow_poison.core.sources.rows import shown
+
+    body = batch.column("body").cast(pa.binary())[0].as_py() if is_body and "body" in batch.schema.names else shown(batch, 0)
+    known = batch.column(ERROR)[0].as_py() if ERROR in batch.schema.names else None
+    return pa.record_batch({"body": pa.array([body], pa.binary()), ERROR: pa.array([known or reason_of(error)], pa.string())})
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error of one record as it is recorded with it."""
+    if isinstance(error, PoisonError):
+        return str(error).removesuffix(" Nothing was sent.")
+    return f"{type(error).__name__}: {error}"
+
+
+def _object(body: bytes, wanted: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a body that are wanted; a number keeps its text. Raises InputError."""
+    try:
+        found = json_text.tree(body)
     except json_text.JsonError as error:
         raise InputError(f"it is no JSON, of which fields are wanted: {error}") from error
-    if not isinstance(found, dict):
-        raise InputError(f"it is no JSON object, of which fields are wanted, but {type(found).__name__}")
-    return found
+    if not isinstance(found, json_text.Pairs):
+        raise InputError(f"it is no JSON object, of which fields are wanted, but {_KINDS.get(type(found), 'a text')}")
+    names = [name for name, _ in found if name in wanted]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise InputError(f"its field {twice!r} is wanted, and stands twice in it")
+    return {name: value for name, value in found if name in wanted}
+
+
+_KINDS: dict[type, str] = {list: "an array", json_text.Number: "a number", bool: "a truth value", type(None): "null"}

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core import json_text
 from airflow_poison.core.errors import InputError, SettingError, StoreUnreachableError
+from airflow_poison.core.sources.bodies import alone, with_fields
 from airflow_poison.core.sources.readers import Layout, records
+from airflow_poison.core.sources.rows import to_messages
 from airflow_poison.core.sources.source import ERROR
 from airflow_poison.core.texts import counted
 
@@ -79,9 +81,6 @@ class PathFiles:
 
         Raises InputError for a mapping that does not fit and for a file that cannot be opened, StoreUnreachableError; then nothing was sent.
         """
-        from airflow_poison.core.sources.bodies import with_fields
-        from airflow_poison.core.sources.rows import to_messages
-
         fields = MappedFields(mapping)
         for batch in chain.from_iterable(map(self._records, self.names)):
             if self.layout.format == "lines":
@@ -89,8 +88,10 @@ class PathFiles:
             elif self.layout.format == "json":
                 fields.see(batch)
                 yield with_fields(batch, mapping, now)
+            elif ERROR in batch.schema.names:
+                yield batch
             else:
-                yield batch if ERROR in batch.schema.names else to_messages(batch, mapping, now)
+                yield from alone(batch, lambda rows: to_messages(rows, mapping, now), is_body=False)
         fields.check()
 
     def _records(self, name: str) -> Iterator[pa.RecordBatch]:
@@ -244,8 +245,6 @@ def of_text(lines: pa.RecordBatch, mapping: ColumnMapping, now: datetime, folder
     :param folders: further columns, which have their values from the names of folders.
     """
     import pyarrow as pa
-
-    from airflow_poison.core.sources.bodies import with_fields
 
     mapping.check(["value", *(folders.schema.names if folders is not None else ())])
     if mapping.body is None and folders is None:

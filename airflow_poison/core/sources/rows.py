@@ -196,7 +196,7 @@ class _Odd:
         if pa.types.is_temporal(kind) and not pa.types.is_interval(kind):
             return self._temporal(array, rows)
         if pa.types.is_decimal(kind):
-            plain = kind.bit_width <= 128 and 0 <= kind.scale <= kind.precision  # noqa: PLR2004  (what DuckDB has)
+            plain = kind.bit_width <= 128 and 0 <= kind.scale < kind.precision  # noqa: PLR2004  (of others DuckDB has none, or writes .5 for 0.5)
             return array.cast(pa.decimal128(kind.precision, kind.scale)) if plain else array.cast(pa.string())
         if pa.types.is_float16(kind):
             return array.cast(pa.float32())
@@ -368,8 +368,10 @@ class _Rows:
         if not (_is_text(kind) or _is_bytes(kind)):
             raise self._wrong(column, "body", f"text or bytes; for JSON give a list: body=[{column!r}]")
         whole = f"encode({self._object(tuple(name for name in self.names if name != column), column)})"
-        wrong.append(f"CASE WHEN body IS NULL THEN {_text(f'body={column!r}: it is null; a body is text or bytes.')} END")
-        return f"coalesce({'body' if _is_bytes(kind) else 'encode(body)'}, {whole})"
+        given = ["body" if _is_bytes(kind) else "encode(body)", *([f"encode({self._named(ODD + column)})"] if self._has_odd(column) else [])]
+        value = f"coalesce({', '.join(given)})"
+        wrong.append(f"CASE WHEN {value} IS NULL THEN {_text(f'body={column!r}: it is null; a body is text or bytes.')} END")
+        return f"coalesce({value}, {whole})"
 
     def _object(self, names: tuple[str, ...], of_null: str | None = None) -> str:
         """Return the JSON of some columns, in the order of all.
@@ -383,12 +385,12 @@ class _Rows:
         """Return what a column is in a JSON object."""
         field = self.schema.field(self.schema.names.index(name))
         made = self._named(name) if _is_json(field) else self._json(self._named(name), field.type)
-        odd = (f"to_json({self._named(ODD + name)})::VARCHAR",) if ODD + name in self.schema.names else ()
+        odd = (f"to_json({self._named(ODD + name)})::VARCHAR",) if self._has_odd(name) else ()
         return f"coalesce({', '.join((*odd, made))}, 'null')"
 
     def _as_text(self, column: str) -> str:
         """Return a column as text."""
-        odd = (self._named(ODD + column),) if ODD + column in self.schema.names else ()
+        odd = (self._named(ODD + column),) if self._has_odd(column) else ()
         return f"coalesce({', '.join((*odd, f'{self._named(column)}::VARCHAR'))})"
 
     def _label(self, column: str, parameter: str) -> str:
@@ -440,7 +442,10 @@ class _Rows:
         kind = self._kind(column)
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind) or _is_text(kind)):
             raise self._wrong(column, parameter, f"{wanted}: cast it")
-        return f"TRY_CAST({self._as_text(column) if ODD + column in self.schema.names else self._named(column)} AS DOUBLE)"
+        return f"TRY_CAST({self._as_text(column) if self._has_odd(column) else self._named(column)} AS DOUBLE)"
+
+    def _has_odd(self, column: str) -> bool:
+        return ODD + column in self.schema.names
 
     def _named(self, column: str) -> str:
         return "body" if column == self.mapping.body else f"c{self.schema.names.index(column)}"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_poison.core import json_text
 from airflow_poison.core.errors import ExecutorError, InputError, PoisonError, SparkJobError
 from airflow_poison.core.mapping import ColumnMapping, check_named_once
-from airflow_poison.core.sources.bodies import with_fields
+from airflow_poison.core.sources.bodies import alone, with_fields
 from airflow_poison.core.sources.paths import MappedFields, of_text
 from airflow_poison.core.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.core.sources.source import ERROR
@@ -207,7 +207,7 @@ class SendStage:
             return given[0].rows
 
         for batch in self._rows(opened, FRAME_ROWS, ours=False):
-            yield given[0].messages(batch)
+            yield from alone(batch, given[0].messages, is_body=False)
         given[0].fields.check()
 
     def records(self, planned: Take, spark: Callable[[], SparkSession]) -> Iterator[pa.RecordBatch]:

@@ -240,7 +240,7 @@ def test_a_value_that_is_not_of_its_columns_type_stops_nothing(database: Databas
     found = {row["body"].decode(): (row["priority"], row["reason"]) for row in rows_in(queue)}
     assert found["b"] == (7, None)
     assert found["a"][1].startswith("MalformedError: priority='priority': high is no priority")
-    assert found['{"id":3,"priority":"99","body":null}'][1].startswith("MalformedError: body='body': it is null")
+    assert found['{"id":3,"priority":99,"body":null}'][1].startswith("MalformedError: body='body': it is null")
 
 
 # Outbox ---------------------------------------------------------------------------------------------------------------
