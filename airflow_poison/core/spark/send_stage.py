@@ -7,6 +7,7 @@ of what they write, and the driver fetches these.
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -151,14 +152,15 @@ def _lines(frame: DataFrame, name: str, *, whole: bool) -> DataFrame:
     """
     from pyspark.sql import functions as f
 
-    text = f.col("value")
+    text = f.col("value").cast("binary")  # its bytes: functions of text take what follows a byte that is no UTF-8 for a part of it
     if not whole:
-        frame = frame.where(f.btrim(text, f.lit(" \t\r\n\v\f")) != "")
-        text = f.rtrim(text, f.lit("\r"))
+        frame = frame.where(f.btrim("value", f.lit(" \t\r\n\v\f")) != "")
+        ends = f.substring(text, f.octet_length(text), f.lit(1)) == f.lit(b"\r")
+        text = f.when(ends, f.substring(text, f.lit(1), f.octet_length(text) - 1)).otherwise(text)
     folders = [
         f.col(_quoted(each.name)).cast("string" if each.dataType.simpleString() in _INSTANTS else each.dataType) for each in frame.schema.fields[1:]
     ]
-    return frame.select(text.cast("binary").alias(name), *folders)
+    return frame.select(text.alias(name), *folders)
 
 
 _INSTANTS = ("date", "timestamp", "timestamp_ntz")
@@ -280,7 +282,15 @@ def _told() -> Iterator[None]:
     except (FileNotFoundError, PoisonError):
         raise
     except Exception as error:
+        if (found := _OTHER_HEADER.search(str(error))) is not None:
+            raise InputError(
+                f"{found[1]}: its header names other columns than that of the first file, or in another order. Send such files apart, or let "
+                "Spark take the columns by their order: options={'enforceSchema': 'true'}. Nothing was sent."
+            ) from error
         raise SparkJobError(f"The Spark job that writes the messages failed: {why(error)}\nNothing was sent.") from error
+
+
+_OTHER_HEADER = re.compile(r"CSV header does not conform to the schema.*?CSV file: (\S+)", re.DOTALL)
 
 
 @contextmanager

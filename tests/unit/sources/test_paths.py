@@ -160,7 +160,14 @@ JSON = st.recursive(
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.one_of(JSON.map(lambda value: json_text.written(value).encode()), st.binary(min_size=1, max_size=20).map(lambda line: line.replace(b"\r", b""))), max_size=8))
+@given(
+    st.lists(
+        st.one_of(
+            JSON.map(lambda value: json_text.written(value).encode()), st.binary(min_size=1, max_size=20).map(lambda line: line.replace(b"\r", b""))
+        ),
+        max_size=8,
+    )
+)
 def test_every_line_is_a_message_or_malformed_with_its_bytes(queue: Queue, tmp_path: Path, lines: list[bytes]) -> None:
     whole = b"\n".join(lines)
     path = put(tmp_path / "lines.json", b"{}\n" + whole)

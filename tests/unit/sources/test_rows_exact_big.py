@@ -113,8 +113,6 @@ def values(kind: pa.DataType) -> st.SearchStrategy[Any]:  # noqa: C901, PLR0911,
     return st.none() | (TEXTS if "string" in str(kind) else st.binary(max_size=8))
 
 
-
-
 def array(found: list[Any], kind: pa.DataType) -> pa.Array[Any]:
     """Return an array of values as ``values`` draws them."""
     if pa.types.is_struct(kind):
@@ -182,7 +180,9 @@ def back(found: Any, kind: pa.DataType) -> Any:  # noqa: C901, PLR0911, PLR0912 
         assert [name for name, _ in found] == [kind.field(at).name for at in range(kind.num_fields)]
         return tuple(back(each, kind.field(at).type) for at, (_, each) in enumerate(found))
     if pa.types.is_map(kind):
-        scalar = lambda key: json_text.Number(key) if is_number(kind.key_type) and key[-1:].isdigit() else {"true": True, "false": False}.get(key, key)  # noqa: E731
+        scalar = lambda key: (
+            json_text.Number(key) if is_number(kind.key_type) and key[-1:].isdigit() else {"true": True, "false": False}.get(key, key)
+        )  # noqa: E731
         return [(back(scalar(key) if is_number(kind.key_type) else key, kind.key_type), back(item, kind.item_type)) for key, item in found]
     if hasattr(kind, "value_type"):
         return [back(each, kind.value_type) for each in found]
@@ -228,6 +228,8 @@ def columns(draw: st.DrawFn) -> tuple[pa.DataType, list[Any]]:
 
 
 from hypothesis import settings, HealthCheck
+
+
 @settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn=columns(), name=TEXTS)
 def test_the_json_of_a_value_of_any_type_is_the_value(drawn: tuple[pa.DataType, list[Any]], name: str) -> None:
@@ -239,6 +241,5 @@ def test_the_json_of_a_value_of_any_type_is_the_value(drawn: tuple[pa.DataType, 
     assert made.column(ERROR).null_count == len(found)
     bodies = [json_text.tree(body) for body in made.column("body").to_pylist()]
     assert [[key for key, _ in body] for body in bodies] == [[name]] * len(found)
-    for (((_, value),), wanted) in zip(bodies, found, strict=True):
+    for ((_, value),), wanted in zip(bodies, found, strict=True):
         assert same(back(value, kind), wanted), (value, wanted)
-
