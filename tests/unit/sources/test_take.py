@@ -301,7 +301,7 @@ def test_a_limit_below_one_is_refused(queue: Queue) -> None:
 
 
 def test_a_body_that_is_null_or_too_large_is_malformed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.passes import take as module
+    from airflow_poison.core.passes import send as module
 
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 4)
 
