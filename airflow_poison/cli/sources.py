@@ -76,7 +76,7 @@ def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> 
             _chosen(body, mapping.body, place) for body, place in zip(cast("list[bytes]", bodies.column("body").to_pylist()), where, strict=True)
         ]
         made = made.set_column(made.schema.get_field_index("body"), "body", pa.array(chosen, pa.binary()))
-    return made.drop_columns(ERROR)
+    return made.drop_columns([ERROR] if ERROR in made.schema.names else [])
 
 
 def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:

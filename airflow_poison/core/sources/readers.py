@@ -7,6 +7,7 @@ Parquet file) is one malformed record more. Only errors of the disk end a reader
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import errno
 import io
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 from airflow_poison.core.errors import ConservationError, MalformedError, SettingError
-from airflow_poison.core.json_text import MARKS, syntax_error
+from airflow_poison.core.json_text import MARKS, syntax_error, written
 from airflow_poison.core.schema import MAX_BODY_BYTES
 from airflow_poison.core.sources.source import ERROR
 from airflow_poison.core.texts import counted
@@ -36,7 +37,6 @@ PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gz
 _ROWS = 10_000
 _BYTES = 64 << 20
 _BLOCK = 128 << 10
-_STEP = 64
 _RECORD_LINES = 1 << 20
 """A record of CSV has at most so many lines: each takes memory, also an empty one."""
 _QUOTE = '"'
@@ -184,24 +184,51 @@ class _Packed:
         self._given += len(found)
         return found
 
-    def _begun(self) -> pa.NativeFile:
+    def _begun(self) -> pa.NativeFile | _Bz2:
         import pyarrow as pa
 
         self._raw.seek(0)
+        if self._codec == "bz2":
+            return _Bz2(self._raw)
         return pa.input_stream(self._raw, compression=self._codec)
 
     def _before_the_break(self) -> bytes:
-        """Return what a read that failed has thrown away, in small steps from the beginning of the file."""
+        """Return what a read that failed has thrown away: from the beginning of the file again, at last byte by byte."""
         again, found = self._begun(), bytearray()
         left = self._given
         try:
             while left:
                 left -= len(again.read(min(left, _BLOCK)))
-            while more := again.read(_STEP):
+            while more := again.read(1):
                 found += more
         except Exception as error:  # noqa: BLE001  (the same)
             _raise_of_the_disk(error)
             self._broken = error
+        return bytes(found)
+
+
+class _Bz2:
+    """The content of a file of bzip2, in one part or several. Arrow refuses an empty part, and Python passes over what follows the last one."""
+
+    def __init__(self, raw: BufferedReader) -> None:
+        self._raw, self._unread = raw, b""
+        self._part = bz2.BZ2Decompressor()
+        self._begun = False
+
+    def read(self, size: int | None = None) -> bytes:
+        """Return what comes next. Raises OSError, EOFError."""
+        found = bytearray()
+        while size is None or len(found) < size:
+            if self._part.eof:
+                self._unread, self._part, self._begun = self._part.unused_data, bz2.BZ2Decompressor(), False
+            if self._part.needs_input and not self._unread:
+                self._unread = self._raw.read(_BLOCK)
+                if not self._unread and self._begun:
+                    raise EOFError("Truncated compressed stream")
+                if not self._unread:
+                    break
+            found += self._part.decompress(self._unread, -1 if size is None else size - len(found))
+            self._unread, self._begun = b"", True
         return bytes(found)
 
 
@@ -375,8 +402,8 @@ def _check_count(name: str, lines: int, accounted: int) -> None:
 class _Bodies:
     """Records that are bodies, up to a batch of them."""
 
-    def __init__(self, name: str) -> None:
-        self._name, self._held = name, 0
+    def __init__(self, name: str, unit: str = "line") -> None:
+        self._name, self._unit, self._held = name, unit, 0
         self._rows: list[tuple[bytes, int, str | None]] = []
         self.count = 0
 
@@ -398,7 +425,7 @@ class _Bodies:
             return
         bodies, numbers, errors = zip(*self._rows, strict=True)
         self._rows, self._held = [], 0
-        texts = [None if error is None else f"line {number} of {self._name}: {error}" for number, error in zip(numbers, errors, strict=True)]
+        texts = [None if error is None else f"{self._unit} {number} of {self._name}: {error}" for number, error in zip(numbers, errors, strict=True)]
         yield pa.record_batch(
             {
                 "body": pa.array(bodies, pa.binary()),
@@ -725,10 +752,66 @@ def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch
         if ERROR in names:
             raise MalformedError(f"it has a column {ERROR!r}, which is reserved")
         for batch in streamed(file, _ROWS):
+            yield from _rows(name, batch, seen)
             seen += batch.num_rows
-            yield batch
         if seen != file.metadata.num_rows:
             raise MalformedError(f"{name} has {seen:,} rows, and {file.metadata.num_rows:,} by its footer")
+
+
+def _rows(name: str, batch: pa.RecordBatch, before: int) -> Iterator[pa.RecordBatch]:
+    """Yield rows; one with values that its types do not have (text that is no UTF-8) is malformed.
+
+    :param before: so many rows of the file are before them.
+    """
+    import pyarrow as pa
+
+    if (wrong := _invalid(batch)) is None:
+        yield batch
+        return
+    found, good = _Bodies(name, "row"), list[int]()
+    for number in range(batch.num_rows):
+        row = batch.slice(number, 1)
+        if (wrong := _invalid(row)) is None:
+            good.append(number)
+        elif found.add(_shown(row), before + number + 1, wrong):
+            yield from found.rest()
+    yield batch.take(pa.array(good, pa.int64()))
+    yield from found.rest()
+
+
+def _invalid(batch: pa.RecordBatch) -> str | None:
+    import pyarrow as pa
+
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate(full=True)
+        except pa.ArrowInvalid as error:
+            return f"column {name!r}: {_one_line(error).partition(' at string index')[0]}"
+    return None
+
+
+def _shown(row: pa.RecordBatch) -> bytes:
+    """Return a row as JSON; bytes that are no text are escaped, and what has no JSON is its text."""
+    cells = {}
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            value = column.cast(_as_bytes(column.type), safe=False).to_pylist()[0]
+        except Exception as error:  # noqa: BLE001  (of any type, with any bytes in it)
+            value = f"({_one_line(error)})"
+        cells[name] = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value if value is None else str(value)
+    return written(cells).encode()
+
+
+def _as_bytes(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind):
+        return pa.list_(_as_bytes(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(kind.field(at).name, _as_bytes(kind.field(at).type)) for at in range(kind.num_fields)])
+    return kind
 
 
 def _whole(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
