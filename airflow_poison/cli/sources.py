@@ -29,7 +29,7 @@ NOTHING = "Nothing was sent."
 
 def format_of(place: str) -> str:
     """Return the format that a file's name says, also of a compressed one."""
-    from airflow_poison.core.sources.readers import PACKED
+    from airflow_poison.core.sources.text_lines import PACKED
 
     path = Path(place)
     return _BY_SUFFIX.get((path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower(), "lines")

@@ -20,6 +20,7 @@ from airflow_poison.core.errors import InputError, SettingError, SourceError
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.take import positions, take
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.sources import readers
 from airflow_poison.core.sources.files import Files
 from airflow_poison.core.sources.source import Position
 from airflow_poison.testing.sources import SourceContract
@@ -116,7 +117,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_taken(queue: Queue, tmp_pat
     from airflow_poison.core.sources import files
 
     path = put(tmp_path / "a", "1\n")
-    read = files.records
+    read = readers.records
 
     def slow(*given: Any) -> Any:
         yield from read(*given)
@@ -379,7 +380,7 @@ def test_a_file_that_vanishes_concerns_no_other_file(queue: Queue, tmp_path: Pat
     monkeypatch.undo()
     os.utime(put(tmp_path / "d", "4"), (1, 1))
     put(tmp_path / "e", "5")
-    read = files.records
+    read = readers.records
 
     def removed_before(name: str, *given: Any) -> Any:
         (tmp_path / "d").unlink(missing_ok=True)
@@ -404,7 +405,6 @@ def test_a_date_in_the_future_does_not_hide_a_file(queue: Queue, tmp_path: Path,
 
 
 def test_a_folder_that_may_not_be_listed_is_said(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.sources import files
 
     put(tmp_path / "in" / "closed" / "a", "1")
     put(tmp_path / "in" / "open" / "b", "2")
@@ -415,7 +415,7 @@ def test_a_folder_that_may_not_be_listed_is_said(queue: Queue, tmp_path: Path, m
             raise PermissionError(13, "Permission denied", path)
         return scan(path)
 
-    monkeypatch.setattr(files.os, "scandir", refused)
+    monkeypatch.setattr(os, "scandir", refused)
     result = taken(queue, Files(f"{tmp_path}/in/**/*", format="lines", settled=AT_ONCE))
     assert (bodies(queue), result.passed_over) == (["2"], (f"1 folder cannot be listed: {tmp_path}/in/closed (Permission denied)",))
 

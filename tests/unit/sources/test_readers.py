@@ -7,7 +7,7 @@ import csv
 import errno
 import gzip
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.sources import readers
+from airflow_poison.core.sources import csv_rows, readers, text_lines
 from airflow_poison.core.sources.readers import Layout, records
 from airflow_poison.core.sources.source import ERROR
 
@@ -47,6 +47,12 @@ def sorted_out(batches: Any) -> tuple[list[Any], list[tuple[bytes, str]]]:
             else:
                 bad.append((row["body"], row[ERROR]))
     return good, bad
+
+
+def at_most(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Have bodies be at most so many bytes."""
+    for module in (readers, csv_rows, text_lines):
+        monkeypatch.setattr(module, "MAX_BODY_BYTES", size)
 
 
 # CSV ------------------------------------------------------------------------------------------------------------------
@@ -156,8 +162,8 @@ def test_a_header_behind_the_end_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xff\xfe"])
 def test_a_line_longer_than_a_body_is_malformed_with_its_first_bytes(monkeypatch: pytest.MonkeyPatch, format_: str, end: str, mark: bytes) -> None:
-    monkeypatch.setattr(readers, "MAX_BODY_BYTES", 100)
-    monkeypatch.setattr(readers, "_BLOCK", 16)
+    at_most(monkeypatch, 100)
+    monkeypatch.setattr(text_lines, "_BLOCK", 16)
     codec = "utf-16-le" if mark else "utf-8"
     lines = ["1", "2" * 100, "3" * 101, "4", "5" * 500, "6"]
     content = mark + "".join(line + end for line in ["1", *lines]).encode(codec)
@@ -171,12 +177,12 @@ def test_a_line_longer_than_a_body_is_malformed_with_its_first_bytes(monkeypatch
 
 
 def test_a_record_of_csv_longer_than_a_body_is_malformed_in_its_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_BODY_BYTES", 100)
+    at_most(monkeypatch, 100)
     good, bad = read(b'a\n"x\n' + b"y\n" * 40 + b"z" * 60 + b'"\n1\n', "csv")
     assert good == [*[["y"]] * 40, ["1"]]
     assert [body for body, _ in bad] == [b'"x', b"z" * 60 + b'"']
     monkeypatch.undo()
-    monkeypatch.setattr(readers, "_RECORD_LINES", 10)
+    monkeypatch.setattr(csv_rows, "_RECORD_LINES", 10)
     assert read(b'a\n"x\n' + b"y\n" * 9 + b'"\n1\n', "csv")[0] == [*[["y"]] * 9, ["1"]]
 
 
@@ -278,12 +284,12 @@ def test_blocks_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     content = 'a,b\r\n1,"x\r\n\u00e9"\r\n\r\n2,\u20ac\r3,4\n5,6,7\n'.encode()
     whole = read(content, "csv")
     for size in range(1, len(content)):
-        monkeypatch.setattr(readers, "_BLOCK", size)
+        monkeypatch.setattr(text_lines, "_BLOCK", size)
         assert read(content, "csv") == whole, size
 
 
 def test_batches_are_small_and_rows_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "_ROWS", 3)
+    monkeypatch.setattr(csv_rows, "ROWS", 3)
     content = b"n,t\n" + b"".join(b"%d,%s\n" % (number, b'""' if number % 5 == 0 else b"") for number in range(20))
     batches = list(records(NAME, Layout("csv"), io.BytesIO(content)))
     assert max(batch.num_rows for batch in batches) == 3
@@ -315,8 +321,8 @@ def test_json_lines_keep_their_bytes(content: bytes, good: list[bytes], bad: lis
 
 
 def test_a_long_file_with_the_line_ends_of_old_macs_is_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_BODY_BYTES", 50)
-    monkeypatch.setattr(readers, "_BLOCK", 7)
+    at_most(monkeypatch, 50)
+    monkeypatch.setattr(text_lines, "_BLOCK", 7)
     assert read(b"".join(b"%d\r" % number for number in range(100)), "json") == ([b"%d" % number for number in range(100)], [])
 
 
@@ -350,7 +356,7 @@ def test_latin_lines_become_utf_8() -> None:
 # Compressed, parquet, whole -------------------------------------------------------------------------------------------
 
 
-def zipped(codec: str) -> Callable[[bytes], bytes]:
+def zipped(codec: Literal["zstd", "lz4"]) -> Callable[[bytes], bytes]:
     def pack(raw: bytes) -> bytes:
         sink = pa.BufferOutputStream()
         with pa.CompressedOutputStream(sink, codec) as out:
@@ -360,7 +366,7 @@ def zipped(codec: str) -> Callable[[bytes], bytes]:
     return pack
 
 
-PACKERS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zipped("zstd"), ".lz4": zipped("lz4")}
+PACKERS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": zipped("zstd"), ".lz4": zipped("lz4")}
 
 
 @pytest.mark.parametrize("ending", PACKERS)
@@ -441,7 +447,7 @@ def test_a_damaged_parquet_file_raises_nothing(changes: dict[int, int], length: 
 def test_a_whole_file_is_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(b"\xff\xfea\0\r\n", "whole") == ([b"\xff\xfea\0\r\n"], [])
     assert read(b"", "whole") == ([b""], [])
-    monkeypatch.setattr(readers, "MAX_BODY_BYTES", 3)
+    at_most(monkeypatch, 3)
     assert read(b"12345", "whole") == ([], [(b"123", f"{NAME}: it has 5 bytes; at most 3 are allowed. These are the first of them")])
 
 
@@ -465,7 +471,7 @@ class Failing(io.BytesIO):
 @pytest.mark.parametrize("error", [RuntimeError("odd"), ValueError("odd"), MemoryError("odd"), OSError("odd"), OSError(errno.EINVAL, "odd")])
 @pytest.mark.parametrize("format_", ["json", "lines", "csv"])
 def test_whatever_a_library_raises_is_an_error_of_the_file(monkeypatch: pytest.MonkeyPatch, error: Exception, format_: str) -> None:
-    monkeypatch.setattr(readers, "_BLOCK", 4)
+    monkeypatch.setattr(text_lines, "_BLOCK", 4)
     good, [(_, text)] = sorted_out(records(NAME, Layout(format_), Failing(error)))
     assert good == ([["1"]] * 3 if format_ == "csv" else [b"1"] * 4)
     assert "odd, behind line 4, byte 8 of its content" in text

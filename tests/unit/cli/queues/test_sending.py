@@ -8,7 +8,6 @@ import io
 import json
 import os
 from decimal import Decimal
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,18 @@ from tests.unit.cli.queues.given import MOVE, answer, messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.unit.cli.running import Ran
 
 
-PARQUET = pa.schema(
-    {"n": pa.int64(), "d": pa.decimal128(9, 2), "at": pa.timestamp("us", "UTC"), "m": pa.map_(pa.string(), pa.int64()), "b": pa.binary()}
-)
+COLUMNS: list[tuple[str, pa.DataType]] = [
+    ("n", pa.int64()),
+    ("d", pa.decimal128(9, 2)),
+    ("at", pa.timestamp("us", "UTC")),
+    ("m", pa.map_(pa.string(), pa.int64())),
+    ("b", pa.binary()),
+]
 ROWS = [{"plane": "N1", "carrier": "UA", "urgency": 7}, {"plane": "N2", "carrier": "AA", "urgency": 1}]
 
 
@@ -94,8 +98,9 @@ DIGITS = b'{"amount": 12345678901234567.89, "rate": 1.10, "big": 1e400, "rate": 
 
 @pytest.mark.parametrize("place", ["in.jsonl", "in.ndjson.gz", "in.jsonl.bz2"])
 def test_lines_of_json_are_sent_as_they_are(poison: Callable[..., Ran], here: Path, place: str) -> None:
-    packed: Callable[[bytes], bytes] = {".gz": gzip.compress, ".bz2": bz2.compress}.get(Path(place).suffix, bytes)
-    (here / place).write_bytes(packed(DIGITS + b'\r\n\n[1.10]\n"text"\n'))
+    content = DIGITS + b'\r\n\n[1.10]\n"text"\n'
+    packed = {"in.jsonl": content, "in.ndjson.gz": gzip.compress(content), "in.jsonl.bz2": bz2.compress(content)}
+    (here / place).write_bytes(packed[place])
     poison(f"send orders --file {place} {MOVE}")
     assert [each["body"] for each in messages(poison)] == [DIGITS.decode(), "[1.10]", '"text"']
 
@@ -143,7 +148,7 @@ def test_how_csv_is_written_is_said(poison: Callable[..., Ran], here: Path) -> N
 def test_files_and_sources_make_the_same_bodies(poison: Callable[..., Ran], here: Path, place: str, content: bytes | None, options: str) -> None:
     if content is None:
         rows = {"n": [1, None], "d": [Decimal("1.10"), None], "at": [SystemClock().now()] * 2, "m": [[("a", 1)], None], "b": [b"\xff", None]}
-        pq.write_table(pa.table(rows, schema=PARQUET), here / place)
+        pq.write_table(pa.table(rows, schema=pa.schema(COLUMNS)), here / place)
     else:
         (here / place).write_bytes(content)
     os.utime(here / place, (1, 1))
