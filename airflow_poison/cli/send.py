@@ -110,6 +110,8 @@ def send(args: Namespace) -> None:
     told = [f"Sent {count} to {table.name}{f', {ids}' if sent.sent else ''}."]
     if sent.repeated:
         told = [f"An earlier send with this key has sent {count} to {table.name}, {ids}; nothing was sent now."]
+    if sent.malformed and not sent.repeated:
+        told.append(f"Malformed, in poison with their errors: {messages(sent.malformed)}.")
     if sent.held:
         told.append(f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
     tell(args.output, sent.to_dict(), *told)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.errors import InputError
+from airflow_poison.core.schema import DIALOG, is_reserved
 from airflow_poison.core.sources.source import ERROR
 
 if TYPE_CHECKING:
@@ -135,6 +136,11 @@ def _part(row: dict[str, Any], name: str) -> object:
     return row.get(name)
 
 
+def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the properties of a saved message that are its sender's: edits by people were those of the message that was removed."""
+    return ((name, value) for name, value in properties.items() if name == DIALOG or not is_reserved(name))
+
+
 def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
     try:
@@ -143,7 +149,7 @@ def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
         return {
             "body": body,
             **{name: _part(row, name) for name in SAVED},
-            "properties": [(str(name), str(value)) for name, value in (row.get("properties") or {}).items()],
+            "properties": [(str(name), str(value)) for name, value in _given(row.get("properties") or {})],
             "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:

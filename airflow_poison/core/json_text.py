@@ -129,6 +129,8 @@ def _parsed(decoder: json.JSONDecoder, body: bytes | str) -> Any:
         raise JsonError("it is nested too deeply") from error
     except JsonError:
         raise
+    except ArithmeticError as error:
+        raise JsonError("a number has an exponent of more than 18 digits") from error
     except ValueError as error:
         raise JsonError(str(error)) from error
 

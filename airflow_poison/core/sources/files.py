@@ -235,7 +235,7 @@ class Files(Source):
 
         scheme, _, rest = self.pattern.partition("://")
         bucket, _, wanted = rest.partition("/")
-        expected, root = _matcher(wanted), f"{scheme}://{bucket}"
+        expected, root = matcher(wanted), f"{scheme}://{bucket}"
         try:
             for each in Objects.at(root, self.storage_options).list_all(self._fixed.removeprefix(root).strip("/")):
                 if not expected.fullmatch(each.path):
@@ -437,7 +437,7 @@ def _can_be_opened(path: str) -> bool:
         return False
 
 
-def _matcher(pattern: str) -> re.Pattern[str]:
+def matcher(pattern: str) -> re.Pattern[str]:
     """Return what names of objects match, as ``glob`` matches paths: ``*`` no slash, ``**/`` any folders or none."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]*\])", pattern)
     said = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}

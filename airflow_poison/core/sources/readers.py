@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 FORMATS = ("json", "lines", "csv", "parquet", "whole")
 _ASCII = bytes(range(128))
@@ -204,14 +205,16 @@ def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch
     from airflow_poison.core.store.table.row_groups import streamed
 
     seen = 0
-    with pq.ParquetFile(content if content.seekable() else io.BytesIO(content.read())) as file:
+    source = content if content.seekable() else io.BytesIO(content.read())
+    with pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
+        schema = _with_zones(file)
         names = file.schema_arrow.names
         if (twice := twice_named(names)) is not None:
             raise MalformedError(f"column {twice!r} is there twice; the columns are {', '.join(names)[:500]}")
         if ERROR in names:
             raise MalformedError(f"it has a column {ERROR!r}, which is reserved")
         for batch in streamed(file, ROWS):
-            yield from _rows(name, batch, seen)
+            yield from _rows(name, batch if schema is None else batch.cast(schema), seen)
             seen += batch.num_rows
         if seen != file.metadata.num_rows:
             raise MalformedError(f"{name} has {seen:,} rows, and {file.metadata.num_rows:,} by its footer")
@@ -271,6 +274,24 @@ def _as_bytes(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([(kind.field(at).name, _as_bytes(kind.field(at).type)) for at in range(kind.num_fields)])
     return kind
+
+
+def _with_zones(file: pq.ParquetFile) -> pa.Schema | None:
+    """Return the columns of a file that has INT96, as Spark and Impala write instants: Arrow takes it for what a clock shows. None: it has none."""
+    import pyarrow as pa
+
+    leaves = [file.schema.column(at).physical_type for at in range(len(file.schema))]
+    unseen = iter(leaves)
+
+    def zoned(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_map(kind):
+            return pa.map_(zoned(kind.key_type), kind.item_field.with_type(zoned(kind.item_type)))
+        if pa.types.is_nested(kind):
+            inner = [field.with_type(zoned(field.type)) for field in (kind.field(at) for at in range(kind.num_fields))]
+            return pa.struct(inner) if pa.types.is_struct(kind) else pa.list_(inner[0])
+        return pa.timestamp("us", "UTC") if next(unseen) == "INT96" else kind
+
+    return pa.schema([each.with_type(zoned(each.type)) for each in file.schema_arrow]) if "INT96" in leaves else None
 
 
 def _whole(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:

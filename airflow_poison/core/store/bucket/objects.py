@@ -193,6 +193,35 @@ class Objects:
                 return True
         raise AssertionError  # pragma: no cover  (the last try returns or raises)
 
+    def refuses_to_replace(self, path: str) -> bool:
+        """Whether the store refuses to create an object that is there, as ``If-None-Match: *`` asks it to.
+
+        One request where the object is there, two where it is not; more where answers are lost. An object that was written although its answer was
+        lost is found by the next request, which is then refused: the store looks at the condition. Only a request that succeeds after another one
+        has succeeded shows that it does not.
+
+        Raises StoreUnreachableError.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        there, until = False, time.monotonic() + _PATIENCE
+        for more in reversed(range(_TRIES)):
+            try:
+                with self._named("create"):
+                    obstore.put(self.client, self.prefix + path, b"", mode="create")
+            except AlreadyExistsError:
+                return True
+            except StoreUnreachableError:
+                if not more or time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSE * (_TRIES - more))
+            else:
+                if there:
+                    return False
+                there = True
+        raise StoreUnreachableError(f"The object store {self.uri} has answered one of {_TRIES} requests to create {path!r}. Run the task again.")
+
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store. Raises FileNotFoundError."""
         import obstore
