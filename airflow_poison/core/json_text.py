@@ -113,6 +113,8 @@ def patched(body: bytes, patch: Mapping[str, object]) -> bytes:
 
 def _encoding(body: bytes) -> tuple[bytes, str]:
     """Return the byte order mark of a body, and its encoding."""
+    if body[:1] < b"\x80" and b"\0" not in body[:4]:  # nearly all of them
+        return b"", "utf-8"
     for mark, codec in MARKS:
         if body.startswith(mark):
             return mark, codec

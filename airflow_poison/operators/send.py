@@ -36,7 +36,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe``, ``messages`` and ``source``. Running the task again (retry, clear)
     sends nothing twice, unless ``resend`` says so; with ``send_key`` other runs send nothing twice either.
     A disabled queue is no error: the messages wait until it is enabled (spec SB-19).
-    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held", "malformed"}``; of a source also ``"source"``, ``"what"``, ``"position"``.
+    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held", "malformed"}``; of a source also ``"source"``, ``"what"``, ``"position"``,
+    ``"passed_over"``.
 
     :param path: a file, a folder or a pattern. Files of lines (``json``, ``text``), ``csv`` and ``parquet`` that this task reaches are read without
         Spark, others by Spark. Records that are not what they should be go to the poison sub-queue. (templated)
@@ -209,8 +210,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.lineage.reads(self, connected.asset_uri)
             self._sent(queue, result.sent)
             self.log.info("Took %s from %s: %s messages to %r. Now: %s.", result.what, result.source, f"{result.sent:,}", queue.name, result.position)
-        if not result.repeated:
-            self._warn_of_malformed(result.malformed)
+    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held", "malformed"}``; of a source also ``"source"``, ``"what"``, ``"position"``,
+    ``"passed_over"``.
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -126,9 +128,44 @@ def test_refusals_name_the_source_and_send_nothing(bucket: Bucket, queue: Queue)
     assert queue.take(files(bucket, "*.none")).sent == 0
 
 
-def test_an_object_that_is_removed_after_the_list_is_told(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_is_removed_after_the_list_is_not_taken(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, "a.txt", "1")
+    put(bucket, "b.txt", "2")
     after_list(monkeypatch, lambda: bucket.client.delete_object(Bucket=bucket.name, Key="a.txt"))
-    with pytest.raises(SourceError, match=r"a.txt of source .* was removed while it was read. Nothing was sent"):
-        queue.take(files(bucket, "*.txt"))
-    assert not queue.bodies()
+    assert queue.take(files(bucket, "*.txt")).sent == 1
+    monkeypatch.undo()
+    put(bucket, "a.txt", "1")
+    assert queue.take(files(bucket, "*.txt")).sent == 1
+    assert queue.bodies() == [b"2", b"1"]
+
+
+@pytest.mark.parametrize("rewritten", ["take", "ignore"])
+@pytest.mark.parametrize("odd", ["in//a.txt", "in/t\tab.txt", "in/../a.txt"])
+def test_an_object_with_a_name_that_clients_refuse_concerns_no_other_object(rewritten: str, odd: str, bucket: Bucket, queue: Queue) -> None:
+    source = files(bucket, "in/**/*.txt", rewritten=rewritten)
+    for name in ("in/.txt", "in/a.txt", "in/m/b.txt", "in/z.txt", "other/c.txt"):
+        put(bucket, name, name)
+    assert queue.take(source).sent == 4
+    put(bucket, odd, "odd")
+    put(bucket, "in/0.txt", "0")
+    put(bucket, "in/zz.txt", "zz")
+    result = queue.take(source)
+    assert result.sent == 2
+    refused = "1 object has a name that object stores' clients do not read (//, a control character, ..): "
+    assert result.passed_over == (f"{refused}'s3://{bucket.name}/{odd}'; rename it".replace("\t", r"\t"),)
+    assert queue.take(source).sent == 0
+
+
+def test_a_rewritten_object_that_is_ignored_is_said(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = files(bucket, "*.txt")
+    put(bucket, "a.txt", "1")
+    assert queue.take(source).passed_over == ()
+    assert queue.take(source).passed_over == ()
+    listed = Objects.list
+
+    def a_minute_later(self: Objects, prefix: str, after: str | None = None) -> Iterator[Any]:
+        yield from (replace(each, changed_at=each.changed_at + timedelta(minutes=1)) for each in listed(self, prefix, after))
+
+    monkeypatch.setattr(Objects, "list", a_minute_later)
+    name = f"s3://{bucket.name}/a.txt"
+    assert queue.take(source).passed_over == (f"1 file was rewritten since it was taken: {name}; rewritten='take' takes it again",)

@@ -13,7 +13,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,7 +21,6 @@ from airflow_poison.core.errors import StoreUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
@@ -262,8 +261,8 @@ class Objects:
         """Yield the objects of a folder of S3, without tags."""
         from pyarrow import fs
 
-        config = {name.removeprefix("aws_"): value for name, value in self.client.config.items()}  # type: ignore[attr-defined]  # of S3
-        scheme, _, host = str(config.get("endpoint", "")).rpartition("://")
+        config = {name.removeprefix("aws_"): str(value) for name, value in cast("Any", self.client).config.items()}
+        scheme, _, host = config.get("endpoint", "").rpartition("://")
         wanted = {
             "access_key": config.get("access_key_id"),
             "secret_key": config.get("secret_access_key"),
@@ -272,12 +271,13 @@ class Objects:
             "endpoint_override": host or None,
             "scheme": scheme or None,
         }
+        given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
         place = f"{self.uri.partition('://')[2].partition('/')[0]}/"
         with self._named("list"):
-            client = fs.S3FileSystem(**{name: value for name, value in wanted.items() if value is not None})
-            for each in client.get_file_info(fs.FileSelector(f"{place}{self.prefix}{prefix}", recursive=True)):
+            for each in fs.S3FileSystem(**given).get_file_info(fs.FileSelector(f"{place}{self.prefix}{prefix}", recursive=True)):
                 if each.type == fs.FileType.File:
-                    yield Listed(each.path.removeprefix(place).removeprefix(self.prefix), each.size, each.mtime, "")
+                    changed_at = each.mtime or datetime.fromtimestamp(0, UTC)
+                    yield Listed(each.path.removeprefix(place).removeprefix(self.prefix), each.size, changed_at, "")
 
     def _listed(self, meta: ObjectMeta) -> Listed:
         return Listed(meta["path"].removeprefix(self.prefix), meta["size"], meta["last_modified"], _tag(meta))
