@@ -210,8 +210,10 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.lineage.reads(self, connected.asset_uri)
             self._sent(queue, result.sent)
             self.log.info("Took %s from %s: %s messages to %r. Now: %s.", result.what, result.source, f"{result.sent:,}", queue.name, result.position)
-    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held", "malformed"}``; of a source also ``"source"``, ``"what"``, ``"position"``,
-    ``"passed_over"``.
+        if not result.repeated:
+            self._warn_of_malformed(result.malformed)
+        for sentence in result.passed_over:
+            self.log.warning("Passed over in %s: %s.", result.source, sentence)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()

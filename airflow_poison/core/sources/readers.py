@@ -229,7 +229,7 @@ def _with_zones(file: pq.ParquetFile) -> pa.Schema | None:
 
     def zoned(kind: pa.DataType) -> pa.DataType:
         if pa.types.is_map(kind):
-            return pa.map_(zoned(kind.key_type), kind.item_field.with_type(zoned(kind.item_type)))
+            return pa.map_(zoned(kind.key_type), zoned(kind.item_type))
         if pa.types.is_nested(kind):
             inner = [field.with_type(zoned(field.type)) for field in (kind.field(at) for at in range(kind.num_fields))]
             return pa.struct(inner) if pa.types.is_struct(kind) else pa.list_(inner[0])
