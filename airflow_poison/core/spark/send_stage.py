@@ -146,7 +146,7 @@ class FrameSource:
 
 
 def _lines(frame: DataFrame, name: str, *, whole: bool) -> DataFrame:
-    """Return text as bytes, which Spark keeps as they are: lines that are not blank, without their ends.
+    """Return text as bytes, which Spark keeps as they are: lines without their ends; blank ones are no JSON.
 
     :param whole: each is a file.
     """
@@ -154,7 +154,7 @@ def _lines(frame: DataFrame, name: str, *, whole: bool) -> DataFrame:
 
     text = f.col("value").cast("binary")  # its bytes: functions of text take what follows a byte that is no UTF-8 for a part of it
     if not whole:
-        frame = frame.where(f.btrim("value", f.lit(" \t\r\n")) != "")
+        frame = frame.where(f.btrim("value", f.lit(" \t\r\n")) != "") if name == JSON_LINE else frame
         ends = f.substring(text, f.octet_length(text), f.lit(1)) == f.lit(b"\r")
         text = f.when(ends, f.substring(text, f.lit(1), f.octet_length(text) - 1)).otherwise(text)
     folders = [
