@@ -104,16 +104,16 @@ def test_a_field_that_no_line_has_is_refused(sent: Callable[..., SendResult], tm
 
 @pytest.mark.parametrize(
     ("mapping", "good"),
-    [({}, [b"caf\xe9", b"x"]), ({"body": "value"}, [b"caf\xe9", b"x"]), ({"body": ("value",)}, [b'{"value": "x"}'])],
+    [({}, [b"caf\xe9", b"", b"x"]), ({"body": "value"}, [b"caf\xe9", b"", b"x"]), ({"body": ("value",)}, [b'{"value": ""}', b'{"value": "x"}'])],
 )
 def test_lines_of_text_are_sent_as_bytes(
     sent: Callable[..., SendResult], queue: Queue, tmp_path: Path, mapping: dict[str, Any], good: list[bytes]
 ) -> None:
-    path = put(tmp_path / "a.txt", b"caf\xe9\r\n  \nx")
+    path = put(tmp_path / "a.txt", b"caf\xe9\r\n\nx")
 
     sent(FrameSource(path=path, format="text"), **mapping)
 
-    assert (bodies(queue), bodies(queue, SubQueue.POISON)) == (good, [b"caf\xe9"] * (len(good) == 1))
+    assert (bodies(queue), bodies(queue, SubQueue.POISON)) == (good, [b"caf\xe9"] * (len(good) == 2))
 
 
 # Spark's own readers --------------------------------------------------------------------------------------------------

@@ -15,10 +15,12 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import SourceError
+from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.take import TakeResult, take
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.sources.files import Files
+from airflow_poison.core.sources.paths import PathFiles
 from airflow_poison.core.store.bucket.objects import Objects
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.testing.sources import SourceContract
@@ -169,3 +171,30 @@ def test_a_rewritten_object_that_is_ignored_is_said(bucket: Bucket, queue: Queue
     monkeypatch.setattr(Objects, "list", a_minute_later)
     name = f"s3://{bucket.name}/a.txt"
     assert queue.take(source).passed_over == (f"1 file was rewritten since it was taken: {name}; rewritten='take' takes it again",)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("in/a.json", ["in/a.json"]),
+        ("in", ["in/a.json", "in/b.json"]),
+        ("in/", ["in/a.json", "in/b.json"]),
+        ("i*/[ab].json", ["in/a.json", "in/b.json"]),
+        ("nowhere", None),
+        ("by_day", None),  # names of folders are fields: Spark reads them
+    ],
+)
+def test_objects_at_a_path_that_is_sent_are_read_here(bucket: Bucket, path: str, found: list[str] | None) -> None:
+    for name in ("in/a.json", "in/b.json", "in/_SUCCESS", "in/old/c.json", "in.json", "by_day/day=1/c.json"):
+        put(bucket, name, f'{{"in": "{name}"}}\n{{')
+
+    made = PathFiles.at(f"s3://{bucket.name}/{path}", "json", {}, bucket.direct)
+
+    assert (None if made is None else [name.removeprefix(f"s3://{bucket.name}/") for name in made.names]) == found
+    records = [] if made is None else [row for batch in made.messages(ColumnMapping(), CLOCK.now()) for row in batch.to_pylist()]
+    expected = [(body, error) for name in found or [] for body, error in ((f'{{"in": "{name}"}}'.encode(), False), (b"{", True))]
+    assert [(row["body"], row["poison.error"] is not None) for row in records] == expected
+
+
+def test_a_bucket_that_cannot_be_listed_is_left_to_spark(bucket: Bucket) -> None:
+    assert PathFiles.at("s3://not-there/in/a.json", "json", {}, bucket.direct) is None
