@@ -269,6 +269,7 @@ class _Sender:
     def _begin_again(self, *, alone: bool) -> None:
         """Make another producer after a transaction that has failed. Raises OutputError when another sender has sent meanwhile."""
         self._alone = alone
+        reach("pass.to_kafka.before_another_producer")
         self._begin()
         if self._said() != self.last:
             raise OutputError(_refusal(self._topic, "another sender of this queue has sent messages meanwhile"))
