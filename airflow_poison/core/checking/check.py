@@ -84,7 +84,7 @@ def check_queue(store: QueueStore, name: str, clock: Clock, *, safe_age: timedel
 def check_store(store: QueueStore, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> tuple[CheckResult, ...]:
     """Check the store's own folder (under the name ``""``) and every queue in it, also those that no verb can open."""
     queues = [check_queue(store, name, clock, safe_age=safe_age) for name in store.names()]
-    left = tuple(_left_creations(Path(store.uri), safe_age))
+    left = (*_left_creations(Path(store.uri), safe_age), *_other_tables(store))
     return (*([CheckResult("", store.uri, -1, left, Account())] if left else []), *queues)
 
 
@@ -147,6 +147,13 @@ def _left_creations(root: Path, safe_age: timedelta) -> Iterator[Finding]:
     for folder in left_over(root, safe_age.total_seconds()):
         what = "a queue was being made here when its maker was killed; no queue of the store is meant"
         yield Finding(Kind.CREATION_LEFT, Severity.NOTE, what, folder.name, f"{REPAIR}, or maintain any queue of the store", mendable=True)
+
+
+def _other_tables(store: QueueStore) -> Iterator[Finding]:
+    """Yield the tables beside the queues that are none: they are passed over."""
+    for name in store.others():
+        what = "a Delta table that is no queue, for example an output: it is passed over, and no queue can have its name"
+        yield Finding(Kind.OTHER_TABLE, Severity.NOTE, what, name, "nothing, or move it out of the store's root")
 
 
 # The control row: policy, blocks, subscriptions, held messages; and the outbox ----------------------------------------

@@ -61,6 +61,7 @@ class Kind(StrEnum):
     STAGE_DAMAGED = "stage_damaged"
     JOURNAL_DAMAGED = "journal_damaged"
     CREATION_LEFT = "creation_left"
+    OTHER_TABLE = "other_table"
     CONDITION_IGNORED = "condition_ignored"
 
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import StoreConditionError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.store import check_name, no_such_queue, object_store_of
+from airflow_poison.core.store import check_name, no_queue, no_such_queue, object_store_of
 from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
 from airflow_poison.core.store.bucket.log import BucketLog
 from airflow_poison.core.store.bucket.objects import Objects
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG
+from airflow_poison.core.store.delta.log import PARTITION_BY
 from airflow_poison.core.store.delta.store import make_table
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.core.store.table import changing
@@ -95,6 +96,7 @@ class BucketStore:
                 self._objects.upload(f"{name}/{row.relative_to(beside)}", row)
                 reach("store.create.before_first_entry")
                 self._objects.create(first, _one_entry(beside))  # whoever is first makes all of it
+            self._opened_log(name)
             reach("store.create.before_name")
             self._objects.put(f"{NAMES}/{name}", b"")
         return self.open(name)
@@ -123,19 +125,30 @@ class BucketStore:
         :param upgrade: False: leave the table as it is, for those who only read.
         Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError, TableChangedError.
         """
-        folder = self._folder(name)
-        log = BucketLog(folder)
-        log.look()
-        if not log.exists:
-            raise no_such_queue(self, name)
+        folder, log = self._opened_log(name)
         table = QueueTable(name, folder, log)
         if upgrade and table.snapshot().control.format_version < FORMAT_VERSION:
             changing.upgrade(table)
         return table
 
+    def _opened_log(self, name: str) -> tuple[BucketFolder, BucketLog]:
+        """Return a queue's folder and its log. Raises QueueNotFoundError, QueueNameError."""
+        folder = self._folder(name)
+        log = BucketLog(folder)
+        log.look()
+        if not log.exists:
+            raise no_such_queue(self, name)
+        if log.load().table.metadata().partition_columns != PARTITION_BY:
+            raise no_queue(name, self.uri)
+        return folder, log
+
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""
         return sorted(each.path.rpartition("/")[2] for each in self._objects.list(f"{NAMES}/"))
+
+    def others(self) -> Sequence[str]:
+        """Return nothing: queues have names of their own here, whatever else lies in the bucket."""
+        return []
 
     def copied(self, name: str) -> AbstractContextManager[str]:
         """Yield a copy of all objects of a queue's table. Raises StoreUnreachableError."""
