@@ -11,12 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_poison.core.desk.actions import PlanAction, Verb
+from airflow_poison.core.desk.applying import apply
+from airflow_poison.core.desk.plans import id_of, plan, record
+from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.json_text import patched
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.take import positions
 from airflow_poison.core.schema import DESTINATION
-from tests.faults import ledger, workers
+from tests.faults import ledger, planted, workers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.actors import act_quietly
 from tests.faults.by_hand import Hand
@@ -48,6 +52,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             sends = Actor.of(Task("send", "move", f"send-{number}", number), there)
             send_as(sends, sends.task.run_key, sends.task.name)
         act_quietly(Task("receive", "move", "receive", 3), there)
+        for number in range(100, 104):
+            sends = Actor.of(Task("send", "move", f"send-{number}", number), there)
+            send_as(sends, sends.task.run_key, sends.task.name)
         for number in range(6, 30):
             takes(Actor.of(Task("send", "engine", f"send-{number}", number), there))
         takes_the_rest(Actor.of(Task("send", "engine", "rest", 0), there))
@@ -220,6 +227,52 @@ def test_an_edit_and_its_undoing_pass(place: Place) -> None:
 def test_an_export_that_is_right_passes(place: Place) -> None:
     exported(place, lambda rows: rows)
     assert found(place).lines() == []
+
+
+# Bugs that are planted: found without any fault ------------------------------------------------------------------------
+
+
+def takes_anew(place: Place) -> None:
+    for number in range(40, 46):
+        takes(Actor.of(Task("send", "engine", f"send-{number}", number), place))
+    takes_the_rest(Actor.of(Task("send", "engine", "rest-of-all", 0), place))
+
+
+def receives(place: Place) -> None:
+    act_quietly(Task("receive", "move", "receive-again", 3), place)
+
+
+def patches(place: Place) -> None:
+    table, clock, key = place.store.open("reject"), place.clock, "plan:a patch"
+    action = PlanAction(verb=Verb.EDIT, patch={"mended": "yes"})
+    ledger.note("will_plan", queue="reject", plan=id_of(key), action=action.to_dict(), export_to="")
+    apply(table, record(table, plan(table, Selection(), action, clock), clock, who="people", key=key), clock)
+
+
+@pytest.mark.parametrize(
+    ("bug", "act", "kind"),
+    [
+        ("skip-a-row", takes_anew, "lost"),
+        ("patch-by-values", patches, "changed"),
+        ("bodies-as-text", receives, "changed"),
+        ("outcomes-as-text", receives, "changed"),
+    ],
+)
+def test_a_planted_bug_is_found(place: Place, bug: str, act: Callable[[Place], None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planted, "replace", monkeypatch.setattr)
+    monkeypatch.setenv(ledger.QUEUE, "move")
+    planted.plant(bug)
+    act(place)
+    assert getattr(found(place), kind)
+
+
+@pytest.mark.parametrize("act", [takes_anew, patches, receives])
+def test_without_a_bug_the_same_passes(place: Place, act: Callable[[Place], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ledger.QUEUE, "move")
+    act(place)
+    verdict = found(place)
+    verdict.alerts_missing.clear()
+    assert verdict.lines() == []
 
 
 # What an edit makes of a body -----------------------------------------------------------------------------------------
