@@ -46,7 +46,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Messages of senders and takers in ``move``, of which the first have been received, and of a sender in ``reject``."""
     with entered(tmp_path_factory.mktemp("contents"), "move") as there, pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "bodies", lambda chance, _: chance.choices([b"ok", b"bad"], k=6))  # none that ends this process
-        for name in ("move", "reject", "engine"):
+        for name in ("move", "reject", "fault", "engine"):
             declare(there.store, name, queues()[name].policy, there.clock)
         for number in range(6):
             sends = Actor.of(Task("send", "move", f"send-{number}", number), there)
@@ -60,8 +60,9 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         takes_the_rest(Actor.of(Task("send", "engine", "rest", 0), there))
         for name in ("move", "engine"):
             act_quietly(Task("alert", name, f"alert-{name}", 0), there)
-        rejected = Actor.of(Task("send", "reject", "send-reject", 1), there)
-        send_as(rejected, rejected.task.run_key, rejected.task.name)
+        for number in range(6):
+            sends = Actor.of(Task("send", "reject", f"send-reject-{number}", number), there)
+            send_as(sends, sends.task.run_key, sends.task.name)
         yield there
 
 
@@ -233,9 +234,10 @@ def test_an_export_that_is_right_passes(place: Place) -> None:
 
 
 def takes_anew(place: Place) -> None:
-    for number in range(40, 46):
-        takes(Actor.of(Task("send", "engine", f"send-{number}", number), place))
-    takes_the_rest(Actor.of(Task("send", "engine", "rest-of-all", 0), place))
+    """Take into a queue that has taken nothing."""
+    for number in range(6):
+        takes(Actor.of(Task("send", "fault", f"send-{number}", number), place))
+    takes_the_rest(Actor.of(Task("send", "fault", "rest", 0), place))
 
 
 def receives(place: Place) -> None:
