@@ -248,7 +248,7 @@ def patches(place: Place) -> None:
     table, clock, key = place.store.open("reject"), place.clock, "plan:a patch"
     action = PlanAction(verb=Verb.EDIT, patch={"mended": "yes"})
     ledger.note("will_plan", queue="reject", plan=id_of(key), action=action.to_dict(), export_to="")
-    apply(table, record(table, plan(table, Selection(), action, clock), clock, who="people", key=key), clock)
+    apply(table, record(table, plan(table, Selection(sub_queue=None), action, clock), clock, who="people", key=key), clock)
 
 
 @pytest.mark.parametrize(
