@@ -5,7 +5,6 @@ A plan is shown, wanted, recorded and applied. Ctrl-C pauses it.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -144,10 +143,10 @@ def _ways_on(view: PlanView) -> str:
 
 def _report(args: Namespace, table: QueueTable, view: PlanView) -> None:
     """Tell what has become of a plan. Ends with exit code 1 when it is not done."""
-    from airflow_poison.cli.planned import progress
+    from airflow_poison.cli.planned import progress, unfit
     from airflow_poison.core.desk.plans import paused_by, why_stopped
 
-    tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.")
+    tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.", *unfit(view))
     match view.state:
         case "done":
             return
@@ -370,10 +369,12 @@ def edit(args: Namespace) -> None:
 
 
 def _patch(text: str) -> object:
+    from airflow_poison.core import json_text
+
     text = _read("--patch", text[1:]) if text.startswith("@") else text
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return json_text.values(text)
+    except json_text.JsonError as error:
         raise wrong_usage(f"--patch {text}: no JSON: {error}.") from error
 
 

@@ -205,7 +205,9 @@ def others_on_stderr() -> Iterator[None]:
 
 def say(kind: str, text: str) -> None:
     """Write one line to standard error."""
-    sys.stderr.write(f"{kind}: {' '.join(text.split())}\n")
+    from airflow_poison.core.texts import visible
+
+    sys.stderr.write(f"{kind}: {visible(' '.join(text.split()))}\n")
 
 
 def end_with_no(output: str, text: str) -> NoReturn:

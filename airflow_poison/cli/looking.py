@@ -33,8 +33,8 @@ def list_queues(args: Namespace) -> None:
     found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
     if args.output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
-    elif found:
-        tables.print_queues(found)
+    elif found or failed:
+        tables.print_queues(found, failed)
     known = f"there is no queue yet: {store.absence}" if store.absence else f"there is no queue in {store.uri}"
     nothing = f"{known}. The first send to a queue makes it: send QUEUE BODY --system Msmq4"
     end_with(args.output, failed, found=bool(found), nothing=nothing)
@@ -187,6 +187,7 @@ def check(args: Namespace) -> None:
     checked.
     """
     from airflow_poison.core.checking.check import check_queue, check_store
+    from airflow_poison.core.checking.findings import Kind
 
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
@@ -203,16 +204,19 @@ def check(args: Namespace) -> None:
         write_json({"queues": [result.to_dict() for result in results], "done": done, "failed": failed})
     else:
         print_check(results, done)
-    if failed or any(result.findings for result in results):
+    if failed or any(finding.kind is not Kind.OTHER_TABLE for result in results for finding in result.findings):
         raise SystemExit(1)
 
 
 def _names(store: QueueStore, wanted: list[str]) -> list[str]:
     """Return the queues that are to be checked. Raises QueueNotFoundError."""
     from airflow_poison.core.errors import QueueNotFoundError
+    from airflow_poison.core.store import no_queue
 
     there = list(store.names())
     for name in wanted:
+        if name in store.others():
+            raise no_queue(name, store.uri)
         if name not in there:
             where = f": {store.absence}" if store.absence else f" in {store.uri}. Queues there: {', '.join(there) or 'none yet'}"
             raise QueueNotFoundError(f"There is no queue {name!r}{where}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import sys
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from rich.text import Text
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
 from airflow_poison.cli.terminal import messages as counted
+from airflow_poison.core import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.desk.actions import PlanAction
     from airflow_poison.core.desk.plans import PlanView, Sample
 
-_GROUPS = 15
+_GROUPS, _DEEPEST, _UNFIT = 15, 50, 5
 _WORDS = {
     "put_back": "put back into main",
     "move": "move to {target}",
@@ -36,7 +36,7 @@ def said(action: PlanAction) -> str:
     words = _WORDS[action.verb.value].format(target=action.target or "the queue that each came from")
     changes = []
     if action.patch is not None:
-        changes.append(f"patch {json.dumps(action.patch, ensure_ascii=False)}")
+        changes.append(f"patch {json_text.written(action.patch)}")
     if action.function:
         changes.append(f"function {action.function}")
     if action.body is not None:
@@ -66,6 +66,8 @@ def print_plan(view: PlanView) -> None:
             line(out, f"There are more groups; --output json has the {len(view.groups)} largest.")
     for sample in view.samples:
         _print_sample(sample)
+    for each in unfit(view):
+        line(out, each)
 
 
 def _print_sample(sample: Sample) -> None:
@@ -86,15 +88,37 @@ def _differences(before: str, after: str) -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    with suppress(ValueError):
-        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    with suppress(json_text.JsonError):
+        return list(_pretty(json_text.tree(text)))
     return block(text).splitlines()
+
+
+def _pretty(value: object, before: str = "", behind: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the lines of a JSON value with one name or element in each; numbers and names as they are."""
+    indent = "  " * depth
+    if not isinstance(value, list) or not value or depth > _DEEPEST:
+        yield block(f"{indent}{before}{json_text.written(value)}{behind}")
+        return
+    ends = "{}" if isinstance(value, json_text.Pairs) else "[]"
+    yield block(f"{indent}{before}{ends[0]}")
+    for number, each in enumerate(value):
+        name, inner = (f"{json_text.written(each[0])}: ", each[1]) if isinstance(value, json_text.Pairs) else ("", each)
+        yield from _pretty(inner, name, "," * (number < len(value) - 1), depth + 1)
+    yield f"{indent}{ends[1]}{behind}"
 
 
 def progress(view: PlanView) -> str:
     """Return the state of a plan with its numbers."""
     skipped = f", {view.skipped:,} skipped that have changed since or that it does not fit" if view.skipped else ""
     return f"{view.state}: {view.done:,} of {view.messages:,} done{skipped}"
+
+
+def unfit(view: PlanView) -> Iterator[str]:
+    """Yield a sentence for messages that a plan could not be done to; of many the first ones."""
+    for each in view.unfit[:_UNFIT]:
+        yield f"Message {each.lookup_id} stays as it is: {each.why}."
+    if more := view.unfit[_UNFIT:]:
+        yield f"{counted(len(more))} more stay as they are; 'plans {view.queue} {view.plan} --output json' has them."
 
 
 def print_plans(views: Sequence[PlanView], now: datetime) -> None:

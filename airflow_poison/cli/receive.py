@@ -321,6 +321,9 @@ class ProgressLine:
 
     def tell(self, text: str) -> None:
         """Show a line."""
+        from airflow_poison.core.texts import visible
+
+        text = visible(text)
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{text}")
             self._written = True

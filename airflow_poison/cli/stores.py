@@ -114,6 +114,8 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
             found += look(store.open(name, upgrade=False))
         except PoisonError as error:
             failed[name] = str(error)
+        except Exception as error:  # noqa: BLE001  (whatever a damaged table makes of a library, the other queues are looked at)
+            failed[name] = f"Queue {name!r} cannot be read ({type(error).__name__}: {error}). 'check {name}' tells what is wrong with it."
     return found, failed
 
 

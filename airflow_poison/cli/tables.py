@@ -33,8 +33,11 @@ _ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
 _STYLES = {QueueState.ENABLED.value: "green", QueueState.DISABLED.value: "bold red"}
 
 
-def print_queues(queues: Sequence[QueueOverview]) -> None:
-    """Print a row for each queue."""
+def print_queues(queues: Sequence[QueueOverview], unreadable: Iterable[str] = ()) -> None:
+    """Print a row for each queue.
+
+    :param unreadable: the names of queues that cannot be read.
+    """
     out = screen()
     places = [place for place in SubQueue if place in _ALWAYS or any(queue.sub_queues[place].messages for queue in queues)]
     outbox = ["outbox"] * any(queue.outbox for queue in queues)
@@ -46,6 +49,8 @@ def print_queues(queues: Sequence[QueueOverview]) -> None:
         rare = [f"{queue.outbox:,}"] * len(outbox) + [str(queue.expired_claims)] * len(expired)
         times = (terminal.age(queue.oldest_at, queue.at), terminal.due(queue.next_due_at, queue.at))
         rows.add_row(Text(queue.queue, "bold"), _state(queue), *counts, *rare, *times)
+    for name in unreadable:
+        rows.add_row(Text(one_line(name), "bold"), Text("unreadable", "bold red"))
     out.print(rows)
 
 

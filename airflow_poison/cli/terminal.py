@@ -10,12 +10,12 @@ import os
 import sys
 from datetime import UTC, datetime, timedelta
 from io import TextIOWrapper
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -53,7 +53,12 @@ def table(*headings: str, right: Collection[str] = (), cut: str = "", wrapped: b
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
+    class Rows(Table):
+        def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+            """Add a row whose texts write no lines of their own."""
+            super().add_row(*(one_line(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+    made = Rows(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:
         made.add_column(
             heading, justify="right" if heading in right else "left", no_wrap=heading in right if wrapped else heading != cut, overflow="fold"
@@ -69,13 +74,16 @@ def cuttable(text: str) -> Text:
 
 
 def line(out: Console, *parts: str | tuple[str, str], indent: int = 0, hanging: bool = False) -> None:
-    """Print a sentence: wrapped in a terminal, in one line elsewhere.
+    """Print a sentence: wrapped in a terminal, in one line elsewhere. What texts of messages, errors and names would steer is escaped.
 
     :param hanging: indent all its lines, not just the first.
     """
     from rich.padding import Padding
     from rich.text import Text
 
+    from airflow_poison.core.texts import visible
+
+    parts = tuple(visible(part, "\t") if isinstance(part, str) else (visible(part[0], "\t"), part[1]) for part in parts)
     if hanging and out.is_terminal:
         out.print(Padding(Text.assemble(*parts), (0, 0, 0, indent), expand=False))
     else:
@@ -83,13 +91,17 @@ def line(out: Console, *parts: str | tuple[str, str], indent: int = 0, hanging: 
 
 
 def one_line(text: str) -> str:
-    """Return a text that does not break a table: white space as blanks, control characters as question marks."""
-    return "".join(sign if sign.isprintable() else "?" for sign in " ".join(text.split()))
+    """Return a text that does not break a table: line ends, control and direction signs are escaped."""
+    from airflow_poison.core.texts import visible
+
+    return visible(text.strip())
 
 
 def block(text: str) -> str:
     """Return a text of several lines without what would steer a terminal."""
-    return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
+    from airflow_poison.core.texts import visible
+
+    return visible(text, "\n\t")
 
 
 def about(span: timedelta) -> str:

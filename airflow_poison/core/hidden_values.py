@@ -8,6 +8,8 @@ from json.encoder import encode_basestring
 from typing import TYPE_CHECKING
 from urllib.parse import quote, quote_plus
 
+from airflow_poison.core.json_text import Number
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -21,12 +23,6 @@ _MANY = 200
 _CUT = re.compile(r"…|\.\.\.")
 _FRAME = re.compile(r"""^[ \t]*File "[^"\n]*", line \d+(?:, in [^\n]*)?$""", re.MULTILINE)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-class Number(str):
-    """A number as it is written."""
-
-    __slots__ = ()
 
 
 class HiddenValues:

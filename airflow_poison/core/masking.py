@@ -15,15 +15,16 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from json.encoder import encode_basestring
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_poison.core import json_text
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.hidden_values import HIDDEN, HiddenValues, Number
+from airflow_poison.core.hidden_values import HIDDEN, HiddenValues
+from airflow_poison.core.json_text import Pairs
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PART, SINCE = "mask", "mask_since"
 """The names among the settings of a queue's desk: the paths, and since when they are what they are (ISO 8601)."""
@@ -96,25 +97,29 @@ class Masking(Plain):
     def properties(self, properties: Mapping[str, str]) -> dict[str, str]:
         """Return properties with hidden values; in the edits that people made, too."""
         shown = {name: HIDDEN if self.hides_property(name) else text for name, text in properties.items()}
-        if EDITS in properties:
-            shown[EDITS] = json.dumps([self._edit(entry) for entry in _edits(properties)])
+        if edits := edits_of(properties):
+            shown[EDITS] = json.dumps([self._edit(entry) for entry in edits])
+        elif EDITS in properties and self.hides_bodies:  # a sender has written it: it may hold a body
+            shown[EDITS] = HIDDEN
         return shown
 
     def values(self, body: bytes, properties: Mapping[str, str]) -> HiddenValues:
         """Return what is hidden of a message: for the texts about it."""
         found: list[object] = [text for name, text in properties.items() if self.hides_property(name)]
-        bodies = [body, *(base64.b64decode(entry["body"]) for entry in _edits(properties) if entry.get("body"))]
+        edits = edits_of(properties)
+        if not edits and EDITS in properties and self.hides_bodies:
+            found.append(properties[EDITS])
+        bodies = [body, *(base64.b64decode(entry["body"]) for entry in edits if entry["body"] is not None)]
         shown = [self._masked(each, found) for each in bodies]
-        for entry in _edits(properties):
-            found += [text for name, text in (entry.get(_PROPERTIES) or {}).items() if text is not None and self.hides_property(name)]
+        for entry in edits:
+            found += [text for name, text in entry[_PROPERTIES].items() if text is not None and self.hides_property(name)]
         return HiddenValues(_leaves(found), known=not self.hides_bodies or HIDDEN.encode() not in shown)
 
     def _masked(self, body: bytes, found: list[object]) -> bytes:
         if not body or not self.hides_bodies:
             return body
         try:
-            tree = _DECODER.decode(body.decode(json.detect_encoding(body)))
-            return _written(self._without(tree, found)).encode("utf-8", "backslashreplace")
+            return json_text.written(self._without(json_text.tree(body), found)).encode()
         except (ValueError, RecursionError):
             found.append(body.decode("utf-8", "replace"))
             return HIDDEN.encode()
@@ -124,11 +129,11 @@ class Masking(Plain):
         for path in self.paths:
             where, *steps = _parsed_path(path)
             if where == "$":
-                tree = _hidden(tree, steps, found)
+                tree = _hidden(tree, steps, found, is_top=True)
         return tree
 
     def _edit(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        body, former = entry.get("body"), entry.get(_PROPERTIES) or {}
+        body, former = entry["body"], entry[_PROPERTIES]
         shown = None if body is None else base64.b64encode(self.body(base64.b64decode(body))).decode()
         hidden = {name: HIDDEN if text is not None and self.hides_property(name) else text for name, text in former.items()}
         return {**entry, "body": shown, _PROPERTIES: hidden}
@@ -140,12 +145,26 @@ def checked_mask(mask: Sequence[str] | str | None) -> Sequence[str] | str | None
     return mask
 
 
-def _edits(properties: Mapping[str, str]) -> list[dict[str, Any]]:
+def edits_of(properties: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return what people have changed in a message, the oldest first; nothing where a sender has written the property, in any other form."""
+    text = properties.get(EDITS, "")
     try:
-        found = json.loads(properties.get(EDITS, "[]"))
-    except ValueError:  # somebody else has written it
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return []
-    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
+    is_ours = isinstance(found, list) and all(map(_is_edit, found)) and json.dumps(found) == text
+    return found if is_ours else []
+
+
+def _is_edit(entry: object) -> bool:
+    if not isinstance(entry, dict) or list(entry) != ["body", _PROPERTIES, "plan"]:
+        return False
+    body, former = entry["body"], entry[_PROPERTIES]
+    try:
+        is_body = body is None or base64.b64encode(base64.b64decode(body, validate=True)).decode() == body
+    except (ValueError, TypeError):
+        return False
+    return is_body and isinstance(entry["plan"], str) and isinstance(former, dict) and all(isinstance(each, str | None) for each in former.values())
 
 
 @lru_cache(1_000)
@@ -171,19 +190,8 @@ def _parsed_path(path: str) -> tuple[Step, ...]:
     return ("" if is_property else "$", *steps)
 
 
-# Bodies as trees, which are written again as they were but for spaces: numbers keep their digits, and a name that stands twice stays twice --------
-
-
-class _Pairs(list[tuple[str, object]]):
-    """The names and values of an object."""
-
-    __slots__ = ()
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=Number, parse_int=Number, parse_constant=Number)
-
-
-# Nearly all bodies come out the same when Python's own JSON reads and writes them, which is many times faster
+# Bodies are written again as they were but for spaces (``json_text``). Nearly all come out the same when Python's own JSON reads and writes them,
+# which is many times faster; what would come out otherwise is refused by it.
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -204,44 +212,35 @@ _QUICK = json.JSONDecoder(object_pairs_hook=_once, parse_float=_exact)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 
 
-def _hidden(value: object, steps: list[Step], found: list[object]) -> object:
-    """Return a value without what a path leads to, which is added to what was found."""
-    if not steps:
+def _hidden(value: object, steps: list[Step], found: list[object], *, is_top: bool = False) -> object:
+    """Return a value without what a path leads to, which is added to what was found.
+
+    :param is_top: it is the body, or an element of one that is an array: a bare value there is hidden, since it has no name that tells what it is.
+    """
+    if not steps or (is_top and value is not None and not isinstance(value, dict | list)):
         found.append(value)
         return HIDDEN
     step, rest = steps[0], steps[1:]
     if isinstance(value, dict):
         for name in [*value] if step == _EVERY else {step} & value.keys():
             value[name] = _hidden(value[name], rest, found)
-    elif isinstance(value, _Pairs):
+    elif isinstance(value, Pairs):
         value[:] = [(name, _hidden(each, rest, found) if step in (_EVERY, name) else each) for name, each in value]
     elif isinstance(value, list):  # a name looks into each element
-        value[:] = [
-            _hidden(each, steps if isinstance(step, str) else rest, found) if isinstance(step, str) or step in (_EVERY, place) else each
-            for place, each in enumerate(value)
-        ]
+        into = steps if isinstance(step, str) else rest
+        meant = isinstance(step, str) or step == _EVERY
+        value[:] = [_hidden(each, into, found, is_top=is_top) if meant or step == place else each for place, each in enumerate(value)]
     return value
 
 
-def _written(value: object) -> str:
-    match value:
-        case Number():
-            return value
-        case str():
-            return encode_basestring(value)
-        case _Pairs():
-            return "{" + ", ".join(f"{encode_basestring(name)}: {_written(each)}" for name, each in value) + "}"
-        case list():
-            return "[" + ", ".join(map(_written, value)) + "]"
-        case _:
-            return json.dumps(value)
-
-
-def _leaves(values: Iterable[object]) -> Iterator[object]:
-    for value in values:
-        if isinstance(value, _Pairs):
-            yield from _leaves(each for _, each in value)
+def _leaves(values: Sequence[object]) -> Iterator[object]:
+    """Yield the texts, numbers and truth values in values, however deeply they are nested."""
+    left = [*values]
+    while left:
+        value = left.pop()
+        if isinstance(value, Pairs):
+            left += (each for _, each in value)
         elif isinstance(value, list):
-            yield from _leaves(value)
+            left += value
         elif value is not None:
             yield value

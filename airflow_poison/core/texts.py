@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import difflib
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -78,6 +79,22 @@ def _name(body: bytes, codec: str) -> str:
     if codec.startswith("utf-"):
         return "UTF-8" if codec == "utf-8-sig" else "UTF-16"
     return _declared(body) or ""
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Return a text in which each sign can be seen: escapes (``\n``, ``\x1b``, ``\u202e``) for line ends, control and direction signs. Blanks stay.
+
+    Texts of messages, errors and names are shown so, since they could write lines of their own, or steer a terminal.
+
+    :param keep: signs that stay, for example line ends.
+    """
+    return text if text.isprintable() else "".join(sign if sign.isprintable() or sign in keep else _escape(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    if unicodedata.category(sign) == "Zs":
+        return sign
+    return "\\x0d" if sign == "\r" else sign.encode("unicode_escape").decode()
 
 
 def folded(word: str) -> str:

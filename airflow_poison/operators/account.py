@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.outputs import ONLY
-from airflow_poison.core.texts import counted
+from airflow_poison.core.texts import counted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,11 @@ _ENDS = {
 
 
 def account(result: ReceiveResult) -> Iterator[str]:
-    """Yield the lines that tell what a pass did."""
+    """Yield the lines that tell what a pass did; what messages and errors say in them writes no lines of its own."""
+    return map(visible, _lines(result))
+
+
+def _lines(result: ReceiveResult) -> Iterator[str]:
     if result.received:
         yield from _received(result)
     elif result.blocked_until is None and result.outage is None:

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import PlanStateError, recalled
-from airflow_poison.core.texts import Plain
+from airflow_poison.core.texts import Plain, visible
 from airflow_poison.hooks.actor import actor_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
@@ -236,7 +236,7 @@ class QueueGroupsOperator(QueueOperator):
         del context
         found = QueueHook(self.conn_id).groups(self.queue_name, self.selection, limit=self.limit)
         for group in found.groups:
-            self.log.info("%s: %s x %s: %s", group.error, f"{group.messages:,}", group.type, group.text)
+            self.log.info("%s: %s x %s: %s", group.error, f"{group.messages:,}", group.type, visible(group.text))
         return found.to_dict()
 
 

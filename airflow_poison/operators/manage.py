@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import MessageNotFoundError, SettingError
 from airflow_poison.core.policies import checked_policy
+from airflow_poison.core.texts import visible
 from airflow_poison.hooks.actor import acting_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
@@ -153,7 +154,7 @@ class QueueInspectOperator(QueueOperator):
         table = hook.queue_to_read(self.queue_name) if result.messages else None
         for message in result.messages:
             counts, size = f"abort count {message.abort_count}, move count {message.move_count}", len(message.body)
-            self.log.info("Message %s in %s: %s, %s bytes. %s", message.lookup_id, message.sub_queue, counts, size, message.reason or "")
+            self.log.info("Message %s in %s: %s, %s bytes. %s", message.lookup_id, message.sub_queue, counts, size, visible(message.reason or ""))
             if table is not None and (shown := printed_body(table, message)) is not None:
                 self.log.info("%s", shown)
         if not result.messages:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +19,7 @@ from airflow_poison.core.errors import (
     TableChangedError,
 )
 from airflow_poison.core.policies.recovery import REMOVAL
+from airflow_poison.core.texts import visible
 from airflow_poison.hooks.poison import QueueHook
 
 if TYPE_CHECKING:
@@ -221,10 +221,10 @@ def _is_poison(hook: QueueHook) -> bool:
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """Return a message as people see it: what edits keep of it for themselves is no property of its sender."""
-    from airflow_poison.core.masking import EDITS
+    from airflow_poison.core.masking import EDITS, edits_of
 
-    properties = row["properties"]
-    return row | {"properties": {name: value for name, value in properties.items() if name != EDITS}, "edited": EDITS in properties}
+    properties, edited = row["properties"], bool(edits_of(row["properties"]))
+    return row | {"properties": {name: value for name, value in properties.items() if not edited or name != EDITS}, "edited": edited}
 
 
 def neutral(value: object) -> object:
@@ -239,13 +239,5 @@ def neutral(value: object) -> object:
 
 
 def neutral_text(text: str) -> str:
-    r"""Return a text with escapes (``\x1b``, ``\u202e``) for what cannot be seen; line ends, tabs and blanks stay."""
-    return text if text.isprintable() else "".join(sign if _is_visible(sign) else _escape(sign) for sign in text)
-
-
-def _is_visible(sign: str) -> bool:
-    return sign.isprintable() or sign in "\n\t" or unicodedata.category(sign) == "Zs"  # blanks
-
-
-def _escape(sign: str) -> str:
-    return "\\x0d" if sign == "\r" else sign.encode("unicode_escape").decode()  # every sign by its number
+    """Return a text in which each sign can be seen; line ends and tabs stay."""
+    return visible(text, "\n\t")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.checking.claims import check_claims, check_staged, check_stages, read_claims
 from airflow_poison.core.checking.files import check_events, check_files, check_foreign, check_log, check_orphans, check_protection
-from airflow_poison.core.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.core.checking.findings import MOVE_AWAY, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.checking.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.core.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
 from airflow_poison.core.policies import policy_from_dict
@@ -77,13 +77,14 @@ def check_queue(store: QueueStore, name: str, clock: Clock, *, safe_age: timedel
     """Check a queue of a store, also one that no verb can open; of an object store a copy of all that is there. Raises InputError."""
     with store.copied(name) as root:
         found = check_folder(name, root, clock, safe_age=safe_age)
-    return replace(found, uri=f"{store.uri.rstrip('/')}/{name}")
+    ignored = [Finding(Kind.CONDITION_IGNORED, Severity.ERROR, what, "", MOVE_AWAY)] if (what := store.unkept(name)) else []
+    return replace(found, uri=f"{store.uri.rstrip('/')}/{name}", findings=(*ignored, *found.findings))
 
 
 def check_store(store: QueueStore, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> tuple[CheckResult, ...]:
     """Check the store's own folder (under the name ``""``) and every queue in it, also those that no verb can open."""
     queues = [check_queue(store, name, clock, safe_age=safe_age) for name in store.names()]
-    left = tuple(_left_creations(Path(store.uri), safe_age))
+    left = (*_left_creations(Path(store.uri), safe_age), *_other_tables(store))
     return (*([CheckResult("", store.uri, -1, left, Account())] if left else []), *queues)
 
 
@@ -146,6 +147,13 @@ def _left_creations(root: Path, safe_age: timedelta) -> Iterator[Finding]:
     for folder in left_over(root, safe_age.total_seconds()):
         what = "a queue was being made here when its maker was killed; no queue of the store is meant"
         yield Finding(Kind.CREATION_LEFT, Severity.NOTE, what, folder.name, f"{REPAIR}, or maintain any queue of the store", mendable=True)
+
+
+def _other_tables(store: QueueStore) -> Iterator[Finding]:
+    """Yield the tables beside the queues that are none: they are passed over."""
+    for name in store.others():
+        what = "a Delta table that is no queue, for example an output: it is passed over, and no queue can have its name"
+        yield Finding(Kind.OTHER_TABLE, Severity.NOTE, what, name, "nothing, or move it out of the store's root")
 
 
 # The control row: policy, blocks, subscriptions, held messages; and the outbox ----------------------------------------
@@ -214,7 +222,7 @@ def _check_outbox(live: Mapping[str, DataFile]) -> Iterator[Finding]:
     waiting = [file for file in live.values() if file.sub_queue == OUTBOX]
     if waiting:
         what = f"{sum(file.rows for file in waiting)} message(s) wait in the outbox: the relay that should have sent them on has died"
-        todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send_to_kafka"
+        todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send-to-kafka, or send-to-kafka --take-back"
         yield Finding(Kind.OUTBOX_LEFT, Severity.WARNING, what, f"sub_queue={OUTBOX}", todo, mendable=True)
     landing = [file for file in live.values() if file.sub_queue == LANDING]
     if landing:

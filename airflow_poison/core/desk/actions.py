@@ -9,10 +9,12 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_poison.core import json_text
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.hidden_values import HIDDEN
-from airflow_poison.core.masking import EDITS, Masking
+from airflow_poison.core.masking import EDITS, Masking, edits_of
+from airflow_poison.core.policies.settings import put
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.texts import Plain, nearest
 
@@ -37,7 +39,7 @@ class PlanAction(Plain):
     """What is to become of messages. Raises SettingError for what cannot be done.
 
     :param target: of ``move``: ``main`` or ``poison``; of ``send_to``: a queue, empty for the one that each message came from.
-    :param patch: of ``edit``: a JSON merge patch for each body (RFC 7396).
+    :param patch: of ``edit``: a JSON merge patch for each body (RFC 7396), or its text, whose numbers keep their digits.
     :param body: of ``edit``: the whole new body, as text.
     :param function: of ``edit``: ``module:name`` of a function that takes a body's bytes and returns the new ones.
     :param properties: of ``edit``: new values of properties; None removes one.
@@ -45,19 +47,23 @@ class PlanAction(Plain):
 
     verb: Verb
     target: str = ""
-    patch: Mapping[str, Any] | None = None
+    patch: Mapping[str, Any] | str | None = None
     body: str | None = None
     function: str = ""
     properties: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Refuse what does not belong to the verb."""
+        if isinstance(self.patch, str):
+            put(self, patch=_patch_of(self.patch))
         edits = [name for name in ("patch", "body", "function") if getattr(self, name) not in (None, "")]
         if self.verb is Verb.EDIT:
             if len(edits) > 1 or not (edits or self.properties):
                 raise SettingError("edit", edits, "one of patch, body and function, or properties")
-            if self.patch is not None and not isinstance(self.patch, dict):
-                raise SettingError("patch", self.patch, "a JSON object, for example {'currency': 'EUR'}")
+            if self.patch is not None:
+                _check_patch(self.patch)
+            for text in (self.body, *self.properties, *self.properties.values()):
+                _check_unicode(text or "")
             if EDITS in self.properties:
                 raise SettingError("properties", EDITS, f"other properties: {EDITS} is kept by edits themselves")
         elif edits or self.properties:
@@ -81,15 +87,15 @@ class PlanAction(Plain):
         return cls(**{**values, "verb": verb})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values of what is given."""
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        """Return plain values of what is given; a patch with numbers that a float does not write as they are is JSON text."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)} | {"patch": _plain_patch(self.patch)}
         return {name: value for name, value in given.items() if value not in (None, "", {})} | {"verb": self.verb.value}
 
     def without_values(self, masking: Masking | None) -> PlanAction:
         """Return it as people see it who may not see what a queue hides."""
         if masking is None:
             return self
-        patch = None if self.patch is None else json.loads(masking.body(json.dumps(self.patch).encode()))
+        patch = None if self.patch is None else json_text.values(masking.body(json_text.written(self.patch).encode()))
         return replace(
             self,
             patch=patch if patch is None or isinstance(patch, dict) else {HIDDEN: HIDDEN},
@@ -135,6 +141,38 @@ class PlanAction(Plain):
                 return EventType.EDITED
 
 
+def _patch_of(text: str) -> Any:
+    try:
+        return json_text.values(text)
+    except json_text.JsonError as error:
+        raise SettingError("patch", text, f'JSON text of an object, for example {{"currency": "EUR"}}; {error}') from error
+
+
+def _check_patch(patch: object) -> None:
+    if not isinstance(patch, dict):
+        raise SettingError("patch", patch, "a JSON object, for example {'currency': 'EUR'}")
+    try:
+        json_text.written(patch)
+    except json_text.JsonError as error:
+        raise SettingError("patch", patch, f"values that JSON has; {error}") from error
+
+
+def _plain_patch(patch: Mapping[str, Any] | str | None) -> Any:
+    """Return a patch as plain values; as JSON text where a float would not write a number as it is."""
+    if patch is None:
+        return None
+    text = json_text.written(patch)
+    natural = json_text.natural_values(text)
+    return natural if json.dumps(natural, default=str, ensure_ascii=False) == text else text
+
+
+def _check_unicode(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SettingError("edit", text, "text that UTF-8 can hold: half of a surrogate pair is none") from None
+
+
 # Edits ----------------------------------------------------------------------------------------------------------------
 
 
@@ -153,40 +191,41 @@ class UnfitError(ValueError):
 def editor(action: PlanAction, plan: str) -> Callable[[Edited], Edited]:
     """Return what makes an edit, which remembers what was there before in the property ``poison.edits``.
 
-    It raises UnfitError for a body that it cannot be made to. Raises SettingError for a function that cannot be imported.
+    It raises UnfitError, and nothing else, for a message that it cannot be made to. Raises SettingError for a function that cannot be imported.
     """
     change = _body_editor(action)
 
     def edit(before: Edited) -> Edited:
-        body = change(before.body)
+        try:
+            body = change(before.body)
+        except UnfitError:
+            raise
+        except Exception as error:  # whatever one message makes of an edit, the others are edited
+            raise UnfitError(f"{type(error).__name__}: {error}") from error
         properties = {name: value for name, value in {**before.properties, **action.properties}.items() if value is not None}
-        was = {name: before.properties.get(name) for name in action.properties}
+        edits, was = edits_of(before.properties), {name: before.properties.get(name) for name in action.properties}
+        if not edits and EDITS in before.properties:  # it came with the message
+            was[EDITS] = before.properties[EDITS]
         entry = {"body": base64.b64encode(before.body).decode() if body != before.body else None, "properties": was, "plan": plan}
-        return Edited(body, {**properties, EDITS: json.dumps([*edits_of(before.properties), entry])})
+        return Edited(body, {**properties, EDITS: json.dumps([*edits, entry])})
 
     return edit
 
 
-def unedited(now: Edited, plan: str) -> Edited | None:
-    """Return a message as it was before a plan's edit; None when that was not its last one."""
+def unedited(now: Edited, plan: str) -> Edited:
+    """Return a message as it was before a plan's edit. Raises UnfitError when that was not its last one."""
     edits = edits_of(now.properties)
     if not edits or edits[-1]["plan"] != plan:
-        return None
+        raise UnfitError(f"its last edit is none of plan {plan}")
     entry, earlier = edits[-1], edits[:-1]
-    properties = {name: value for name, value in {**now.properties, **entry["properties"]}.items() if value is not None and name != EDITS}
+    before = {**now.properties, EDITS: json.dumps(earlier) if earlier else None, **entry["properties"]}
     body = now.body if entry["body"] is None else base64.b64decode(entry["body"])
-    return Edited(body, properties | ({EDITS: json.dumps(earlier)} if earlier else {}))
+    return Edited(body, {name: value for name, value in before.items() if value is not None})
 
 
 def last_edit(plan: str) -> str:
     """Return the end of the property of a message whose last edit is a plan's."""
     return f'"plan": {json.dumps(plan)}}}]'
-
-
-def edits_of(properties: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return what people have changed in a message, the oldest first."""
-    found: list[dict[str, Any]] = json.loads(properties.get(EDITS, "[]"))
-    return found
 
 
 def original_body(body: bytes, properties: Mapping[str, str]) -> bytes | None:
@@ -201,32 +240,18 @@ def _body_editor(action: PlanAction) -> Callable[[bytes], bytes]:
         new = action.body.encode()
         return lambda _body: new
     if action.patch is not None:
-        patch = action.patch
-        return lambda body: json.dumps(merged(_json(body), patch), ensure_ascii=False).encode()
+        patch: Any = action.patch
+        return lambda body: _patched(body, patch)
     if action.function:
         return _called(_imported(action.function), action.function)
     return lambda body: body
 
 
-def _json(body: bytes) -> object:
+def _patched(body: bytes, patch: Mapping[str, Any]) -> bytes:
     try:
-        found: object = json.loads(body)
-    except ValueError as error:
-        raise UnfitError(f"the body is no JSON: {error}") from error
-    return found
-
-
-def merged(target: object, patch: object) -> object:
-    """Return a JSON value with a merge patch (RFC 7396)."""
-    if not isinstance(patch, dict):
-        return patch
-    result = dict(target) if isinstance(target, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            result.pop(name, None)
-        else:
-            result[name] = merged(result.get(name), value)
-    return result
+        return json_text.patched(body, patch)
+    except json_text.JsonError as error:
+        raise UnfitError(f"the body cannot be patched: {error}") from error
 
 
 def _imported(name: str) -> Callable[[bytes], object]:

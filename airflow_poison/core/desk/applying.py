@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +17,11 @@ from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Ver
 from airflow_poison.core.desk.canary import judged
 from airflow_poison.core.desk.exporting import exported
 from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
-from airflow_poison.core.desk.plans import CHUNK, OPEN, change_state, facts_of, find_plan, stored, view_of
-from airflow_poison.core.errors import PlanStateError, SettingError, TableChangedError
+from airflow_poison.core.desk.plans import CHUNK, OPEN, UNFIT, UNFIT_WHY, change_state, facts_of, find_plan, stored, view_of
+from airflow_poison.core.errors import PlanStateError, PoisonError, SettingError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.masking import EDITS
+from airflow_poison.core.masking import EDITS, Masking
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import with_columns
 from airflow_poison.core.passes.move import moved_rows
@@ -44,11 +46,13 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.store.table.plans import StoredPlan
 
+    Unfit = Callable[[int, Edited, str], None]
     Become = Callable[[pa.Table], tuple[pa.Table | None, Mask]]
     Tell = Callable[[SubQueue, Any], Iterator[tuple[EventType, dict[str, str], Any]]]
 
 _EDITED = 10_000
 """So many messages are edited in one commit: their bodies are in memory several times."""
+_MOST_REASONS, _MOST_REASON = 20, 500
 _TRIES = 20
 """So often in a row others may be faster before it is an error."""
 _UNDOABLE = OPEN | {PlanState.DONE, PlanState.CANCELLED, PlanState.UNDOING}
@@ -149,7 +153,8 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
     planned, members = view_of(table, found), Members.stored(table.plan_members(found))
     if planned.export_to:
         members = members.only(exported(table, found.plan, planned.export_to, members, store))
-    change = _change(PlanAction.from_dict(found.record["action"]), found.plan, members, table, store)
+    left = _Left(Masking.recorded(table.snapshot().control.desk))
+    change = _change(PlanAction.from_dict(found.record["action"]), found.plan, members, table, store, left.add)
     change = replace(change, facts=facts_of(found))
     most = _EDITED if planned.action.verb is Verb.EDIT else CHUNK
     chunk = min(planned.chunk or planned.rate or most, most)
@@ -171,7 +176,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
     relayed = None if store is None else lambda: relay(store, table, clock)
     if _Chunks(table, found.plan, change, clock, chunk, told, rate=planned.rate, states=states, relayed=relayed).run():
         with suppress(PlanStateError):
-            change_state(table, found.plan, PlanState.DONE, states, clock)
+            change_state(table, found.plan, PlanState.DONE, states, clock, **left.facts())
     return find_plan(table, found.plan)
 
 
@@ -423,7 +428,9 @@ _BACK_IN = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_R
 # What becomes of rows -------------------------------------------------------------------------------------------------
 
 
-def _change(action: PlanAction, plan: str, members: Members, table: QueueTable, store: QueueStore | None) -> _Change:
+def _change(  # noqa: PLR0917
+    action: PlanAction, plan: str, members: Members, table: QueueTable, store: QueueStore | None, unfit: Unfit
+) -> _Change:
     match action.verb:
         case Verb.PUT_BACK | Verb.MOVE:
             place = action.place
@@ -432,9 +439,9 @@ def _change(action: PlanAction, plan: str, members: Members, table: QueueTable, 
         case Verb.REMOVE:
             return _Change(members, lambda rows: (None, _all(rows)), _tell(action.event, place=""))
         case Verb.EDIT:
-            return _Change(members, _edits(editor(action, plan)), _tell(action.event), leaves=False, edited_by=plan)
+            return _Change(members, _edits(editor(action, plan), unfit), _tell(action.event), leaves=False, edited_by=plan)
         case Verb.SEND_TO:
-            return _Change(members, _letters(action.target, table, store), _tell(action.event, place=action.target or "origin"))
+            return _Change(members, _letters(action.target, table, store, unfit), _tell(action.event, place=action.target or "origin"))
 
 
 def _tell(event: EventType, **facts: str) -> Tell:
@@ -454,14 +461,8 @@ def _tell_move(place: SubQueue) -> Tell:
 
 def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
     if action.verb is Verb.EDIT:
-
-        def restored(edited: Edited) -> Edited:
-            before = unedited(edited, plan)
-            if before is None:
-                raise UnfitError
-            return before
-
-        return _Change(members, _edits(restored), _tell(EventType.EDITED, undone="true"), leaves=False, edited_by=plan, undoes=True)
+        become = _edits(partial(unedited, plan=plan))
+        return _Change(members, become, _tell(EventType.EDITED, undone="true"), leaves=False, edited_by=plan, undoes=True)
     place = action.place
     assert place is not None
     after = members.moved_to(place)
@@ -499,20 +500,25 @@ def _last_edited_by(rows: pa.Table, plan: str) -> Mask:
     return np.asarray(pc.fill_null(last, pa.scalar(value=False)).to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _edits(edit: Callable[[Edited], Edited]) -> Become:
-    """Return what edits rows."""
+def _edits(edit: Callable[[Edited], Edited], unfit: Unfit = lambda _number, _content, _why: None) -> Become:
+    """Return what edits rows.
+
+    :param unfit: called for each message that stays as it is, with the reason.
+    """
 
     def become(rows: pa.Table) -> tuple[pa.Table, Mask]:
         import pyarrow as pa
 
         bodies, properties, fit = list[bytes](), list[Any](), np.zeros(rows.num_rows, bool)
-        for number, (body, cell) in enumerate(zip(rows["body"].to_pylist(), rows["properties"].to_pylist(), strict=True)):
+        cells = (rows[name].to_pylist() for name in ("lookup_id", "body", "properties"))
+        for place, (number, body, cell) in enumerate(zip(*cells, strict=True)):
             before = Edited(body or b"", dict(cell or ()))
             try:
                 after = edit(before)
-            except UnfitError:
+            except UnfitError as error:
+                unfit(number or 0, before, str(error))
                 continue
-            fit[number] = True
+            fit[place] = True
             bodies.append(after.body)
             properties.append(list(after.properties.items()))
         return with_columns(rows.filter(pa.array(fit)), body=bodies, properties=properties), fit
@@ -527,19 +533,53 @@ def check_target(target: str, table: QueueTable, store: QueueStore) -> None:
     store.open(target, upgrade=False)  # a typing error must not make one
 
 
-def _letters(target: str, table: QueueTable, store: QueueStore | None) -> Become:
+def _letters(target: str, table: QueueTable, store: QueueStore | None, unfit: Unfit) -> Become:
     if store is None:
         raise SettingError("store", None, "the store of the queue, for messages that are sent to another one")
-    known = set[str]()
+    wrong = {"": f"it has no property {ORIGIN_QUEUE}, so it came from no other queue"}
+    if target:
+        check_target(target, table, store)
+
+    def is_wrong(origin: str) -> bool:
+        """Whether messages cannot go to a queue that a message names; asked once of each."""
+        if origin not in wrong:
+            try:
+                check_target(origin, table, store)
+                wrong[origin] = ""
+            except PoisonError as error:
+                wrong[origin] = f"it came from {origin!r}: {error}"
+        return bool(wrong[origin])
 
     def become(rows: pa.Table) -> tuple[pa.Table, Mask]:
         import pyarrow as pa
 
-        targets = [target or dict(cell or ()).get(ORIGIN_QUEUE, "") for cell in rows["properties"].to_pylist()]
-        for name in {*targets} - known - {""}:
-            check_target(name, table, store)
-            known.add(name)
-        fit = np.array([bool(each) for each in targets])
-        return addressed(rows.filter(pa.array(fit)), [each for each in targets if each]), fit
+        ids, bodies, properties = (rows[name].to_pylist() for name in ("lookup_id", "body", "properties"))
+        contents = [Edited(body or b"", dict(cell or ())) for body, cell in zip(bodies, properties, strict=True)]
+        targets = [target or each.properties.get(ORIGIN_QUEUE, "") for each in contents]
+        fit = np.array([bool(target) or not is_wrong(each) for each in targets], bool)
+        for place in np.flatnonzero(~fit):
+            unfit(ids[place] or 0, contents[place], wrong[targets[place]])
+        return addressed(rows.filter(pa.array(fit)), [each for each, fits in zip(targets, fit, strict=True) if fits]), fit
 
     return become
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Messages of a plan that stay as they are, with the reasons; those of the first ones are recorded."""
+
+    masking: Masking | None
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    def add(self, lookup_id: int, content: Edited, why: str) -> None:
+        """Note a message, and the reason without what the queue hides."""
+        known = lookup_id in self.reasons or len(self.reasons) < _MOST_REASONS
+        hidden = why if self.masking is None or not known else self.masking.values(content.body, content.properties).hide(why)
+        self.reasons[lookup_id] = hidden[:_MOST_REASON] if known else ""
+
+    def facts(self) -> dict[str, str]:
+        """Return what the event of the plan's end says of them."""
+        if not self.reasons:
+            return {}
+        said = {str(number): why for number, why in self.reasons.items() if why}
+        return {UNFIT: as_ranges(sorted(self.reasons)), UNFIT_WHY: json.dumps(said)}

@@ -6,6 +6,7 @@ that came later, or came again, are not in the plan. ``applying`` does what a pl
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -23,6 +24,7 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.masking import Masking
 from airflow_poison.core.schema import PLAN, SubQueue, message_schema, table_schema
 from airflow_poison.core.store.files import PlanState
+from airflow_poison.core.store.table.history import from_ranges
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ PLANNED = "planned"
 GROUPS, SAMPLES, SAMPLE_BYTES = 50, 5, 2_048
 OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED})
 """States of plans that may go on."""
+UNFIT, UNFIT_WHY = "unfit", "unfit_why"
+"""What the event of a plan's end says of messages that it could not be done to: their lookup ids, and the reasons of the first ones as JSON."""
 _PLACES = tuple(SubQueue)
 
 
@@ -71,6 +75,17 @@ class Sample(Plain):
 
 
 @dataclass(frozen=True, slots=True)
+class UnfitMessage(Plain):
+    """A message of a plan that stays as it is.
+
+    :param why: empty where more messages stay than reasons are recorded.
+    """
+
+    lookup_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Canary(Plain):
     """The messages of a plan that are done first.
 
@@ -97,6 +112,7 @@ class PlanView(Plain):
     :param skipped: those that had changed since, or that an edit did not fit; known when it has ended.
     :param claimed: those that passes had claimed when somebody looked last: they wait.
     :param export_to: where its messages are written before anything is done to them; empty: nowhere.
+    :param unfit: of one that is done, those of the skipped messages that it could not be done to; only of a plan that is asked for by its id.
     """
 
     queue: str
@@ -118,6 +134,7 @@ class PlanView(Plain):
     chunk: int | None = None
     canary: Canary | None = None
     export_to: str = ""
+    unfit: tuple[UnfitMessage, ...] = ()
 
     @property
     def undoable(self) -> bool:
@@ -327,7 +344,17 @@ def plans(table: QueueTable) -> tuple[PlanView, ...]:
 
 def find_plan(table: QueueTable, plan_id: str) -> PlanView:
     """Return a recorded plan. Raises PlanNotFoundError."""
-    return view_of(table, stored(table, plan_id))
+    view = view_of(table, stored(table, plan_id))
+    return replace(view, unfit=_unfit(table, plan_id)) if view.skipped else view
+
+
+def _unfit(table: QueueTable, plan_id: str) -> tuple[UnfitMessage, ...]:
+    """Return what the end of a plan says of messages that it could not be done to."""
+    told = next((details for details in table.details_of_plan(plan_id) if UNFIT in details), None)
+    if told is None:
+        return ()
+    why = json.loads(told[UNFIT_WHY])
+    return tuple(UnfitMessage(number, why.get(str(number), "")) for number in from_ranges(told[UNFIT]))
 
 
 def stored(table: QueueTable, plan_id: str) -> StoredPlan:

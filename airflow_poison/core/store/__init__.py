@@ -67,8 +67,14 @@ class QueueStore(Protocol):
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted."""
 
+    def others(self) -> Sequence[str]:
+        """Return the names of Delta tables beside the queues that are none, sorted; nothing where only queues are listed."""
+
     def copied(self, name: str) -> AbstractContextManager[str]:
         """Yield a folder that has all of a queue's table, as it is now: the table itself where that is a folder, else a copy for a while."""
+
+    def unkept(self, name: str) -> str:
+        """Return what the store does not keep of what a queue needs, in words; empty: nothing."""
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""
@@ -125,6 +131,23 @@ def no_such_queue(store: QueueStore, name: str) -> QueueNotFoundError:
     return QueueNotFoundError(
         f"There is no queue {name!r} in {store.uri}. Queues there: {known}. Create it, or correct the name or the store's root."
     )
+
+
+def no_queue(name: str, uri: str) -> QueueNameError:
+    """Return the error for a Delta table of others that lies where a queue of a name would be."""
+    return QueueNameError(
+        f"{name!r} in {uri} is a Delta table, but no queue: an output, for example. Use another name for the queue, or move the table out of the "
+        "store's root."
+    )
+
+
+def is_name(name: str) -> bool:
+    """Whether a name can be a queue's."""
+    try:
+        check_name(name)
+    except QueueNameError:
+        return False
+    return True
 
 
 def check_name(name: str) -> str:

@@ -204,6 +204,15 @@ class MemoryStore:
         """Yield the folder of a queue's files, which has no log."""
         return nullcontext(str(Path(self._folder.path, name)))
 
+    def others(self) -> Sequence[str]:
+        """Return nothing."""
+        return []
+
+    def unkept(self, name: str) -> str:
+        """Return nothing: commits of this store depend on no condition of others."""
+        del name
+        return ""
+
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Do nothing: nobody sees a queue that is being made."""
         del safe_age

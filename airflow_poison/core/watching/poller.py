@@ -282,6 +282,8 @@ class QueueReader:
             return self._read(name, known)
         except PoisonError as error:
             return error
+        except Exception as error:  # noqa: BLE001  (whatever a damaged table makes of a library, the other queues are looked at)
+            return PoisonError(f"Queue {name!r} cannot be read ({type(error).__name__}: {error}). A check of the queue tells what is wrong with it.")
 
     def _read(self, name: str, known: Reading | None) -> Reading:
         if known is not None:

@@ -98,10 +98,10 @@ class Queue:
         """The same queue with other parts."""
         return replace(self, **changes)  # type: ignore[arg-type]  # the names are the fields'
 
-    def sent(self, *bodies: str, expires: timedelta | None = None, properties: dict[str, str] | None = None, key: str = "") -> Queue:
+    def sent(self, *bodies: str | bytes, expires: timedelta | None = None, properties: dict[str, str] | None = None, key: str = "") -> Queue:
         """Send messages; their lookup ids go on from the last one's."""
         number = self.table.snapshot().version
-        columns: dict[str, pa.Array[Any]] = {"body": pa.array([body.encode() for body in bodies], pa.binary())}
+        columns: dict[str, pa.Array[Any]] = {"body": pa.array([body.encode() if isinstance(body, str) else body for body in bodies], pa.binary())}
         if expires is not None:
             columns["expires_at"] = pa.array([self.clock.now() + expires] * len(bodies), pa.timestamp("us", tz="UTC"))
         if properties is not None:

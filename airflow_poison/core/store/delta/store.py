@@ -14,7 +14,7 @@ from uuid import uuid4
 from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import table_schema
-from airflow_poison.core.store import check_name, disk, no_such_queue, object_store_of
+from airflow_poison.core.store import check_name, disk, is_name, no_queue, no_such_queue, object_store_of
 from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
@@ -42,6 +42,7 @@ PROPERTIES = {
 }
 _BESIDE, _GONE = ".new-", ".gone"
 CONSTRAINT = {"queue_verbs_only": "lookup_id < -9000000000000000000"}  # no row can pass it: writers that check constraints are refused
+_GUARD = next(iter(CONSTRAINT)).encode()
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -134,7 +135,7 @@ class DeltaStore:
     def names(self) -> Sequence[str]:
         """Return the queues' names, sorted. Raises StoreUnreachableError."""
         try:
-            return sorted(path.name for path in self._root.iterdir() if not path.name.startswith(".") and ((path / LOG).is_dir() or remains(path)))
+            return sorted(name for name in os.listdir(self._root) if not name.startswith(".") and _is_queue(self._root / name))  # noqa: PTH208
         except FileNotFoundError as error:
             if self._root.is_symlink() or not _could_be_made(self._root):
                 raise StoreUnreachableError(self._unreachable("read", error)) from error
@@ -142,9 +143,24 @@ class DeltaStore:
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("read", error)) from error
 
+    def others(self) -> Sequence[str]:
+        """Return the names of Delta tables in the root that are no queues, sorted: outputs, for example. Raises StoreUnreachableError."""
+        try:
+            there = sorted(path for path in self._root.iterdir() if not path.name.startswith(".") and (path / LOG).is_dir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreUnreachableError(self._unreachable("read", error)) from error
+        return [path.name for path in there if not _is_queue(path)]
+
     def copied(self, name: str) -> AbstractContextManager[str]:
         """Yield the table's own folder."""
         return nullcontext(str(self._root / name))
+
+    def unkept(self, name: str) -> str:
+        """Return nothing: commits of this store depend on no condition of others."""
+        del name
+        return ""
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what ``left_over`` finds and return the names. Each is put aside first: a maker that wakes up finds all of it or nothing."""
@@ -164,7 +180,8 @@ class DeltaStore:
     def _is_there(self, name: str) -> bool:
         """Whether there is a queue of this name.
 
-        Raises QueueNameError where the file system takes it for another one's, TableChangedError where only the log is gone.
+        Raises QueueNameError where the file system takes it for another one's, or where it is a table that is no queue, TableChangedError where only
+        the log is gone.
         """
         if not (self._root / name / LOG).is_dir():
             if remains(self._root / name):
@@ -173,6 +190,8 @@ class DeltaStore:
                     f"done. Restore {LOG} from a backup. Or, to begin with an empty queue, move the whole folder {name!r} away first."
                 )
             return False
+        if not _is_queue(self._root / name):
+            raise no_queue(name, self.uri)
         if name not in os.listdir(self._root):  # noqa: PTH208  (names only; asked at every opening)
             raise QueueNameError(
                 f"{name!r} is the name of another queue to the file system of {self.uri}, which does not tell upper case from lower case, or drops "
@@ -214,6 +233,24 @@ def _file_path(uri: str) -> str | None:
         return unquote(rest)
     host, slash, path = rest[2:].partition("/")
     return unquote(f"{slash}{path}") if host in {"", "localhost"} else None
+
+
+def _is_queue(place: Path) -> bool:
+    """Whether a folder is a queue's, also a damaged one's: it has files of messages, or its log has what guards a queue."""
+    try:
+        if remains(place):
+            return True
+        entries = sorted((place / LOG).glob("*.json"))
+    except OSError:  # opening it says what is wrong; what cannot be a queue's name is none
+        return is_name(place.name)
+    return any(map(_guards_a_queue, entries))
+
+
+def _guards_a_queue(entry: Path) -> bool:
+    try:
+        return _GUARD in entry.read_bytes()
+    except OSError:
+        return True
 
 
 def _could_be_made(root: Path) -> bool:

@@ -1,0 +1,269 @@
+"""Conditions on bodies: numbers are compared with all their digits, and a body that a condition cannot be evaluated for does not meet it."""
+
+from __future__ import annotations
+
+import operator
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.desk import sql
+from airflow_poison.core.desk.found import find, query
+from airflow_poison.core.desk.masking import declare_mask
+from airflow_poison.core.desk.selection import Selection
+from airflow_poison.core.errors import QueryError
+from tests.unit.passes.given import a_queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_poison.core.store import QueueStore
+    from tests.unit.passes.given import Queue
+
+BIG = 1234567890123456789
+
+
+def having(store: QueueStore, tmp_path: Path, *bodies: str) -> Queue:
+    queue = a_queue(store, tmp_path)
+    queue.sent(*bodies)
+    return queue
+
+
+def met(queue: Queue, where: str) -> list[int]:
+    return [row.lookup_id for row in find(queue.table, Selection(where=where, sub_queue=None)).messages]
+
+
+@pytest.mark.parametrize("mask", [None, "$.secret"])
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        (f"body.id = {BIG}", [2]),
+        (f"{BIG} = body.id", [2]),
+        (f"body.id <> {BIG}", [1, 3]),
+        (f"body.id < {BIG}", [1]),
+        (f"body.id <= {BIG}", [1, 2]),
+        (f"{BIG} < body.id", [3]),
+        (f"body.id >= {BIG}", [2, 3]),
+        (f"body.id between {BIG} and {BIG}", [2]),
+        (f"body.id not between {BIG} and {BIG}", [1, 3]),
+        (f"body.id in (5, {BIG})", [2]),
+        (f"body.id in ({BIG}.0, 'n/a')", [2, 4]),
+        (f"body.id not in (5, {BIG})", [1, 3]),
+        (f"body.id is distinct from {BIG}", [1, 3, 4, 5]),
+        (f"body.id is not distinct from {BIG}", [2]),
+        (f"{BIG} in (body.id, 5)", [2]),
+        (f"{BIG} between body.id and body.id", [2]),
+        (f"(body ->> 'id') = {BIG}", [2]),
+        (f"((body -> 'in') ->> 'id') = {BIG}", [2]),
+        (f"body.in.id = {BIG}", [2]),
+        (f"(body ->> '$.list[1]') = {BIG}", [2]),
+        (f"body.id = {BIG - 1} + 1", [2]),
+        ("body.id = lookup_id", []),
+        ("body.n = lookup_id", [1, 2, 3]),
+        (f"case body.id when {BIG} then true end", [2]),
+    ],
+)
+def test_digits_beyond_a_double_count(store: QueueStore, tmp_path: Path, where: str, mask: str | None, expected: list[int]) -> None:
+    # given neighbours that are the same double, a body with a text there, and one without it
+    near = [f'{{"secret": 1, "n": {n}, "id": {id_}, "in": {{"id": {id_}}}, "list": [0, {id_}]}}' for n, id_ in ((1, BIG - 1), (2, BIG), (3, BIG + 1))]
+    queue = having(store, tmp_path, *near, '{"id": "n/a"}', "no JSON")
+    declare_mask(queue.table, SystemClock(), mask or [])
+    # then
+    assert met(queue, where) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("cast(body.due as date) < date '2026-06-01'", [1]),
+        ("body.due::date < date '2026-06-01'", [1]),
+        ("strptime(body.due, '%Y-%m-%d') < timestamp '2026-06-01'", [1]),
+        ("not (strptime(body.due, '%Y-%m-%d') > timestamp '2026-06-01')", [1]),
+        ("body.amount = 5 or strptime(body.due, '%Y-%m-%d') < timestamp '2026-06-01'", [1, 2]),
+        ("date_part('year', cast(body.due as timestamp)) = 2026", [1]),
+        ("cast(text as json) is not null", [1, 2, 3, 4]),
+        ("body.amount > 10 * 2", [3]),
+        ("body.amount = 5", [2]),
+        ("body.amount in (5, 6)", [2]),
+        ("body.amount between 5 and 6", [2]),
+        ("body.amount not in (5, 6)", [3]),
+        ("coalesce(cast(body.amount as integer), 0) = 0", [1, 3, 4, 5]),
+        ("random() < 2 and body.amount = 5", [2]),
+    ],
+)
+def test_a_body_that_a_condition_cannot_be_evaluated_for_does_not_meet_it(store: QueueStore, tmp_path: Path, where: str, expected: list[int]) -> None:
+    # given a date, an amount that is none, and others
+    queue = having(
+        store,
+        tmp_path,
+        '{"due": "2026-01-01", "amount": "n/a"}',
+        '{"due": "n/a", "amount": 5}',
+        '{"amount": "1e400"}',
+        '{"amount": "NaN"}',
+        "[" * 20_000,
+    )
+    # then
+    assert met(queue, where) == expected
+
+
+@pytest.mark.parametrize("where", ["cast(body.due as date) < date '2026-13-01'", "body.due < strptime('x', '%Y')", "enqueued_at > 'yesterday'"])
+def test_a_wrong_constant_is_an_error_although_wrong_bodies_are_none(store: QueueStore, tmp_path: Path, where: str) -> None:
+    # given
+    queue = having(store, tmp_path, '{"due": "2026-01-01"}')
+    # then
+    with pytest.raises(QueryError):
+        met(queue, where)
+
+
+def test_a_condition_of_a_thousand_brackets_is_refused(store: QueueStore, tmp_path: Path) -> None:
+    # given
+    queue = having(store, tmp_path, "{}")
+    # then
+    with pytest.raises(QueryError):
+        met(queue, f"{'not (' * 3_000}true{')' * 3_000}")
+
+
+# Any two numbers, written in any way ----------------------------------------------------------------------------------
+
+_DIGITS = st.text("0123456789", min_size=1, max_size=25)
+_NUMBERS = st.builds(
+    lambda sign, whole, fraction, exponent: f"{sign}{whole.lstrip('0') or '0'}{f'.{fraction}' if fraction else ''}{exponent}",
+    st.sampled_from(["", "-"]),
+    _DIGITS,
+    st.one_of(st.just(""), _DIGITS),
+    st.one_of(
+        st.just(""),
+        st.builds(
+            lambda letter, sign, digits: f"{letter}{sign}{digits}", st.sampled_from("eE"), st.sampled_from(["", "+", "-"]), st.integers(0, 420)
+        ),
+    ),
+)
+
+
+@st.composite
+def near(draw: st.DrawFn) -> tuple[str, str]:
+    """Two numbers that are often the same, or the same double."""
+    one = draw(_NUMBERS)
+    other = draw(
+        st.one_of(
+            _NUMBERS,
+            st.sampled_from([one, f"{Decimal(one):f}" if abs(Decimal(one).adjusted()) < 400 else one]),
+            st.builds(
+                lambda last: f"{one.lower().partition('e')[0]}{'' if '.' in one else '.'}{last}{one[len(one.lower().partition('e')[0]) :]}", _DIGITS
+            ),
+        )
+    )
+    return one, other
+
+
+_COMPARED = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "is distinct from": operator.ne,
+}
+
+
+@given(near(), st.sampled_from(sorted(_COMPARED)), st.booleans())
+def test_a_condition_compares_as_decimals_do(numbers: tuple[str, str], sign: str, turned: bool) -> None:  # noqa: FBT001  (drawn)
+    # given
+    one, other = numbers
+    expected = _COMPARED[sign](Decimal(one), Decimal(other))
+    where = f"body.x {sign} {other}"
+    if turned:
+        where = f"{other} {sign} body.x"
+        expected = _COMPARED[sign](Decimal(other), Decimal(one))
+    # then
+    assert _meets(f'{{"x": {one}}}', where) is expected, (one, sign, other)
+    assert _meets(f'{{"x": {one}}}', f"body.x in (7e7, {other})") is (Decimal(one) in {Decimal(other), Decimal("7e7")})
+
+
+def _meets(body: str, where: str) -> bool:
+    """Whether a body meets a condition, without a queue."""
+    engine = _engine()
+    [(met,)] = engine.execute(
+        f"select count(*) from (select ?::json as body, 1 as lookup_id) as messages where {sql.checked_condition(engine, where)}", [body]
+    ).fetchall()
+    return bool(met)
+
+
+_engines: list[Any] = []
+
+
+def _engine() -> Any:
+    """Return an engine with an empty view of messages."""
+    if not _engines:
+        import duckdb
+
+        engine = duckdb.connect()
+        sql.add_numbers(engine)
+        engine.execute("create view messages as select null::json as body, 1 as lookup_id where false")
+        _engines.append(engine)
+    return _engines[0]
+
+
+# Queries read messages and events, and nothing else ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "select * from read_parquet('{file}')",
+        "select * from '{file}'",
+        "select * from located",
+        "select * from main.located",
+        "select * from memory.main.messages",
+        "select * from parquet_metadata('{file}')",
+        "select * from glob('*')",
+        "select * from read_text('/etc/hostname')",
+        "select current_setting('allowed_paths')",
+        "select * from duckdb_settings()",
+        "select * from duckdb_views",
+        "select * from information_schema.tables",
+        "select * from query_table('located')",
+        "select * from query('from located')",
+        "select * from (show all tables)",
+        "select * from (describe located)",
+        "select (select count(*) from located)",
+        "select lookup_id from messages where lookup_id in (select lookup_id from located)",
+        "with located as (select * from located) select * from located",
+        "with a as (select * from located), located as (select 1) select * from a",
+        "select * from (with located as (select 1) select * from located) as a, located",
+        "select json_serialize_plan('select * from located')",
+    ],
+)
+def test_a_query_reads_no_other_table(store: QueueStore, tmp_path: Path, text: str) -> None:
+    # given
+    queue = having(store, tmp_path, '{"card": "4111"}')
+    declare_mask(queue.table, SystemClock(), "$.card")
+    [file] = [each for each in queue.table.snapshot().files if each.sub_queue == "main"]
+    # then
+    with pytest.raises(QueryError):
+        query(queue.table, text.format(file=queue.table.folder.here(file.path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("with mine as (from messages), others as (from mine) select count(*) from others join events using (lookup_id)", 0),
+        ("with recursive n as (select 1 as i union all select i + 1 from n where i < 3) select max(i) from n", 3),
+        ("select sum(n) from messages, unnest([1, 2]) as t(n)", 3),
+        ("select max(v) from (values (1), (2)) as t(v)", 2),
+        ("select count(*) from range(3)", 3),
+        ("select count(*) from (summarize messages)", 24),
+        ("select sum(cast(body.amount as integer)) from messages", None),
+        (f"select count(*) from messages as m where m.body.id = {BIG}", 1),
+    ],
+)
+def test_a_query_has_tables_of_its_own(store: QueueStore, tmp_path: Path, text: str, expected: int | None) -> None:
+    # given
+    queue = having(store, tmp_path, f'{{"id": {BIG}, "amount": "n/a"}}')
+    # then
+    assert query(queue.table, text).to_pylist()[0].popitem()[1] == expected
