@@ -19,7 +19,7 @@ from airflow_poison.core.json_text import patched
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.take import positions
-from airflow_poison.core.schema import DESTINATION
+from airflow_poison.core.schema import DESTINATION, message_schema
 from tests.faults import ledger, planted, workers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.actors import act_quietly
@@ -94,8 +94,8 @@ def edited(place: Place, action: dict[str, object], *contents: bytes, undone: bo
         hand = Hand(place, "reject")
         path = hand.live("main")[-1]
         first, *others = hand.rows(path)
-        says = {"plan": _PLAN} | ({"undone": "true"} if undone and number == len(contents) else {})
-        event = hand.event("EDITED", first["lookup_id"], lookup_ids=str(first["lookup_id"]), by="hand", **says)
+        says: dict[str, object] = {"undone": "true"} if undone and number == len(contents) else {}
+        event = hand.event("EDITED", first["lookup_id"], 0, 0, lookup_ids=str(first["lookup_id"]), by="hand", plan=_PLAN, **says)
         hand.commit("replace", [hand.written([first | {"body": body}, *others], "main"), event], [path])
 
 
@@ -158,8 +158,8 @@ def exported(place: Place, change: Callable[[list[dict[str, object]]], list[dict
     lines_with(place, lambda line: line | {"export_to": "there"} if line["kind"] == "will_plan" else line)
     exports_in(place.folder).mkdir()
     rows = change([{name: row[name] for name in ("lookup_id", "body", "properties")} for row in before])
-    kinds = pa.schema({"lookup_id": pa.int64(), "body": pa.binary(), "properties": pa.map_(pa.string(), pa.string())})
-    pq.write_table(pa.Table.from_pylist(rows, schema=kinds), exports_in(place.folder) / f"reject-{_PLAN}-0000.parquet")
+    kinds = [message_schema().field(name) for name in ("lookup_id", "body", "properties")]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), exports_in(place.folder) / f"reject-{_PLAN}-0000.parquet")
 
 
 def malformed_otherwise(place: Place, *, all_are: bool) -> None:
