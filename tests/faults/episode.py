@@ -92,7 +92,7 @@ class Episode:
     :param names: its queues; empty: all.
     :param bucket: where they are, if not in a folder. Then there are no earlier formats, which were never in a bucket; no loss of power, for a
         store that has answered keeps its word; no strangers, whom no repair undoes there; and nobody damages files, which are copies. Processes run
-        on several nodes instead, and a node may be lost with its folder. Outputs stay in a folder that all nodes see.
+        on several nodes instead, and a node may be lost with its folder. Outputs, sources and exports stay in a folder that all nodes see.
     :ivar quiet: whether everything has come to its end, so far.
     """
 

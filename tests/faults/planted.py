@@ -175,7 +175,8 @@ def _outcomes_as_text() -> None:
     write = outcomes.OutcomeWriter.write
 
     def as_text(writer: Any, rows: Any) -> None:
-        bodies = [(body or b"").decode(errors="replace").encode() for body in rows["body"].to_pylist()]
+        cells = zip(rows["sub_queue"].to_pylist(), rows["body"].to_pylist(), strict=True)
+        bodies = [body if place.startswith("_") else body.decode(errors="replace").encode() for place, body in cells]
         write(writer, with_columns(rows, body=bodies))
 
     replace(outcomes.OutcomeWriter, "write", as_text)

@@ -24,12 +24,14 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.core.errors import MalformedError
 from airflow_poison.core.mapping import ColumnMapping
+from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.take import take
 from airflow_poison.core.sources.decoding import Schema
 from airflow_poison.core.sources.delta_changes import DeltaChanges
 from airflow_poison.core.sources.files import Files
 from airflow_poison.core.sources.jdbc import Jdbc
 from airflow_poison.core.sources.outbox import Outbox
+from airflow_poison.core.sources.paths import PathFiles
 from tests.faults.ledger import note
 from tests.faults.records import COLUMNS, csv_rows, exactly, hard_body, hard_json, largest, table_rows, typed_rows
 from tests.faults.world import bodies
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
 
 _MALFORMED = b"malformed"
 _BY_ID = ColumnMapping(message_id="id")
-_FOREVER = ("1970-01-01T00:00:00+00:00", "2100-01-01T00:00:00+00:00")
 _BROKEN_JSON = (b'{"deed": "ok"', b'{"n": NaN}', b'{"text": "caf\xe9"}', b"{} {}", b"\x00", b'{"deed": "ok",}')
 _BROKEN_CSV = (b"x,ok,too,many", b"few", b"x,ok,caf\xe9")
 _MARK = b"\xef\xbb\xbf"
@@ -135,12 +136,15 @@ def _whole(actor: Actor, path: str) -> Written:
 
 
 def _json_by_id(actor: Actor, path: str) -> Written:
-    """Return lines whose ids are a field of theirs."""
-    del path
+    """Return lines whose ids are a field of theirs; those that cannot be read have none."""
     deeds = bodies(actor.chance, actor.task.queue)
     ids = _ids(actor, len(deeds))
     lines = [hard_json(actor.chance, deed, each, once=True) for deed, each in zip(deeds, ids, strict=True)]
-    return Written(b"\n".join(lines), {each: exactly(line) for each, line in zip(ids, lines, strict=True)})
+    wanted = {each: exactly(line) for each, line in zip(ids, lines, strict=True)}
+    _insert_some(actor, lines, _BROKEN_JSON)
+    broken = [(number, line) for number, line in enumerate(lines, 1) if line in _BROKEN_JSON]
+    found = _written(path, b"\n".join(lines), broken, {*_BROKEN_JSON})
+    return Written(found.content, {**wanted, **found.wanted}, found.malformed)
 
 
 _WRITERS: Mapping[str, Callable[[Actor, str], Written]] = {"lines": _lines, "json": _json, "csv": _csv, "parquet": _parquet, "whole": _whole}
@@ -168,8 +172,9 @@ def _sends_by_path(actor: Actor) -> None:
     form = actor.chance.choice(["json", "csv", "parquet"])
     writers = {"json": _json_by_id, "csv": _csv, "parquet": _parquet}
     path = _put_down(actor, Path(actor.place.folder, "paths", actor.task.queue), form, writers[form])
-    source = Files(str(path), format=form, settled=timedelta(0))
-    take(actor.table, source, key=actor.task.run_key, clock=actor.clock, mapping=_BY_ID, between=_FOREVER)
+    files = PathFiles.at(str(path), form, {"header": "true"} if form == "csv" else {}, {})
+    assert files is not None, "no Spark is needed"
+    send(actor.table, files.messages(_BY_ID, actor.clock.now()), key=actor.task.run_key, clock=actor.clock)
 
 
 def _put_down(actor: Actor, folder: Path, form: str, write: Callable[[Actor, str], Written]) -> Path:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 forked.preload(campaign.__name__)
-VIOLATIONS = ("lost", "doubled", "uncounted", "innocents_charged", "alerts_missing", "events", "fell", "order", "log", "stuck")
-REPORTED = {"kills", "zombies", "io_errors", "power_losses", "lost", "doubled", "uncounted", "innocents_charged", "alerts_missing", "seed", "seconds"}
+VIOLATIONS = ("lost", "doubled", "changed", "uncounted", "innocents_charged", "alerts_missing", "events", "fell", "order", "log", "stuck")
+REPORTED = {"kills", "zombies", "io_errors", "power_losses", "seed", "seconds", *VIOLATIONS}
 
 
 _QUIET, _POWER, _DAMAGED, _SHARED = "19", "9", "0", "24"
@@ -29,6 +29,8 @@ FOUND = {
     "no-sync": (_POWER, {"lost"}),
     "no-marks": (_DAMAGED, {"lost"}),
     "one-airflow": (_SHARED, {"lost"}),
+    "skip-a-row": (_QUIET, {"lost"}),
+    "outcomes-as-text": (_QUIET, {"changed"}),
     "ghosts": (_QUIET, {"doubled"}),
 }
 IN_CONVERSATIONS = frozenset({"ghosts"})

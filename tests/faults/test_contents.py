@@ -11,12 +11,16 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_poison.core.desk.actions import PlanAction, Verb
+from airflow_poison.core.desk.applying import apply
+from airflow_poison.core.desk.plans import id_of, plan, record
+from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.json_text import patched
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.take import positions
-from airflow_poison.core.schema import DESTINATION
-from tests.faults import ledger, workers
+from airflow_poison.core.schema import DESTINATION, message_schema
+from tests.faults import ledger, planted, workers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.actors import act_quietly
 from tests.faults.by_hand import Hand
@@ -42,19 +46,23 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Messages of senders and takers in ``move``, of which the first have been received, and of a sender in ``reject``."""
     with entered(tmp_path_factory.mktemp("contents"), "move") as there, pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "bodies", lambda chance, _: chance.choices([b"ok", b"bad"], k=6))  # none that ends this process
-        for name in ("move", "reject", "engine"):
+        for name in ("move", "reject", "fault", "engine"):
             declare(there.store, name, queues()[name].policy, there.clock)
         for number in range(6):
             sends = Actor.of(Task("send", "move", f"send-{number}", number), there)
             send_as(sends, sends.task.run_key, sends.task.name)
         act_quietly(Task("receive", "move", "receive", 3), there)
+        for number in range(100, 104):
+            sends = Actor.of(Task("send", "move", f"send-{number}", number), there)
+            send_as(sends, sends.task.run_key, sends.task.name)
         for number in range(6, 30):
             takes(Actor.of(Task("send", "engine", f"send-{number}", number), there))
         takes_the_rest(Actor.of(Task("send", "engine", "rest", 0), there))
         for name in ("move", "engine"):
             act_quietly(Task("alert", name, f"alert-{name}", 0), there)
-        rejected = Actor.of(Task("send", "reject", "send-reject", 1), there)
-        send_as(rejected, rejected.task.run_key, rejected.task.name)
+        for number in range(6):
+            sends = Actor.of(Task("send", "reject", f"send-reject-{number}", number), there)
+            send_as(sends, sends.task.run_key, sends.task.name)
         yield there
 
 
@@ -86,8 +94,8 @@ def edited(place: Place, action: dict[str, object], *contents: bytes, undone: bo
         hand = Hand(place, "reject")
         path = hand.live("main")[-1]
         first, *others = hand.rows(path)
-        says = {"plan": _PLAN} | ({"undone": "true"} if undone and number == len(contents) else {})
-        event = hand.event("EDITED", first["lookup_id"], lookup_ids=str(first["lookup_id"]), by="hand", **says)
+        says: dict[str, object] = {"undone": "true"} if undone and number == len(contents) else {}
+        event = hand.event("EDITED", first["lookup_id"], 0, 0, lookup_ids=str(first["lookup_id"]), by="hand", plan=_PLAN, **says)
         hand.commit("replace", [hand.written([first | {"body": body}, *others], "main"), event], [path])
 
 
@@ -150,8 +158,8 @@ def exported(place: Place, change: Callable[[list[dict[str, object]]], list[dict
     lines_with(place, lambda line: line | {"export_to": "there"} if line["kind"] == "will_plan" else line)
     exports_in(place.folder).mkdir()
     rows = change([{name: row[name] for name in ("lookup_id", "body", "properties")} for row in before])
-    kinds = pa.schema({"lookup_id": pa.int64(), "body": pa.binary(), "properties": pa.map_(pa.string(), pa.string())})
-    pq.write_table(pa.Table.from_pylist(rows, schema=kinds), exports_in(place.folder) / f"reject-{_PLAN}-0000.parquet")
+    kinds = [message_schema().field(name) for name in ("lookup_id", "body", "properties")]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pa.schema(kinds)), exports_in(place.folder) / f"reject-{_PLAN}-0000.parquet")
 
 
 def malformed_otherwise(place: Place, *, all_are: bool) -> None:
@@ -220,6 +228,53 @@ def test_an_edit_and_its_undoing_pass(place: Place) -> None:
 def test_an_export_that_is_right_passes(place: Place) -> None:
     exported(place, lambda rows: rows)
     assert found(place).lines() == []
+
+
+# Bugs that are planted: found without any fault ------------------------------------------------------------------------
+
+
+def takes_anew(place: Place) -> None:
+    """Take into a queue that has taken nothing."""
+    for number in range(6):
+        takes(Actor.of(Task("send", "fault", f"send-{number}", number), place))
+    takes_the_rest(Actor.of(Task("send", "fault", "rest", 0), place))
+
+
+def receives(place: Place) -> None:
+    act_quietly(Task("receive", "move", "receive-again", 3), place)
+
+
+def patches(place: Place) -> None:
+    table, clock, key = place.store.open("reject"), place.clock, "plan:a patch"
+    action = PlanAction(verb=Verb.EDIT, patch={"mended": "yes"})
+    ledger.note("will_plan", queue="reject", plan=id_of(key), action=action.to_dict(), export_to="")
+    apply(table, record(table, plan(table, Selection(sub_queue=None), action, clock), clock, who="people", key=key), clock)
+
+
+@pytest.mark.parametrize(
+    ("bug", "act", "kind"),
+    [
+        ("skip-a-row", takes_anew, "lost"),
+        ("patch-by-values", patches, "changed"),
+        ("bodies-as-text", receives, "changed"),
+        ("outcomes-as-text", receives, "changed"),
+    ],
+)
+def test_a_planted_bug_is_found(place: Place, bug: str, act: Callable[[Place], None], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planted, "replace", monkeypatch.setattr)
+    monkeypatch.setenv(ledger.QUEUE, "move")
+    planted.plant(bug)
+    act(place)
+    assert getattr(found(place), kind)
+
+
+@pytest.mark.parametrize("act", [takes_anew, patches, receives])
+def test_without_a_bug_the_same_passes(place: Place, act: Callable[[Place], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ledger.QUEUE, "move")
+    act(place)
+    verdict = found(place)
+    verdict.alerts_missing.clear()
+    assert verdict.lines() == []
 
 
 # What an edit makes of a body -----------------------------------------------------------------------------------------
