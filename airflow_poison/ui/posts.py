@@ -8,7 +8,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from airflow.api_fastapi.core_api.security import GetUserDep
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, HTTPException, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from airflow_poison.core import json_text
 from airflow_poison.hooks.poison import QueueHook
@@ -40,12 +40,17 @@ class OnQueue(_Fields):
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
 
 
+def _patch(given: object) -> object:
+    """Return a patch that is JSON text as values; JavaScript would have lost digits of its numbers."""
+    return json_text.values(given) if isinstance(given, str) else given
+
+
 class Action(_Fields):
     """What is to become of messages; see PlanAction. A patch may be JSON text: its numbers keep their digits."""
 
     verb: Annotated[str, Field(max_length=20)]
     target: Annotated[str, Field(max_length=100)] = ""
-    patch: dict[str, Any] | str | None = None
+    patch: Annotated[dict[str, Any] | None, BeforeValidator(_patch)] = None
     body: str | None = None
     function: Annotated[str, Field(max_length=200)] = ""
     properties: dict[str, str | None] = {}
