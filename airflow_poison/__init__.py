@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.repair import repair
     from airflow_poison.core.passes.send import messages_to_batches, send
     from airflow_poison.core.passes.take import positions, reset_position, take
-    from airflow_poison.core.passes.to_kafka import send_to_kafka
+    from airflow_poison.core.passes.to_kafka import send_to_kafka, take_back_from_kafka
     from airflow_poison.core.policies.activation_specification import ActivationSpecification
     from airflow_poison.core.policies.default_messaging import DefaultMessaging
     from airflow_poison.core.policies.described import describe, typed_policy
@@ -122,6 +122,7 @@ __all__ = [
     "send_to_kafka",
     "simulate",
     "take",
+    "take_back_from_kafka",
     "track_failures",
     "typed_policy",
     "write_json",
@@ -148,7 +149,7 @@ _HOMES = {
     "passes.repair": "repair",
     "passes.send": "messages_to_batches send",
     "passes.take": "positions reset_position take",
-    "passes.to_kafka": "send_to_kafka",
+    "passes.to_kafka": "send_to_kafka take_back_from_kafka",
     "policies.activation_specification": "ActivationSpecification",
     "policies.default_messaging": "DefaultMessaging",
     "policies.described": "describe typed_policy",

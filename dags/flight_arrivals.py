@@ -69,8 +69,8 @@ def land(flights: DataFrame) -> DataFrame:
         *("carrier", "flight", "time_hour", "origin", "dest", "tailnum", "manufacturer", "model"),
         *("dep_delay", "arr_delay", (f.col("dep_delay") - f.col("arr_delay")).alias("made_up")),
         f.round(f.col("distance") / f.col("air_time") * 60).cast("int").alias("miles_per_hour"),
-        f.when(missing != "", f.concat(f.lit("no "), missing))
-        .when(f.col("model").isNull(), f.concat(f.lit("plane "), "tailnum", f.lit(" is not in the registry")))
+        f.when(missing != "", f.concat_ws(" ", f.lit("no"), missing))
+        .when(f.col("model").isNull(), f.format_string("plane %s is not in the registry", "tailnum"))
         .alias("_poison"),
     )
 

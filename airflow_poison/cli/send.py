@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import uuid
+from dataclasses import replace
+from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,14 @@ _FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
         "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines); of a source's files: json, lines, csv, parquet "
         "or whole",
         completes=(*_FORMATS, "json", "whole"),
+    ),
+    option("--delimiter", "CHARACTER", r"of CSV: what is between two cells (default: a comma); \t is a tab"),
+    option("--encoding", "ENCODING", "of lines, JSON lines and CSV where no byte order mark says another one, for example latin-1 (default: utf-8)"),
+    option(
+        "--header",
+        "LINE",
+        "of CSV: the number of the line that names the columns (default: the first that is not blank); or the names, for example id,name, where the "
+        "file has none",
     ),
     option(
         "--source",
@@ -100,6 +110,8 @@ def send(args: Namespace) -> None:
     told = [f"Sent {count} to {table.name}{f', {ids}' if sent.sent else ''}."]
     if sent.repeated:
         told = [f"An earlier send with this key has sent {count} to {table.name}, {ids}; nothing was sent now."]
+    if sent.malformed and not sent.repeated:
+        told.append(f"Malformed, in poison with their errors: {messages(sent.malformed)}.")
     if sent.held:
         told.append(f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
     tell(args.output, sent.to_dict(), *told)
@@ -130,25 +142,41 @@ def _take(args: Namespace) -> None:
         told.append(f"Malformed, in poison with their errors: {messages(taken.malformed)}.")
     if taken.held:
         told.append(f"The queue was disabled: held back until it is enabled: {messages(taken.held)}.")
+    told += [f"Passed over: {sentence}." for sentence in taken.passed_over]
     tell(args.output, taken.to_dict(), *told, f"Now: {taken.position}.")
 
 
 def _source(args: Namespace) -> Source:
     """Return the source that was named, connected. Raises InputError, SettingError."""
-    from airflow_poison.core.sources.files import FORMATS, Files
+    from airflow_poison.core.sources.files import Files
+    from airflow_poison.core.sources.readers import FORMATS
     from airflow_poison.core.sources.source import Source
 
     if args.source.startswith("/") or "://" in args.source:
         by_name = next((each for each in FORMATS if f".{each}" in args.source.rpartition("/")[2]), "lines")
         form = by_name if args.format is None else values.one_of("--format", args.format, FORMATS)
-        return Files(args.source, format=form)
-    if args.format is not None:
-        raise wrong_usage("--format: expected with a pattern of files; a source that is named says itself what it reads.")
+        return Files(args.source, format=form, **_layout(args))
+    for name in ("format", *_LAYOUT):
+        if getattr(args, name) is not None:
+            raise wrong_usage(f"--{name}: expected with a pattern of files; a source that is named says itself what it reads.")
     values.importable_here()
     found = values.imported("--source", args.source, "shop.feeds:bookings")
     if not isinstance(found, Source):
         raise wrong_usage(f"--source {args.source}: expected a source (Files, Kafka, DeltaChanges, Jdbc …), not {type(found).__name__}.")
     return found.connected(connection_of)
+
+
+_LAYOUT = ("delimiter", "encoding", "header")
+
+
+def _layout(args: Namespace) -> dict[str, Any]:
+    """Return how files are written, as far as it was given. Settings of another format are refused by Layout, by their names."""
+    given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name) is not None}
+    if given.get("delimiter") == r"\t":
+        given["delimiter"] = "\t"
+    if (header := given.get("header")) is not None:
+        given["header"] = int(header) if header.isdecimal() else tuple(header.split(","))
+    return given
 
 
 def _between(text: str | None) -> tuple[str, str] | None:
@@ -190,22 +218,29 @@ def reset_position(args: Namespace) -> None:
 def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
     """Return the messages, lazily. Raises InputError for options that do not fit together."""
     from airflow_poison.cli import sources
-    from airflow_poison.core.mapping import rows_to_batches
+    from airflow_poison.core.mapping import expires_at, rows_to_batches
+    from airflow_poison.core.sources.readers import Layout
 
     if bool(args.bodies) == (args.file is not None):
         raise wrong_usage("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
-    if args.bodies and (args.format or args.map):
-        raise wrong_usage("--format and --map: expected with --file; bodies that are arguments have no columns.")
+    if args.bodies and (args.format or args.map or _layout(args)):
+        raise wrong_usage("--format, --delimiter, --encoding, --header and --map: expected with --file; bodies that are arguments have no columns.")
     form = "lines" if args.file in {None, "-"} else sources.format_of(args.file)
     if args.format is not None:
         form = values.one_of("--format", args.format, _FORMATS)
     mapping = _mapping(args, form)
     fixed = _fixed(args, mapping)
+    if isinstance(mapping.expires_after, timedelta):
+        fixed["expires_at"] = expires_at(now, mapping.expires_after.total_seconds(), mapping.expires_after)
+        mapping = replace(mapping, expires_after=None)
+    if args.bodies:
+        return _constant(rows_to_batches(map(os.fsencode, args.bodies), mapping, now), fixed)
     if form == "saved":
-        return _constant(_saved(sources.rows(args.file, form, ())), fixed)
-    numbers = tuple(column for column in (mapping.priority, mapping.expires_after) if isinstance(column, str))
-    rows: Iterable[object] = map(os.fsencode, args.bodies) if args.bodies else sources.rows(args.file, form, numbers)
-    return _constant(rows_to_batches(rows, mapping, now), fixed)
+        if _layout(args):
+            raise wrong_usage("--delimiter, --encoding and --header: expected with lines, jsonl and csv.")
+        return _constant(_saved(sources.saved(args.file)), fixed)
+    layout = Layout("json" if form == "jsonl" else form, **_layout(args))
+    return _constant(sources.batches(args.file, layout, mapping, now), fixed)
 
 
 def _mapping(args: Namespace, form: str) -> ColumnMapping:
@@ -228,7 +263,7 @@ def _mapping(args: Namespace, form: str) -> ColumnMapping:
     return ColumnMapping(**parts)
 
 
-def _fixed(args: Namespace, mapping: ColumnMapping) -> Mapping[str, object]:
+def _fixed(args: Namespace, mapping: ColumnMapping) -> dict[str, object]:
     """Return the columns that are the same for every message. Raises InputError."""
     from airflow_poison.core.mapping import HIGHEST_PRIORITY
 
@@ -258,7 +293,7 @@ def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) ->
         yield pa.record_batch(list(columns.values()), names=list(columns))
 
 
-def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
+def _saved(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that have the columns of a message already."""
     import pyarrow as pa
 
@@ -269,6 +304,6 @@ def _saved(rows: Iterator[object]) -> Iterator[pa.RecordBatch]:
     while chunk := list(islice(rows, BATCH)):
         schema = pa.schema([message_schema().field(name) for name in ("body", *sources.SAVED, "properties", "expires_at")])
         try:
-            yield pa.RecordBatch.from_pylist(chunk, schema=schema)  # type: ignore[arg-type]  # they are dicts
+            yield pa.RecordBatch.from_pylist(chunk, schema=schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise wrong_usage(f"a saved message has a part of a wrong type: {error}. {sources.NOTHING}") from error

@@ -3,156 +3,126 @@
 from __future__ import annotations
 
 import base64
-import codecs
-import csv
-import functools
 import io
 import json
 import sys
-from contextlib import nullcontext, suppress
-from datetime import date, datetime, time
-from decimal import Decimal
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.mapping import check_named_once
+from airflow_poison.core.schema import DIALOG, is_reserved
+from airflow_poison.core.sources.source import ERROR
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from airflow_poison.core.mapping import ColumnMapping
+    from airflow_poison.core.sources.readers import Layout
 
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 NOTHING = "Nothing was sent."
-_ROWS = 10_000
-"""Of a Parquet file, in memory at a time."""
 
 
 def format_of(place: str) -> str:
-    """Return the format that a file's name says."""
-    return _BY_SUFFIX.get(Path(place).suffix.lower(), "lines")
+    """Return the format that a file's name says, also of a compressed one."""
+    from airflow_poison.core.sources.readers import PACKED
+
+    path = Path(place)
+    return _BY_SUFFIX.get((path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower(), "lines")
 
 
-def rows(place: str, form: str, numbers: tuple[str, ...]) -> Iterator[object]:
-    """Yield what a file holds: bare bodies of lines, else dicts.
+def batches(place: str, layout: Layout, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
+    """Yield what a file holds as messages: what ``Files`` makes of it, but that one malformed record refuses them all.
 
     :param place: ``-`` is standard input.
-    :param numbers: columns that are numbers also where the format has only text.
+    :param mapping: without a time to live for all.
     Raises InputError, and OSError for a file that cannot be read.
     """
-    with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
-        match form:
-            case "lines":
-                lines = (line.removesuffix(b"\n").removesuffix(b"\r") for line in file)
-                yield from (line.removeprefix(codecs.BOM_UTF8) if number == 0 else line for number, line in enumerate(lines))
-            case "jsonl":
-                yield from (row for _, row in _json_lines(place, file))
-            case "csv":
-                yield from _csv(place, file, numbers)
-            case "parquet":
-                yield from _parquet(place, file)
-            case _:
-                yield from (_saved(place, number, row) for number, row in _json_lines(place, file))
+    from airflow_poison.core.sources.readers import records
+    from airflow_poison.core.sources.rows import to_messages
+
+    done = 0
+    for batch in records(place, layout, io.BytesIO(sys.stdin.buffer.read()) if place == "-" else Path(place)):
+        _refuse_malformed(batch)
+        if layout.format in {"csv", "parquet"}:
+            made = to_messages(batch, mapping, now)
+            _refuse_malformed(made, lambda number, done=done: f"row {done + number + 1:,} of {place}: ")  # type: ignore[misc]  # a default
+            made = made.drop_columns(ERROR)
+        else:
+            made = _of_bodies(batch, mapping, now)
+        done += batch.num_rows
+        yield made
 
 
-def _json_lines(place: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(file, 1):
-        if not line.strip():
-            continue
-        try:
-            row = _parsed(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
-        if not isinstance(row, dict):
-            kind = type(row).__name__
-            raise InputError(f"{place}, line {number}: expected a JSON object, not {kind}; --format lines sends lines as they are. {NOTHING}")
-        yield number, row
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raises ValueError for a name that it has twice: one of the two values would be lost."""
-    made = dict(pairs)
-    if len(made) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(name for name in names if names.count(name) > 1)!r} is there twice in one object")
-    return made
-
-
-def _no_number(name: str) -> object:
-    raise ValueError(f"JSON has no {name}; write null or a text")
-
-
-_parsed = functools.partial(json.loads, object_pairs_hook=_object, parse_constant=_no_number)
-
-
-def _csv(place: str, file: IO[bytes], numbers: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
-    try:
-        reader = csv.DictReader(text, strict=True)
-        check_named_once(reader.fieldnames or (), f"{place}, line {max(1, reader.line_num)}")
-        for row in reader:
-            if None in row or None in row.values():
-                raise InputError(f"{place}, line {reader.line_num}: expected {len(reader.fieldnames or ())} cells, as its first line has. {NOTHING}")
-            yield row | {name: _number(row[name]) for name in numbers if name in row}
-    except csv.Error as error:
-        raise InputError(f"{place}, line {reader.line_num}: no CSV in UTF-8: {error}. {NOTHING}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{place}{_first_not_utf8(file)}: no CSV in UTF-8: {error}. {NOTHING}") from error
-    finally:
-        text.detach()
-
-
-def _first_not_utf8(file: IO[bytes]) -> str:
-    """Return ", line 7" for the first line that is no UTF-8; nothing where the file cannot be read again."""
-    if not file.seekable():
-        return ""
-    file.seek(0)
-    for number, line in enumerate(file, 1):
-        try:
-            line.decode()
-        except UnicodeDecodeError:
-            return f", line {number}"
-    return ""
-
-
-def _number(text: str) -> object:
-    """Return a cell's number; nothing for an empty cell, and the text itself when it is none, so that it is refused by its own name."""
-    if not text.strip():
-        return None
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
-
-
-def _parquet(place: str, file: IO[bytes]) -> Iterator[dict[str, Any]]:
+def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
+    """Return bodies as messages, with the parts that a mapping takes out of their JSON."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    from airflow_poison.core.store.table.row_groups import streamed
+    from airflow_poison.core.sources.bodies import with_fields
+
+    places = cast("list[str]", batch.column("message_id").to_pylist())
+    where = [f"{place.rpartition(':')[2]} of {place.rpartition(':')[0]}" for place in places]
+    bodies = batch.select(["body"])
+    if not mapping.columns():
+        return bodies
+    made = with_fields(bodies, replace(mapping, body=None), now)
+    _refuse_malformed(made, lambda number: f"line {where[number]}: ")
+    if mapping.body is not None:
+        chosen = [
+            _chosen(body, mapping.body, place) for body, place in zip(cast("list[bytes]", bodies.column("body").to_pylist()), where, strict=True)
+        ]
+        made = made.set_column(made.schema.get_field_index("body"), "body", pa.array(chosen, pa.binary()))
+    return made.drop_columns(ERROR)
+
+
+def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:
+    """Return a field of a JSON object that is the body, or an object of several fields, each as it is written."""
+    from airflow_poison.core.json_text import JsonError, Pairs, tree, values, written
+    from airflow_poison.core.mapping import utf8
 
     try:
-        with pq.ParquetFile(file if file.seekable() else io.BytesIO(file.read())) as parquet:
-            check_named_once(parquet.schema_arrow.names, place)
-            for batch in streamed(parquet, _ROWS):
-                for row in batch.to_pylist():
-                    yield {name: _plain(value) for name, value in row.items()}
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{place}: no Parquet: {error}. {NOTHING}") from error
+        values(body)  # no name twice
+        fields = tree(body)
+    except JsonError as error:
+        raise InputError(f"line {where}: {error}. {NOTHING}") from error
+    if not isinstance(fields, Pairs):
+        raise InputError(f"line {where}: expected a JSON object, not {type(fields).__name__}. {NOTHING}")
+    there = dict(fields)
+    for name in (wanted,) if isinstance(wanted, str) else wanted:
+        if name not in there:
+            raise InputError(f"body={name!r}: line {where} has no such field; its fields are {list(there)}. {NOTHING}")
+    if not isinstance(wanted, str):
+        return written(Pairs((name, there[name]) for name in wanted)).encode()
+    text = there[wanted]
+    if type(text) is not str:
+        raise InputError(f"body={wanted!r}: line {where} has no text there; a body is text. For JSON name several fields. {NOTHING}")
+    return utf8(text, f"line {where}: body={wanted!r}")
 
 
-def _plain(value: object) -> object:
-    """Return a value that JSON has: instants, dates and decimal numbers as text."""
-    match value:
-        case datetime() | date() | time():
-            return value.isoformat()
-        case Decimal():
-            return str(value)
-        case dict():
-            return {key: _plain(each) for key, each in value.items()}
-        case list():
-            return [_plain(each) for each in value]
-        case _:
-            return value
+def _refuse_malformed(batch: pa.RecordBatch, where: Callable[[int], str] = lambda _number: "") -> None:
+    if ERROR not in batch.schema.names:
+        return
+    for number, error in enumerate(batch.column(ERROR).to_pylist()):
+        if error is not None:
+            raise InputError(f"{where(number)}{error.removesuffix(NOTHING).rstrip(' .')}. {NOTHING}")
+
+
+def saved(place: str) -> Iterator[dict[str, Any]]:
+    """Yield the columns of messages that ``remove --save`` has written. Raises InputError, and OSError for a file that cannot be read."""
+    with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
+            yield _saved(place, number, row)
 
 
 SAVED = ("message_id", "priority", "group_id", "conversation_id", "message_type")
@@ -166,6 +136,11 @@ def _part(row: dict[str, Any], name: str) -> object:
     return row.get(name)
 
 
+def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the properties of a saved message that are its sender's: edits by people were those of the message that was removed."""
+    return ((name, value) for name, value in properties.items() if name == DIALOG or not is_reserved(name))
+
+
 def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
     try:
@@ -174,7 +149,7 @@ def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
         return {
             "body": body,
             **{name: _part(row, name) for name in SAVED},
-            "properties": [(str(name), str(value)) for name, value in (row.get("properties") or {}).items()],
+            "properties": [(str(name), str(value)) for name, value in _given(row.get("properties") or {})],
             "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
 from airflow_poison.cli.acting import ask, check_asking
-from airflow_poison.cli.command import IDS, INTERRUPTED, NO, QUEUE, REASON, WHERE, YES, Argument, command, option, say, several, wrong_usage
+from airflow_poison.cli.command import IDS, INTERRUPTED, NO, QUEUE, REASON, WHERE, YES, Argument, command, option, say, several, switch, wrong_usage
 from airflow_poison.cli.selecting import SELECTION, is_selected, selection
 from airflow_poison.cli.stores import connection_of, opened_queue, system_clock
 from airflow_poison.cli.terminal import messages, tell
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.sources.kafka import Kafka
     from airflow_poison.core.store.queue_table import QueueTable
 
-_KEYS = ("lookup_id", "group_id")
+_KEYS = ("record", "lookup_id", "group_id")
 
 
 @command(
@@ -29,7 +29,10 @@ _KEYS = ("lookup_id", "group_id")
     option("--topic", "TOPIC", "where to; it must exist"),
     option("--connection", "CONN_ID", "connection of type kafka (default: kafka_default)"),
     several("--set", "NAME=VALUE", "settings of librdkafka instead of a connection: bootstrap.servers=host:9092"),
-    option("--key", "KEY", f"what the records' keys are: {' or '.join(_KEYS)} (default: {_KEYS[0]})", completes=_KEYS, default=_KEYS[0]),
+    option(
+        "--key", "KEY", f"what the records' keys are: {', '.join(_KEYS[:-1])} or {_KEYS[-1]} (default: {_KEYS[0]})", completes=_KEYS, default=_KEYS[0]
+    ),
+    switch("--take-back", "send nothing: put what waits in the outbox for the topic into poison"),
     *SELECTION,
     YES,
     REASON,
@@ -39,12 +42,18 @@ def send_to_kafka(args: Namespace) -> None:
     """Send messages to a Kafka topic.
 
     Move messages to a topic, each once: lookup ids all in one commit, those of a selection 10,000 in each; neither: only what earlier calls have left
-    on its way there. It cannot be undone. Asks first on a terminal. Exit code 0: all are sent, 1: one of them is not there, no message is selected,
-    not wanted, or passes hold some of them, 2: it could not be done.
+    on its way there. It cannot be undone. A record that the topic refuses comes into poison with the reason. --take-back puts what is on its way
+    there into poison. Asks first on a terminal. Exit code 0: all are sent, 1: one of them is not there, no message is selected, not wanted, the topic
+    refuses some, or passes hold some of them, 2: it could not be done.
     """
     kafka, chosen = _kafka(args), _chosen(args)
     if chosen is not None:
         check_asking(args, "'find' shows the messages of a selection.")
+    if args.take_back:
+        if chosen is not None:
+            raise wrong_usage("--take-back: expected no lookup ids and no options of a selection; all that waits for the topic is taken back.")
+        _take_back(args, kafka)
+        return
     table = opened_queue(args)
     number = 0 if chosen is None else _number(table, chosen)
     if number:
@@ -61,10 +70,22 @@ def send_to_kafka(args: Namespace) -> None:
     tell(args.output, done.to_dict(), *told)
     if chosen is not None and not number:
         say("nothing", f"no message of {table.name} is selected.")
-    elif done.left:
+    if done.returned:
+        say("refused", f"the topic does not take {messages(done.returned)}. They are in poison of {table.name}, with the reason.")
+    if done.left:
         say("waiting", f"{messages(done.left)} stay: passes have claimed them, or somebody has changed them meanwhile.")
-    if done.left or (chosen is not None and not number):
+    if done.left or done.returned or (chosen is not None and not number):
         raise SystemExit(NO)
+
+
+def _take_back(args: Namespace, kafka: Kafka) -> None:
+    from airflow_poison.core.passes.to_kafka import take_back_from_kafka
+
+    done = take_back_from_kafka(opened_queue(args), kafka, system_clock())
+    told = [f"Took {messages(done.returned)} of {done.queue} back into poison."]
+    if done.finished:
+        told.append(f"{messages(done.finished)} had been put into topic {done.topic}; the outbox has them no more.")
+    tell(args.output, done.to_dict(), *told)
 
 
 def _kafka(args: Namespace) -> Kafka:

@@ -151,6 +151,10 @@ class StoreUnreachableError(PoisonError):
     """The store's root cannot be read or written."""
 
 
+class StoreConditionError(PoisonError):
+    """The object store ignores a condition of requests on which queues depend; no queue was made."""
+
+
 class NewerFormatError(PoisonError):
     """The queue's table was written by a newer version of this package."""
 

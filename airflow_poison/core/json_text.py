@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_MARKS = (
+MARKS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -117,7 +117,9 @@ read_json, write_json = values, written
 
 def _encoding(body: bytes) -> tuple[bytes, str]:
     """Return the byte order mark of a body, and its encoding."""
-    for mark, codec in _MARKS:
+    if body[:1] < b"\x80" and b"\0" not in body[:4]:  # nearly all of them
+        return b"", "utf-8"
+    for mark, codec in MARKS:
         if body.startswith(mark):
             return mark, codec
     return b"", json.detect_encoding(body)
@@ -131,6 +133,8 @@ def _parsed(decoder: json.JSONDecoder, body: bytes | str) -> Any:
         raise JsonError("it is nested too deeply") from error
     except JsonError:
         raise
+    except ArithmeticError as error:
+        raise JsonError("a number has an exponent of more than 18 digits") from error
     except ValueError as error:
         raise JsonError(str(error)) from error
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import math
+from base64 import b64encode
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from airflow_poison.core import json_text
 from airflow_poison.core.errors import InputError
-from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
+from airflow_poison.core.json_text import Pairs
+from airflow_poison.core.schema import DEFAULT_PRIORITY, OWN_PROPERTIES, is_reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
 HIGHEST_PRIORITY = 10
 BATCH = 10_000
 _ONE_COLUMN = ("group", "priority", "message_id", "message_type", "conversation")
-_to_json = json.JSONEncoder(allow_nan=False).encode
+_to_json = json.JSONEncoder(allow_nan=False).encode  # exact for what it takes: text, whole numbers, floats
 
 Row = dict[str, Any]
 
@@ -67,10 +73,12 @@ class ColumnMapping:
         return named
 
     def check(self, columns: Iterable[str]) -> None:
-        """Raise InputError when a mapped column is not among those there are, or would be a property that only conversations set."""
+        """Raise InputError when a mapped column is not among those there are, or would be a property that only the product sets."""
         there = list(columns)
-        if DIALOG in self.properties:
-            raise InputError(f"properties={DIALOG!r}: only conversations set this property. Rename the column. Nothing was sent.")
+        if (own := next(filter(is_reserved, self.properties), None)) is not None:
+            raise InputError(
+                f"properties={own!r}: names that begin with {OWN_PROPERTIES!r} are the product's own. Rename the column. Nothing was sent."
+            )
         for column, parameter in self.columns().items():
             if column not in there:
                 raise InputError(
@@ -152,25 +160,94 @@ def _from_dict(number: int, row: Row, mapping: ColumnMapping, now: datetime) -> 
 def _json_body(number: int, chosen: Row) -> bytes:
     """Return one JSON object of some columns. Raises InputError, which names the column that has no JSON."""
     try:
-        return _to_json(chosen).encode()
+        return _json(chosen).encode()
     except _NO_JSON as error:
         column = next((name for name, value in chosen.items() if _has_no_json(name, value)), None)
-        why = "it has no NaN and no infinity, send null or a text for them" if "Out of range float" in str(error) else str(error)
+        odd = str(error).lower().startswith(("out of range float", "json has no nan", "json has no inf", "json has no -inf"))
+        why = "it has no NaN and no infinity, send null or a text for them" if odd else str(error)
         raise InputError(
             f"messages[{number}], column {column!r} cannot become JSON: {why}. Convert the value, or give bytes as the body. Nothing was sent."
         ) from error
 
 
-_NO_JSON = (TypeError, ValueError, RecursionError)
-"""No JSON type, a circle, NaN and infinity, a number too long; too deep."""
+def _json(value: object) -> str:
+    """Return the JSON of a value. Raises one of ``_NO_JSON``."""
+    try:
+        return _to_json(value)
+    except TypeError:
+        return json_text.written(json_value(value))
+
+
+_NO_JSON = (TypeError, ValueError, RecursionError, OverflowError)
+"""No JSON type, a circle, NaN and infinity, a number too long; too deep; an instant whose UTC is no date."""
 
 
 def _has_no_json(name: object, value: object) -> bool:
     try:
-        _to_json({name: value})
+        _json({name: value})
     except _NO_JSON:
         return True
     return False
+
+
+def number_or_text(value: float | Decimal) -> object:
+    """Return a number; NaN and infinity as text."""
+    return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def json_value(value: object, number: Callable[[float | Decimal], object] = lambda each: each) -> object:  # noqa: C901, PLR0911  (one line for each type)
+    """Return a Python value as JSON has it: what a column of rows with this value becomes (``core.sources.rows``).
+
+    :param number: what a float and a decimal become.
+    Raises TypeError for a type that has no JSON, OverflowError for an instant whose UTC is no date.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float() | Decimal():
+            return number(value)
+        case datetime():
+            return _instant(value)
+        case date():
+            return value.isoformat()
+        case time():
+            text = value.isoformat()
+            return text.rstrip("0") if value.microsecond and value.tzinfo is None else text
+        case timedelta():
+            return duration_text(value // timedelta(microseconds=1), 1_000_000)
+        case bytes() | bytearray() | memoryview():
+            return b64encode(value).decode()
+        case UUID():
+            return str(value)
+        case Pairs():
+            return Pairs((name, json_value(each, number)) for name, each in value)
+        case dict():
+            return Pairs((name_of(json_value(name, number)), json_value(each, number)) for name, each in value.items())
+        case list() | tuple():
+            return [json_value(each, number) for each in value]
+        case _:
+            raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def name_of(key: object) -> str:
+    """Return a key of a map as the name of a field: what is no text in JSON is its JSON."""
+    return key if isinstance(key, str) and not isinstance(key, json_text.Number) else json_text.written(key)
+
+
+def _instant(value: datetime) -> str:
+    """Return an instant in ISO 8601: UTC where it has a zone, milliseconds, and smaller digits that are not zero."""
+    at = value.astimezone(UTC) if value.tzinfo else value
+    nanos: int = getattr(at, "nanosecond", 0)  # of pandas
+    micros = at.microsecond
+    digits = f"{micros // 1_000:03}" if not nanos and micros % 1_000 == 0 else f"{micros:06}{f'{nanos:03}' if nanos else ''}"
+    return f"{at.year:04}-{at:%m-%dT%H:%M:%S}.{digits}{'Z' if value.tzinfo else ''}"
+
+
+def duration_text(count: int, per_second: int) -> str:
+    """Return a duration in ISO 8601, in seconds with the digits that are not zero: ``PT1.5S``."""
+    seconds, rest = divmod(abs(count), per_second)
+    digits = str(per_second + rest)[1:].rstrip("0")
+    return f"PT{'-' if count < 0 else ''}{seconds}{'.' if digits else ''}{digits}S"
 
 
 def cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: datetime) -> Row:
@@ -196,12 +273,12 @@ def cells(body: bytes, row: Mapping[str, Any], mapping: ColumnMapping, now: date
 def _expiry(row: Mapping[str, Any], expires_after: timedelta | str, now: datetime) -> datetime | None:
     if isinstance(expires_after, timedelta):
         return expires_at(now, expires_after.total_seconds(), expires_after)
-    seconds = row[expires_after]
+    seconds = _number(row[expires_after])
     if seconds is None:
         return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | Decimal):
         raise InputError(f"expires_after={expires_after!r}: {seconds!r} is no number of seconds. Nothing was sent.")
-    return expires_at(now, seconds, expires_after)
+    return expires_at(now, float(seconds), expires_after)
 
 
 def expires_at(now: datetime, seconds: float, expires_after: object) -> datetime:
@@ -220,11 +297,23 @@ def _text(value: object, column: str) -> str | None:
     if value is None:
         return None
     try:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {error}. Nothing was sent.") from error
+        text = value if isinstance(value, str) else _label(value)
+    except _NO_JSON as error:
+        why = "it is nested too deeply, or holds itself" if isinstance(error, RecursionError) else error
+        raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {why}. Nothing was sent.") from error
     utf8(text, f"Column {column!r}")
     return text
+
+
+def _label(value: object) -> str:
+    """Return a value that is no text as text: what has one in JSON, that; else its JSON. Raises one of ``_NO_JSON``."""
+    found = json_value(value, number_or_text)
+    return found if isinstance(found, str) else json_text.written(found)
+
+
+def _number(value: object) -> object:
+    """Return a number of JSON as a number."""
+    return json_text.values(value) if isinstance(value, json_text.Number) else value
 
 
 def utf8(text: str | bytes, where: str) -> bytes:
@@ -241,8 +330,9 @@ def utf8(text: str | bytes, where: str) -> bytes:
 
 
 def _check_priority(value: object, column: str | None) -> int:
+    given, value = value, _number(value)
     if value is None:
         return DEFAULT_PRIORITY
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= HIGHEST_PRIORITY:
-        raise InputError(f"priority={column!r}: {value!r} is no priority; expected a whole number from 0 to {HIGHEST_PRIORITY}. Nothing was sent.")
+        raise InputError(f"priority={column!r}: {given!r} is no priority; expected a whole number from 0 to {HIGHEST_PRIORITY}. Nothing was sent.")
     return value

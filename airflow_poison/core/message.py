@@ -115,10 +115,13 @@ class Message:
         return self.body.decode()
 
     def json(self) -> Any:
-        """Return the body parsed as JSON. Raises ValueError (a rollback like any other) when it is none."""
-        import json
+        """Return the body parsed as JSON. A number that a float does not keep is a ``Decimal``: ``19.99`` is a float, ``12345678901234567.89`` is none.
 
-        return json.loads(self.body)
+        Raises ValueError (a rollback like any other) when it is no JSON, and for a name that stands twice in one object.
+        """
+        from airflow_poison.core.json_text import natural_values
+
+        return natural_values(self.body)
 
     @property
     def queue(self) -> str:

@@ -10,12 +10,23 @@ import dataclasses
 import os
 import pickle
 from collections.abc import Iterable, Mapping
-from datetime import date, datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow_poison.core.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.core.errors import OutputRowError, SettingError
+from airflow_poison.core.output_rules import Conditions
+from airflow_poison.core.output_values import (
+    MISFITS,
+    cells_of,
+    checked_by,
+    delta_schema,
+    delta_type,
+    filled,
+    has_unknown,
+    is_missing,
+    same_name,
+    type_of,
+)
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.texts import nearest
 
@@ -24,13 +35,16 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    Checked = Callable[[Any], Any]
+    from airflow_poison.core.output_rules import TableRules
+    from airflow_poison.core.output_values import Checked
 
 ONLY = "output"
 """The name of an output that is declared alone."""
 _LONGEST = 100
 PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
+_TELLS_MORE = object()
+"""In place of a value that tells of its column's type what was not known."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,6 +58,8 @@ class Output:
     :param evolve: columns that the table does not have are added to it.
     :param provenance: rows say where they come from (``PROVENANCE``).
     :param alone: it is the only one, and what is returned are its rows.
+    :param delta: it holds what a Delta table can hold.
+    :param rules: what its table wants of rows beside their types; None: there is no table, or it is not known yet.
     """
 
     name: str = ONLY
@@ -53,6 +69,13 @@ class Output:
     evolve: bool = False
     provenance: bool = False
     alone: bool = True
+    delta: bool = False
+    rules: TableRules | None = None
+
+    @property
+    def named(self) -> str:
+        """How messages name it."""
+        return "the output" if self.alone else f"the output {self.name!r}"
 
     @property
     def columns(self) -> pa.Schema | None:
@@ -97,11 +120,13 @@ def outputs_of(
     found = []
     for name, uri in uris.items():
         given, its_keys = schemas.get(name), _keys(of_keys.get(name))
+        if uri and given is not None and not isinstance(given, str):
+            given = _in_delta(given)
         there = _column_names(given)
         missing = [key for key in its_keys if given is not None and key not in there and not evolve]
         if missing:
             raise SettingError("output_keys", missing[0], f"a column of the schema: {', '.join(there)}")
-        found.append(Output(name, uri, cast("pa.Schema | str | None", given), its_keys, evolve, provenance, alone))
+        found.append(Output(name, uri, cast("pa.Schema | str | None", given), its_keys, evolve, provenance, alone, delta=bool(uri)))
     return tuple(found)
 
 
@@ -146,6 +171,15 @@ def _column_names(schema: object) -> list[str]:
     raise SettingError("output_schema", schema, "DDL like 'id bigint, name string', or an Arrow schema")
 
 
+def _in_delta(given: object) -> pa.Schema:
+    """Return an Arrow schema as a Delta table keeps it. Raises SettingError."""
+    _column_names(given)
+    try:
+        return delta_schema(cast("pa.Schema", given))
+    except ValueError as error:
+        raise SettingError("output_schema", str(given).replace("\n", ", "), f"columns of types that a Delta table has: {error}") from None
+
+
 def _keys(given: object) -> tuple[str, ...]:
     if given is None:
         return ()
@@ -160,13 +194,17 @@ def _keys(given: object) -> tuple[str, ...]:
 class Column(NamedTuple):
     """A column of an output.
 
-    :param fits: returns a value as it is kept; raises ValueError, TypeError for one that does not fit. None: its type is not known yet.
+    :param fits: returns a value as it is kept; raises one of ``MISFITS`` for one that does not fit. None: its type is not known yet.
+    :param open: a part of its type is not known yet.
+    :param names: its values name folders.
     """
 
     name: str
     kind: pa.DataType
     nullable: bool
     fits: Checked | None
+    open: bool
+    names: bool
 
 
 class Fitting:
@@ -177,7 +215,8 @@ class Fitting:
     """
 
     def __init__(self, output: Output, learn: Callable[[Mapping[str, pa.DataType]], pa.Schema] | None) -> None:
-        self._output, self._learn = output, learn
+        self._output, self._learn, self._rules = output, learn, output.rules
+        self._conditions = Conditions(self._rules, evolve=output.evolve) if self._rules is not None and self._rules.conditions else None
         self._columns: list[Column] = []
         self._places: dict[str, int] = {}
         if output.columns is not None:
@@ -186,8 +225,17 @@ class Fitting:
     def _know(self, schema: pa.Schema) -> None:
         import pyarrow as pa
 
+        names = () if self._rules is None else self._rules.partitions
         self._columns = [
-            Column(field.name, field.type, field.nullable, None if pa.types.is_null(field.type) else checked_by(field.type)) for field in schema
+            Column(
+                field.name,
+                field.type,
+                field.nullable,
+                None if pa.types.is_null(field.type) else checked_by(field.type),
+                has_unknown(field.type),
+                field.name in names,
+            )
+            for field in schema
         ]
         self._places = {column.name: place for place, column in enumerate(self._columns)}
 
@@ -197,34 +245,50 @@ class Fitting:
 
     def row(self, given: object) -> tuple[Any, ...]:
         """Return a row's values in the order of the columns. Raises OutputRowError."""
-        cells = given if type(given) is dict else _cells(given)
+        cells = given if type(given) is dict else cells_of(given)
         if cells is None:
             raise OutputRowError(
-                f"The handler returned {_shown(given)} for {self._named}; expected rows: a mapping, a Row, a dataclass or a named tuple each."
+                f"The handler returned {_shown(given)} for {self._output.named}; expected rows: a mapping, a Row, a dataclass or a named tuple each."
             )
         if not cells and not self._columns:
-            raise OutputRowError(f"A row for {self._named} has no columns (lookup_id is none of them); return rows with some, or nothing.")
+            raise OutputRowError(f"A row for {self._output.named} has no columns (lookup_id is none of them); return rows with some, or nothing.")
         found, values = 0, []
-        for name, kind, nullable, fits in self._columns:
-            value = cells.get(name)
-            if value is None:
-                found += name in cells
-                if not nullable:
-                    raise OutputRowError(f"Column {name!r} of {self._named} must have a value; the row has none.")
-            elif fits is None:
+        for column in self._columns:
+            value = cells.get(column.name)
+            if value is not None and (value := self._kept(column, value, cells)) is _TELLS_MORE:
                 return self._learned(cells)
-            else:
-                found += 1
-                try:
-                    value = fits(value)
-                except (TypeError, ValueError, ArithmeticError, NotImplementedError) as error:
-                    raise OutputRowError(
-                        f"Column {name!r} of {self._named} is {ddl_type(kind)}; {_shown(value)} does not fit{_because(error)}."
-                    ) from None
+            found += column.name in cells
+            if value is None and not column.nullable:
+                raise OutputRowError(f"Column {column.name!r} of {self._output.named} must have a value; the row has none.")
             values.append(value)
         if found != len(cells):
             return self._learned(cells)
         return tuple(values)
+
+    def _kept(self, column: Column, value: Any, cells: Mapping[Any, Any]) -> Any:
+        """Return a value as it is kept, None for one that is missing; or that it tells of its column's type. Raises OutputRowError."""
+        if column.fits is None:
+            return None if is_missing(value) else _TELLS_MORE
+        try:
+            kept = column.fits(value)
+        except MISFITS as error:
+            if is_missing(value):
+                return None
+            if column.open and self._learn is not None and filled(column.kind, self._type_of(column.name, cells)) != column.kind:
+                return _TELLS_MORE
+            raise self._misfit(column, value, error) from None
+        if column.names and self._rules is not None and (why := self._rules.unnameable(column.name, kept)) is not None:
+            raise self._misfit(column, value, ValueError(why))
+        return kept
+
+    def rows(self, given: Iterable[object]) -> list[tuple[Any, ...]]:
+        """Return the values of rows, as ``row`` does, that break no condition of the output's table. Raises OutputRowError."""
+        found = [self.row(each) for each in given]
+        if (broken := self._broken_by(found)) is not None:
+            if len(found) > 1:
+                broken = next(filter(None, (self._broken_by([row]) for row in found)), broken)
+            raise OutputRowError(f"A row does not fit {self._output.named}: {broken}.")
+        return found
 
     def rows_of(self, table: pa.Table) -> list[tuple[Any, ...]] | None:
         """Return the rows of a table whose columns have the output's own types: they fit as they are. None: each has to be looked at."""
@@ -232,69 +296,77 @@ class Fitting:
         if not self._columns or len({*there}) < len(there) or not self._places.keys() >= {*there}:
             return None
         cells: list[list[Any]] = []
-        for name, kind, nullable, _ in self._columns:
+        for name, kind, nullable, _, _, names in self._columns:
             column = table.column(name) if name in there else None
             if (
-                not _is_plain(kind)
+                names
+                or not _is_plain(kind)
                 or (column is not None and column.type != kind)
                 or not (nullable or (column is not None and not column.null_count))
             ):
                 return None
-            cells.append([None] * table.num_rows if column is None else column.to_pylist())
-        return list(zip(*cells, strict=True))
+            try:
+                cells.append([None] * table.num_rows if column is None else column.to_pylist())
+            except ValueError:  # text that is none
+                return None
+        rows = list(zip(*cells, strict=True))
+        return rows if self._broken_by(rows) is None else None
+
+    def _broken_by(self, rows: Sequence[tuple[Any, ...]]) -> str | None:
+        import pyarrow as pa
+
+        if self._conditions is None or not rows:
+            return None
+        return self._conditions.broken_by(to_batch(rows, pa.schema([(column.name, column.kind) for column in self._columns])))
+
+    def _misfit(self, column: Column, value: object, error: Exception) -> OutputRowError:
+        return OutputRowError(
+            f"Column {column.name!r} of {self._output.named} is {ddl_type(column.kind)}; {_shown(value)} does not fit{_because(error)}."
+        )
 
     def _learned(self, cells: Mapping[Any, Any]) -> tuple[Any, ...]:
         """Take in columns that were not known. Raises OutputRowError."""
         unknown = [name for name in cells if name not in self._places]
         wrong = next((name for name in unknown if not isinstance(name, str) or not name), None)
         if wrong is not None:
-            raise OutputRowError(f"A row for {self._named} has a column {wrong!r}; expected text as its name.")
-        if self._output.provenance and (taken := [name for name in unknown if name in PROVENANCE]):
-            raise OutputRowError(f"A row for {self._named} has a column {taken[0]!r}, which provenance=True fills; give it another name.")
+            raise OutputRowError(f"A row for {self._output.named} has a column {wrong!r}; expected text as its name.")
+        named = self._output.named
+        reserved = PROVENANCE if self._output.provenance else ()
+        if taken := [name for name in unknown if name in reserved or (self._output.delta and name.lower() in reserved)]:
+            raise OutputRowError(f"A row for {named} has a column {taken[0]!r}, which provenance=True fills; give it another name.")
         if unknown and (self._learn is None or (self._columns and not self._output.evolve)):
             like = nearest(str(unknown[0]), list(self._places))
             meant = f" Did you mean {like!r}?" if like else ""
             raise OutputRowError(
-                f"{self._named[0].upper()}{self._named[1:]} has no column {unknown[0]!r}; it has {', '.join(self._places)}.{meant} "
+                f"{named[0].upper()}{named[1:]} has no column {unknown[0]!r}; it has {', '.join(self._places)}.{meant} "
                 "Return other rows, or declare evolve=True to add columns."
             )
-        news = {name: _kind_of(name, value, self._named) for name, value in cells.items() if name in unknown or self._is_unknown(name, value)}
+        if unknown and self._output.delta and (twice := same_name([*self._places, *unknown])) is not None:
+            raise OutputRowError(
+                f"A row for {named} has a column {twice[1]!r} beside {twice[0]!r}; a Delta table has no columns that differ by case alone. "
+                "Give one of them another name."
+            )
+        news = {name: self._type_of(name, cells) for name in cells if name in unknown or self._is_unknown(name, cells[name])}
         assert self._learn is not None
         self._know(self._learn(news))
         return self.row(cells)
 
     def _is_unknown(self, name: str, value: object) -> bool:
-        return value is not None and self._columns[self._places[name]].fits is None
+        column = self._columns[self._places[name]]
+        return value is not None and (column.fits is None or column.open)
 
-    @property
-    def _named(self) -> str:
-        return "the output" if self._output.alone else f"the output {self._output.name!r}"
-
-
-def _kind_of(name: str, value: Any, named: str) -> pa.DataType:
-    """Return the type of a column by its first value; null for None. Raises OutputRowError."""
-    import pyarrow as pa
-
-    if isinstance(value, Decimal):
-        return pa.decimal128(38, max(0, min(18, 38 - value.adjusted() - 1)))
-    try:
-        kind = pa.scalar(value).type
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise OutputRowError(f"Column {name!r} of {named} cannot have the value {_shown(value)}: {error}. Declare output_schema.") from None
-    return pa.timestamp("us", "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
-
-
-def _cells(given: object) -> Mapping[Any, Any] | None:
-    """Return a row as a mapping; None for what is no row."""
-    if isinstance(given, Mapping):
-        return given
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
-        return {field.name: getattr(given, field.name) for field in dataclasses.fields(given)}
-    for method in ("asDict", "_asdict"):
-        if isinstance(given, tuple) and callable(called := getattr(given, method, None)):
-            found = called()
-            return found if isinstance(found, Mapping) else None
-    return None
+    def _type_of(self, name: str, cells: Mapping[Any, Any]) -> pa.DataType:
+        """Return the type of a column by a frame's own, else by its first value; null for None. Raises OutputRowError."""
+        kinds, value = getattr(cells, "kinds", {}), cells[name]
+        has = f"Column {name!r} of {self._output.named} cannot " + (f"be {kinds[name]}" if name in kinds else f"have the value {_shown(value)}")
+        try:
+            kind = kinds[name] if name in kinds else type_of(value)
+        except MISFITS as error:  # Arrow's errors are such
+            raise OutputRowError(f"{has}{_because(error)}. Declare output_schema.") from None
+        try:
+            return delta_type(kind) if self._output.delta else kind
+        except ValueError as error:
+            raise OutputRowError(f"{has}{_because(error)}") from None
 
 
 def _shown(value: object) -> str:
@@ -310,164 +382,12 @@ def _because(error: Exception) -> str:
     return f": {text}" if text else ""
 
 
-# Values that fit a type
-
-
-def checked_by(kind: pa.DataType) -> Checked:
-    """Return what checks values of a type: it returns them as they are kept, and raises TypeError or ValueError."""
-    import pyarrow as pa
-
-    types = pa.types
-    simple: list[tuple[bool, Checked]] = [
-        (types.is_boolean(kind), _boolean),
-        (types.is_floating(kind), _real),
-        (types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind), _text),
-        (types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind) or types.is_fixed_size_binary(kind), _bytes),
-        (types.is_date(kind), _date),
-    ]
-    found = next((checked for right, checked in simple if right), None)
-    if found is None and types.is_timestamp(kind):
-        found = _aware if kind.tz else _naive
-    elif types.is_integer(kind):
-        width, signed = kind.bit_width, types.is_signed_integer(kind)
-        found = _integer(-(1 << (width - 1)) if signed else 0, (1 << (width - signed)) - 1)
-    return found or _nested(kind)
-
-
-def _nested(kind: pa.DataType) -> Checked:
-    import pyarrow as pa
-
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _list_of(kind.value_field)
-    if pa.types.is_struct(kind):
-        return _struct_of([kind.field(number) for number in range(kind.num_fields)])
-    if pa.types.is_map(kind):
-        return _map_of(kind.key_field, kind.item_field)
-    return lambda value: pa.scalar(value, kind).as_py()  # decimals and what is rare; ArrowInvalid is a ValueError
-
-
 def _is_plain(kind: pa.DataType) -> bool:
     """Whether values of a type are kept as Arrow gives them."""
     import pyarrow as pa
 
     of = pa.types
     return of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_string(kind) or of.is_binary(kind)
-
-
-def _boolean(value: Any) -> bool:
-    if type(value) is not bool and type(value).__name__ not in {"bool_", "bool"}:
-        raise TypeError
-    return bool(value)
-
-
-def _integer(least: int, most: int) -> Checked:
-    def fits(value: Any) -> int:
-        if type(value) is not int:
-            if isinstance(value, bool) or not hasattr(value, "__index__"):
-                raise TypeError
-            value = value.__index__()
-        if not least <= value <= most:
-            raise ValueError(f"expected {least} to {most}")
-        return value  # type: ignore[no-any-return]
-
-    return fits
-
-
-def _real(value: Any) -> float:
-    if type(value) is not float:
-        if isinstance(value, (bool, str, bytes)):
-            raise TypeError
-        number = float(value)
-        if isinstance(value, int) and int(number) != value:
-            raise ValueError("it has more digits than a floating-point number keeps")
-        return number
-    return value
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    if not value.isascii():
-        value.encode()  # lone surrogates
-    return str(value)
-
-
-def _bytes(value: Any) -> bytes:
-    if not isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError
-    return bytes(value)
-
-
-def _aware(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise TypeError
-    if value.tzinfo is None:
-        raise ValueError("it has no time zone, for example datetime.now(UTC)")
-    return value
-
-
-def _naive(value: Any) -> datetime:
-    if not isinstance(value, datetime):
-        raise TypeError
-    if value.tzinfo is not None:
-        raise ValueError("it has a time zone, and the column has none")
-    return value
-
-
-def _date(value: Any) -> date:
-    if not isinstance(value, date) or isinstance(value, datetime):
-        raise TypeError
-    return value
-
-
-def _or_none(field: pa.Field[Any]) -> Checked:
-    fits = checked_by(field.type)
-
-    def check(value: Any) -> Any:
-        if value is None:
-            if field.nullable:
-                return None
-            raise ValueError(f"{field.name!r} must have a value")
-        return fits(value)
-
-    return check
-
-
-def _list_of(field: pa.Field[Any]) -> Checked:
-    fits = _or_none(field)
-
-    def check(value: Any) -> list[Any]:
-        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-            raise TypeError
-        return [fits(each) for each in value]
-
-    return check
-
-
-def _struct_of(fields: Sequence[pa.Field[Any]]) -> Checked:
-    checks = {field.name: _or_none(field) for field in fields}
-
-    def check(value: Any) -> dict[str, Any]:
-        cells = _cells(value)
-        if cells is None:
-            raise TypeError
-        other = next((name for name in cells if name not in checks), None)
-        if other is not None:
-            raise ValueError(f"it has no field {other!r}")
-        return {name: fits(cells.get(name)) for name, fits in checks.items()}
-
-    return check
-
-
-def _map_of(key: pa.Field[Any], item: pa.Field[Any]) -> Checked:
-    of_key, of_item = checked_by(key.type), _or_none(item)
-
-    def check(value: Any) -> list[tuple[Any, Any]]:
-        if not isinstance(value, Mapping):
-            raise TypeError
-        return [(of_key(name), of_item(each)) for name, each in value.items()]
-
-    return check
 
 
 # What a handler returned -----------------------------------------------------------------------------------------------
@@ -489,7 +409,7 @@ def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: b
     kept = []
     for name, fitting in fittings.items():
         rows = by_name.get(name)
-        if rows is not None and (fitted := [fitting.row(row) for row in _each_row(rows)]):
+        if rows is not None and (fitted := fitting.rows(_each_row(rows))):
             kept.append((name, fitted))
     other = next((name for name in by_name if name not in fittings), None)
     if other is not None:
@@ -506,6 +426,8 @@ def rows_alike(returned: object, lookup_ids: Sequence[int], fittings: Mapping[st
 
     if not alone or not hasattr(returned, "__arrow_c_stream__"):
         return None
+    if _is_of_pandas(returned) and any(str(dtype) == "object" for dtype in returned.dtypes):  # type: ignore[attr-defined]  # it has
+        return None  # each value has its own type
     table, ((name, fitting),) = pa.table(returned), fittings.items()
     if table.schema.names.count(LOOKUP_ID) != 1 or not pa.types.is_int64(table.column(LOOKUP_ID).type):
         return None
@@ -536,33 +458,99 @@ def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, 
     for name, rows in by_name.items():
         kept = name in fittings and fittings[name].has(LOOKUP_ID)
         for row in () if rows is None else _each_row(rows):
-            cells = _cells(row)
+            cells = cells_of(row)
             number = None if cells is None else cells.get(LOOKUP_ID)
             if number is not None and number not in places:
                 raise OutputRowError(f"A row for {name!r} has lookup_id={number!r}, a message that was not handed over with this frame.")
-            given = row if cells is None or kept else {column: value for column, value in cells.items() if column != LOOKUP_ID}
+            given = row if cells is None or kept else _without_lookup_id(cells)
             (others if number is None else own.setdefault(places[number], {})).setdefault(name, []).append(given)
     return {place: named[ONLY] if alone else named for place, named in own.items()}, (others.get(ONLY) if alone else others)
 
 
+class _FrameRow(dict[str, Any]):
+    """A row of a frame.
+
+    :ivar kinds: the types of the frame's columns, of those that have one.
+    """
+
+    kinds: Mapping[str, pa.DataType]
+
+
+def _without_lookup_id(cells: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    rest = {column: value for column, value in cells.items() if column != LOOKUP_ID}
+    return _frame_row(rest, cells.kinds) if isinstance(cells, _FrameRow) else rest
+
+
+def _frame_row(cells: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> _FrameRow:
+    row = _FrameRow(cells)
+    row.kinds = kinds
+    return row
+
+
 def _each_row(rows: Any) -> Iterable[object]:
-    if type(rows) is dict or _cells(rows) is not None:
+    if type(rows) is dict or cells_of(rows) is not None:
         return (rows,)
+    if _is_of_pandas(rows):
+        return _frame_rows([(str(name), *_of_series(rows.iloc[:, place])) for place, name in enumerate(rows.columns)])
     if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
         import pyarrow as pa
 
         table = pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else pa.Table.from_batches([pa.record_batch(rows)])
-        return table.to_pylist()
+        return _frame_rows([(name, column.type, _values(column)) for name, column in zip(table.schema.names, table.columns, strict=True)])
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         return (rows,)
     return rows
 
 
+def _is_of_pandas(rows: object) -> bool:
+    return type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc") and hasattr(rows, "columns")
+
+
+def _frame_rows(columns: Sequence[tuple[str, pa.DataType | None, Sequence[Any]]]) -> list[_FrameRow]:
+    """Return the rows of a frame by its columns: names, types if they have one, values. Raises OutputRowError."""
+    names = [name for name, _, _ in columns]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise OutputRowError(f"The frame has several columns {twice[0]!r}; give them names of their own.")
+    kinds = {name: kind for name, kind, _ in columns if kind is not None}
+    return [_frame_row(dict(zip(names, cells, strict=True)), kinds) for cells in zip(*(values for _, _, values in columns), strict=True)]
+
+
+def _of_series(series: Any) -> tuple[pa.DataType | None, Sequence[Any]]:
+    """Return the type and the values of a column of pandas; of one of Python's objects None, since each value has its own.
+
+    What pandas has for a value that is missing (NA, NaT, and NaN in a column that is not Arrow's) is None.
+    """
+    import pyarrow as pa
+
+    if str(series.dtype) != "object":
+        try:
+            column = pa.Array.from_pandas(series)
+            return column.type, _values(column)
+        except MISFITS:
+            pass
+    return None, [None if is_missing(value) or (type(value) is float and value != value) else value for value in series]  # noqa: PLR0124  (NaN)
+
+
+def _values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
+    """Return values as Python has them; what it does not have is there as what fits no column."""
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_value(each) for each in column]
+
+
+def _value(scalar: pa.Scalar[Any]) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar
+
+
 def is_rows(returned: object) -> bool:
     """Whether something that a handler returned looks like rows."""
     if isinstance(returned, (list, tuple)) and returned and not hasattr(returned, "_asdict"):
-        return _cells(returned[0]) is not None
-    return _cells(returned) is not None or hasattr(returned, "__arrow_c_stream__")
+        return cells_of(returned[0]) is not None
+    return cells_of(returned) is not None or hasattr(returned, "__arrow_c_stream__")
 
 
 def rows_kept(returned: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:

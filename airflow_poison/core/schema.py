@@ -67,6 +67,10 @@ DIALOG = "poison.dialog"
 """The property that holds the envelope of a dialog's message."""
 DESTINATION = "poison.destination"
 """The property by which a message in the outbox names the queue that it goes to; it stays behind when the message is sent on."""
+OWN_PROPERTIES = "poison."
+"""Begins the names of properties that the product keeps for itself; no sender sets one (``is_reserved``)."""
+CARRIED = frozenset({"poison.origin_queue", "poison.origin_lookup_id", "poison.reason"})
+"""Of them, those that say where a message that was sent on comes from: a handler that sends it on again may give them along."""
 TO_TOPIC = "kafka:"
 """Begins the destination of a message that people send to a Kafka topic. No policy and no sender sends there; no queue has such a name."""
 PLAN = "_plan"
@@ -183,3 +187,8 @@ def table_to_events(table: pa.Table) -> Iterator[Event]:
             move_count=details.pop("move_count"),
             details=details,
         )
+
+
+def is_reserved(property_name: str) -> bool:
+    """Say whether a property is set by the product alone."""
+    return property_name.startswith(OWN_PROPERTIES) and property_name not in CARRIED

@@ -99,7 +99,7 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
 
 @renamed(queue="queue_name")
 def send_task(python_callable: Callable[..., Any] | None = None, *, queue_name: str | None = None, **kwargs: Any) -> TaskDecorator:
-    """Make a task that sends what a function returns: rows (dicts, text, bytes), a path that Spark reads, a DataFrame, or a source.
+    """Make a task that sends what a function returns: rows (dicts, text, bytes), a path, a DataFrame, or a source.
 
     The function runs in the task, with arguments, XComs and context as in any ``@task``. Sends once per task instance.
 

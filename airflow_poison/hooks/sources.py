@@ -91,7 +91,7 @@ class SourceVerbs:
         kafka: Kafka,
         *,
         selection: SelectionLike = None,
-        key: str = "lookup_id",
+        key: str = "record",
         run: str | None = None,
         reason: str = "",
     ) -> SendToKafkaResult:
@@ -100,10 +100,12 @@ class SourceVerbs:
         :param lookup_ids: which, all in one commit; none: those of ``selection``.
         :param kafka: the topic, with settings or the id of a connection.
         :param selection: messages that meet it now, 10,000 in each commit, but those that a pass has claimed; ``{}``: all poison. None: none.
-        :param key: what the records' keys are: ``lookup_id``, or ``group_id`` (the lookup id where a message has no group).
+        :param key: what the records' keys are: ``record`` (the key of the record that a message came from; the lookup id where it came from
+            elsewhere), ``lookup_id``, or ``group_id`` (the lookup id where a message has no group).
         :param run: of lookup ids, a key: what a call with the same key has sent before, and is not there now, is no error.
+        A record that the topic refuses comes into ``poison`` with the reason (``returned``); the others are sent.
         Raises SourceError, InputError, MessageNotFoundError, MessageClaimedError; then nothing of the commit was moved. Raises OutputError when the
-        topic does not take messages: they wait in the queue's outbox for the next call.
+        topic takes no messages: they wait in the queue's outbox for the next call, or for ``take_back_from_kafka``.
         """
         from airflow_poison.core.desk.given import selection_of
         from airflow_poison.core.desk.to_kafka import send_selected
@@ -118,6 +120,16 @@ class SourceVerbs:
             if selection is None:
                 return send_to_kafka(table, lookup_ids, connected, clock, key=key, run=run)
             return send_selected(table, selection_of(selection), connected, clock, key=key)
+
+    def take_back_from_kafka(self, queue_name: str, kafka: Kafka, *, reason: str = "") -> SendToKafkaResult:
+        """Put messages that wait in the outbox for a topic into ``poison``; those that are in the topic already only leave the outbox.
+
+        Raises SourceError, OutputError; then what was not taken back waits in the outbox.
+        """
+        from airflow_poison.core.passes.to_kafka import take_back_from_kafka
+
+        with acting_here(reason):
+            return take_back_from_kafka(self.queue(queue_name), kafka.connected(found_connection), SystemClock())
 
 
 def found_connection(conn_id: str) -> Connection:

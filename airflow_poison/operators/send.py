@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.core.sources.paths import PathFiles
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -35,11 +36,13 @@ class QueueSendOperator(WithLineage, QueueOperator):
     What is sent comes from exactly one of ``path``, ``table``, ``dataframe``, ``messages`` and ``source``. Running the task again (retry, clear)
     sends nothing twice, unless ``resend`` says so; with ``send_key`` other runs send nothing twice either.
     A disabled queue is no error: the messages wait until it is enabled (spec SB-19).
-    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held"}``; of a source also ``"source"``, ``"what"``, ``"malformed"``, ``"position"``.
+    Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held", "malformed"}``; of a source also ``"source"``, ``"what"``, ``"position"``,
+    ``"passed_over"``.
 
-    :param path: what Spark reads. (templated)
+    :param path: a file, a folder or a pattern. Files of lines (``json``, ``text``), ``csv`` and ``parquet`` that this task reaches are read without
+        Spark, others by Spark. Records that are not what they should be go to the poison sub-queue. (templated)
     :param format: the format of ``path``, as Spark names it.
-    :param options: options for reading ``path``, text by name. (templated)
+    :param options: options for reading ``path``, as Spark names them, text by name. (templated)
     :param table: a table of Spark's catalog. (templated)
     :param dataframe: a function that is called with the Spark session and returns a DataFrame.
     :param messages: a plain list, sent without Spark: dicts (mapped like rows), bytes or text (bodies). (templated)
@@ -168,6 +171,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         else:
             self._sent(queue, result.sent)
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
+            self._warn_of_malformed(result.malformed)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
@@ -206,15 +210,19 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.lineage.reads(self, connected.asset_uri)
             self._sent(queue, result.sent)
             self.log.info("Took %s from %s: %s messages to %r. Now: %s.", result.what, result.source, f"{result.sent:,}", queue.name, result.position)
-        if result.malformed and not result.repeated:
-            self.log.warning(
-                "%s of them are not what they should be: they are in the poison sub-queue of %r, with their errors.",
-                f"{result.malformed:,}",
-                queue.name,
-            )
+        if not result.repeated:
+            self._warn_of_malformed(result.malformed)
+        for sentence in result.passed_over:
+            self.log.warning("Passed over in %s: %s.", result.source, sentence)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
+
+    def _warn_of_malformed(self, messages: int) -> None:
+        if messages:
+            self.log.warning(
+                "%s of them are not what they should be: they are in the poison sub-queue of %r, with their errors.", f"{messages:,}", self.queue_name
+            )
 
     def _sent(self, queue: QueueTable, messages: int) -> None:
         from airflow_poison import stats
@@ -244,6 +252,10 @@ class QueueSendOperator(WithLineage, QueueOperator):
         if self.messages is not None:
             yield from rows_to_batches(self.messages, self._mapping(), now)
             return
+        if (files := self._files(hook)) is not None:
+            self.lineage.reads(self, path_uri(files.path))
+            yield from files.messages(self._mapping(), now)
+            return
         from airflow_poison.core.spark.send_stage import FrameSource, SendStage
 
         source = FrameSource(path=self.path, format=self.format, options=self.options or {}, table=self.table, dataframe=self.dataframe)
@@ -255,6 +267,15 @@ class QueueSendOperator(WithLineage, QueueOperator):
             return frame
 
         yield from SendStage.of_queue(queue.folder, key).batches(opened, self._mapping(), now)
+
+    def _files(self, hook: QueueHook) -> PathFiles | None:
+        """Return the files at the path that this task reads itself; the store's credentials are for its own kind of object store."""
+        from airflow_poison.core.sources.paths import PathFiles
+
+        if self.path is None:
+            return None
+        alike = self.path.partition("://")[0] == hook.settings.store.partition("://")[0]
+        return PathFiles.at(self.path, self.format, self.options or {}, hook.settings.storage_options if alike else {})
 
     def _mapping(self) -> ColumnMapping:
         from airflow_poison.core.mapping import ColumnMapping

@@ -30,12 +30,16 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
     these are. A task that is killed anywhere, retried or cleared sends no message twice: with ``lookup_ids`` those that an earlier try has sent are
     no error, with ``selection`` those are sent that meet it then.
 
-    Returns ``{"queue", "topic", "sent", "finished", "left"}``.
+    A record that the topic refuses (too large, without a key in a compacted topic) comes into the queue's ``poison`` with the reason. The others are
+    sent, and the task succeeds.
+
+    Returns ``{"queue", "topic", "sent", "finished", "left", "returned"}``.
 
     :param kafka: the topic: ``Kafka("letters", "kafka_default")``.
     :param selection: conditions by name, as ``Selection`` has them, a ``Selection``, or JSON text; ``{}``: all poison. (templated)
     :param lookup_ids: which messages, numbers or text of them. (templated)
-    :param key: what the records' keys are: ``lookup_id``, or ``group_id`` (the lookup id where a message has no group). (templated)
+    :param key: what the records' keys are: ``record`` (the key of the record that a message came from; the lookup id where it came from elsewhere),
+        ``lookup_id``, or ``group_id`` (the lookup id where a message has no group). (templated)
     :param reason: why, for the events. (templated)
     """
 
@@ -49,7 +53,7 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
         kafka: Kafka,
         selection: Selection | Mapping[str, Any] | str | None = None,
         lookup_ids: Sequence[int] | int | str | None = None,
-        key: str = "lookup_id",
+        key: str = "record",
         reason: str = "",
         **kwargs: Any,
     ) -> None:
@@ -85,6 +89,8 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
         self.log.info("Sent %s messages of %r to topic %r.", f"{result.sent:,}", self.queue_name, result.topic)
         if result.finished:
             self.log.info("An earlier call had put %s messages there; they are removed from the outbox now.", f"{result.finished:,}")
+        if result.returned:
+            self.log.warning("The topic refuses %s messages. They are in poison of %r, with the reason.", f"{result.returned:,}", self.queue_name)
         if result.left:
             self.log.warning("%s messages stay: passes have claimed them, or somebody has changed them meanwhile.", f"{result.left:,}")
         return result.to_dict()

@@ -29,6 +29,7 @@ from airflow_poison.core.outputs import ONLY, outputs_of
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
+from airflow_poison.core.passes.land import prepared
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import SENT, checked
 from airflow_poison.core.schema import SubQueue, message_schema
@@ -208,7 +209,8 @@ def receive(
     :param until: stop this long after the start; None: when nothing waits, or the queue is halted.
     :param clock: where the handler can read the virtual time too; None: one of its own.
     :param queue: the queue's name.
-    :param output: as the operator's; nothing is written there, ``Received.rows`` and ``landed`` have what would be.
+    :param output: as the operator's; nothing is written there, ``Received.rows`` and ``landed`` have what would be. Rows that a Delta table cannot
+        hold fail their messages; where a local path has a table, so do rows that its columns and constraints refuse.
     :param output_schema: as the operator's.
     :param provenance: as the operator's.
     :param most_passes: stop a handler that postpones for ever, or an outage that does not end.
@@ -218,7 +220,7 @@ def receive(
     :param spark: the session on which it runs, best one of ``local[2]``; None: the active one of this process.
 
     Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, TransformError for a
-    transformation that a pass refuses, and SettingError for what batches or transformations do not go with.
+    transformation that a pass refuses, SettingError for what batches or transformations do not go with, OutputError for a table that takes no rows.
     """
     transformation = _transformation(handler, transform, schema, mixes_rows=mixes_rows, spark=spark)
     engine = LocalEngine if transformation is None else _spark_engine(spark)
@@ -231,7 +233,8 @@ def receive(
     _send(table, rows, policy, clock)
     first_event = table.snapshot().version
     types = tuple(kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}" for kind in unprocessable)
-    outputs = tuple(replace(each, uri="") for each in outputs_of(output, schema=output_schema, provenance=provenance))
+    declared = outputs_of(output, schema=output_schema, provenance=provenance)
+    outputs = tuple(replace(each if "://" in each.uri else prepared([each])[0], uri="") for each in declared)
     landed: dict[str, list[dict[str, Any]]] = {each.name: [] for each in outputs}
 
     def take(table: pa.Table, key: str) -> None:

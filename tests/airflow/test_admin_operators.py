@@ -80,7 +80,7 @@ def test_a_queue_is_disabled_sends_wait_and_enabling_lets_them_in(store: QueueSt
     ran = run_dag(dag)
     assert ran.state == "success", ran.errors
     assert ran.returned["off"] == {"queue": "orders", "before": "enabled", "receiving": 0}
-    assert ran.returned["send"] == {"queue": "orders", "sent": 2, "first_lookup_id": 2, "repeated": False, "held": 2}
+    assert ran.returned["send"] == {"queue": "orders", "sent": 2, "first_lookup_id": 2, "repeated": False, "held": 2, "malformed": 0}
     assert ran.returned["look"] == [[1], [2, 3]]
     assert ran.returned["on"] == {"queue": "orders", "before": "disabled", "reason": "off_and_on looks at it"}
     assert ids(table, SubQueue.MAIN) == [1, 2, 3]

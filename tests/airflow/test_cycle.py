@@ -96,7 +96,7 @@ def test_messages_go_through_their_cycles_and_the_hopeless_ones_end_in_poison_wi
     notifier = FileNotifier(tmp_path / "alerts")
     first = run_dag(cycle("cycles", ONE_CYCLE, only_even, on_poison=notifier))
     assert first.state == "success", first
-    assert first.returned["send"] == {"queue": "orders", "sent": 10, "first_lookup_id": 1, "repeated": False, "held": 0}
+    assert first.returned["send"] == {"queue": "orders", "sent": 10, "first_lookup_id": 1, "repeated": False, "held": 0, "malformed": 0}
     received = first.returned["retry_cycle.receive"]
     assert (received["received"], received["settled"], received["parked"], received["deliveries"]) == (10, 5, 5, 15)
     assert alerts_in(tmp_path / "alerts") == []
@@ -154,7 +154,7 @@ def test_running_a_send_again_sends_nothing_twice_and_resend_sends_anew(store: Q
 
     assert run_dag(sender("once", resend=False), WHEN).returned["send"]["repeated"] is False
     again = run_dag(sender("once", resend=False), WHEN)
-    assert again.returned["send"] == {"queue": "orders", "sent": 10, "first_lookup_id": 1, "repeated": True, "held": 0}
+    assert again.returned["send"] == {"queue": "orders", "sent": 10, "first_lookup_id": 1, "repeated": True, "held": 0, "malformed": 0}
     assert waiting(store)["main"] == 10
     run_dag(sender("anew", resend=True), WHEN)
     run_dag(sender("anew", resend=True), WHEN)

@@ -139,7 +139,7 @@ def test_a_send_key_makes_a_send_the_same_in_every_run(store: QueueStore, run_da
         with DAG(dag_id, schedule=None) as dag:
             QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=MOVE, send_key="the 'a' of {{ dag.dag_id[:0] }}all")
         ran = run_dag(dag)
-    assert ran.returned["send"] == {"queue": "orders", "sent": 1, "first_lookup_id": 1, "repeated": True, "held": 0}
+    assert ran.returned["send"] == {"queue": "orders", "sent": 1, "first_lookup_id": 1, "repeated": True, "held": 0, "malformed": 0}
 
 
 def test_a_notifier_that_fails_fails_only_the_alert_and_the_next_run_gives_it_again_with_the_same_key(

@@ -82,7 +82,7 @@ def test_a_dag_file_sends_and_receives_with_functions(store: QueueStore, run_dag
     ran = run_dag(dag)
     assert ran.state == "success", ran
     assert ran.returned["tell"] == [2, 1]
-    assert ran.returned["order"] == {"queue": "orders", "sent": 3, "first_lookup_id": 1, "repeated": False, "held": 0}
+    assert ran.returned["order"] == {"queue": "orders", "sent": 3, "first_lookup_id": 1, "repeated": False, "held": 0, "malformed": 0}
     assert bodies(store) == [b"three"]
     assert dag.get_task("land").doc_md == "Land it."
 

@@ -118,7 +118,7 @@ def fail_at(nth: int, point: str) -> None:
 def test_a_selection_leaves_for_the_topic(  # noqa: PLR0917
     table: QueueTable, broker: Broker, letters: str, run_dag: Callable[..., Ran], selection: Any, sent: list[str]
 ) -> None:
-    expected = {"queue": "orders", "topic": letters, "sent": len(sent), "finished": 0, "left": 0}
+    expected = {"queue": "orders", "topic": letters, "sent": len(sent), "finished": 0, "left": 0, "returned": 0}
     assert run_dag(sending(letters, selection=selection, reason="by hand")).returned["do"] == expected
     assert there(broker, letters) == sent
     assert len(ids(table)) + len(ids(table, SubQueue.MAIN)) == 6 - len(sent)
@@ -202,6 +202,7 @@ def test_the_hook_has_the_same_verb(table: QueueTable, broker: Broker, letters: 
         "sent": 1,
         "finished": 0,
         "left": 0,
+        "returned": 0,
     }
     assert hook.send_to_kafka("orders", [], topic, selection={"error_type": "KeyError"}).sent == 2
     assert there(broker, letters) == ["a", "c", "e"]

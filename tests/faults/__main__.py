@@ -54,7 +54,6 @@ _ELSEWHERE = (
     "desk.to_kafka.",
     "desk.rules.",
     "desk.retain.",
-    "desk.export.",
     "delivery.batch.",
     "frames.",
     "delivery.outage.",

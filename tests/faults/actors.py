@@ -21,6 +21,7 @@ from tests.faults.handler import ORIGIN
 from tests.faults.keeping import keep
 from tests.faults.ledger import FOLDER, PARENT, QUEUE, RUN, note
 from tests.faults.redrivers import redrives
+from tests.faults.takers import takes_the_rest
 from tests.faults.talkers import administers_talks, is_quiet, prepare_talkers, talks
 from tests.faults.talkers import mends as ends_conversations
 from tests.faults.talks import TALKERS
@@ -111,6 +112,8 @@ def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: fl
             repairs(Actor.of(Task("repair", name, "last", 0), place))
     for task in unsent:
         _do_patiently(task, place, until)
+    for name in group:
+        takes_the_rest(Actor.of(Task("send", name, f"rest-{name}-{time.monotonic_ns()}", 0), place))
     while not _quiet(place, group):
         if time.monotonic() > until:
             snapshots = [place.store.open(name).snapshot() for name in group]

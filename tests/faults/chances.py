@@ -22,7 +22,7 @@ _ROLES = {
     "return": 8,
     "alert": 8,
     "administer": 22,
-    "redrive": 10,
+    "redrive": 20,
     "declare": 1,
     "maintain": 9,
     "repair": 0.5,

@@ -15,11 +15,14 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
+from tests.faults.contents import check_contents
 from tests.faults.dialogs import check_dialogs
+from tests.faults.exact import digest_of_given
+from tests.faults.handler import LANDED
 from tests.faults.history import OUTBOX, History, read_histories
 from tests.faults.ledger import Reader
 from tests.faults.rules_of_commits import check_commits
@@ -48,15 +51,17 @@ def check(folder: str, killed: Mapping[int, bool], *, quiet: bool = True) -> Ver
     """
     verdict = Verdict()
     histories = read_histories(Path(folder), verdict)
-    for history in histories.values():
-        check_commits(history, verdict)
     lines = [*Reader(folder).news()]
+    actions = {line["plan"]: line["action"] for line in lines if line["kind"] == "will_plan"}
+    for history in histories.values():
+        check_commits(history, verdict, actions)
     sight = Sight.of(lines)
     calls = _calls(lines, sight)
     heard = sight.heard(lines)
     _check_committed(histories, lines, verdict)
     _check_removed(histories, lines, verdict)
     _check_places(histories, lines, verdict)
+    check_contents(folder, histories, lines, verdict, quiet=quiet)
     _check_calls(histories, calls, Deaths.of(lines, calls, killed, quiet=quiet, lost=bool(sight.lost)), verdict)
     _check_order(histories, heard, verdict)
     check_dialogs(histories, heard, verdict, quiet=quiet)
@@ -81,6 +86,7 @@ class Call:
     :param late: its run had been overtaken by one on another node.
     :param told: its run has said that it received, before the power failed.
     :param in_dialog: its message belongs to a dialog.
+    :param content: what it was given: the digests of body and properties.
     """
 
     seen: tuple[int, int]
@@ -93,6 +99,7 @@ class Call:
     last: bool = True
     told: bool = False
     in_dialog: bool = False
+    content: tuple[str, str] = "", ""
 
     def forgotten(self, by: float = math.inf) -> bool:
         """Whether it may be that nobody knew any more what became of it, at a line or ever."""
@@ -183,6 +190,7 @@ def _calls(lines: Iterable[Line], sight: Sight) -> dict[Key, list[Call]]:
                 run = line["run"]
                 lost, late = sight.lost_at(run, at), sight.is_late(run, at)
                 made = last[process] = Call((line["m"], line["a"]), run, process, at, lost, late, in_dialog="dialog" in line)
+                made.content = line.get("body", ""), line.get("given", "")
                 found[line["queue"], line["id"]].append(made)
                 of_run[run].append(made)
             case "end":
@@ -298,7 +306,6 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
             sent = dict(enumerate(line["ids"], line["first"]))
             if history is None or not sent.items() <= {number: row.message_id for number, row in history.came.items()}.items():
                 verdict.lost.append(f"{line['key']} of {line['queue']} was acknowledged as {line['first']}..., and is not in the log")
-    _check_put_down(histories, lines, verdict)
     came = {row.message_id for history in histories.values() for row in history.came.values()}
     for message_id in came - places.keys() - left:
         verdict.lost.append(f"{message_id} is nowhere")
@@ -306,20 +313,6 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
         for row in history.present():
             if row.place in {OUTBOX, "_none"}:
                 verdict.stuck.append(f"{row.message_id} is still in the outbox of {history.name}")
-
-
-def _check_put_down(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
-    """Every line of a file that was put down came into its queue, once: the quiet end has taken what was left."""
-    put_down = {message_id: line["queue"] for line in lines if line["kind"] == "put_down" for message_id in line["ids"]}
-    if not put_down:
-        return
-    came = Counter(
-        (name, row.message_id) for name, history in histories.items() for number, row in history.came.items() if number not in history.relayed
-    )
-    for message_id, queue in put_down.items():
-        times = came[queue, message_id]
-        if times != 1:
-            (verdict.doubled if times else verdict.lost).append(f"{message_id} was put down once and came into {queue} {times} times")
 
 
 # What handlers saw ----------------------------------------------------------------------------------------------------
@@ -394,6 +387,8 @@ def _check_settled(queue: str, history: History, calls: Mapping[Key, list[Call]]
     for row in history.settled:
         if not any(call.how == "ok" for call in calls.get((queue, row.number), ())):
             verdict.lost.append(f"{queue} {row.number} ({row.message_id}) was settled, and no handler had returned")
+        elif not any(call.how == "ok" and call.content == (row.body, digest_of_given(row.given)) for call in calls[queue, row.number]):
+            verdict.changed.append(f"{queue} {row.number} ({row.message_id}) was settled, and no handler had returned that was given its bytes")
 
 
 def _check_landed(
@@ -407,17 +402,23 @@ def _check_landed(
         landed = _landed(output_of(folder, queue))
         returned = {number for (of, number), made in calls.items() if of == queue and any(call.how == "ok" and not call.in_dialog for call in made)}
         settled = {row.number for row in history.settled} & returned
-        verdict.doubled += [f"{queue} {number} is {times} times in the output" for number, times in landed.items() if times > 1]
+        verdict.doubled += [f"{queue} {number} is {len(rows)} times in the output" for number, rows in landed.items() if len(rows) > 1]
+        bodies = {row.number: history.bodies[row.body][:LANDED] for row in history.settled}
+        verdict.changed += [
+            f"{queue} {number} landed as {rows[0]!r:.200}" for number, rows in landed.items() if rows[0] != bodies.get(number, rows[0])
+        ]
         verdict.doubled += [f"{queue} {number} is in the output, and is not settled" for number in landed.keys() - settled]
         if quiet:
             verdict.lost += [f"{queue} {number} was settled, and its row is not in the output" for number in settled - landed.keys()]
 
 
-def _landed(output: str) -> Counter[int]:
-    if not DeltaTable.is_deltatable(output):
-        return Counter()
-    ids: list[Any] = DeltaTable(output).to_pyarrow_table()["id"].to_pylist()
-    return Counter(ids)
+def _landed(output: str) -> Mapping[int, list[bytes]]:
+    """Return the rows of an output: by message, what it returned of its body."""
+    found: dict[int, list[bytes]] = defaultdict(list)
+    if DeltaTable.is_deltatable(output):
+        for row in DeltaTable(output).to_pyarrow_table().to_pylist():
+            found[row["id"]].append(row["body"])
+    return found
 
 
 def _check_order(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:

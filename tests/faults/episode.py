@@ -20,10 +20,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb  # noqa: F401  (imported, never used, before a fork)
 import obstore.store  # noqa: F401  (imported, never used, before a fork)
 import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow would import it in every run)
 import pyarrow.compute
+import pyarrow.csv
 import pyarrow.parquet  # noqa: F401  (as above)
+import sqlalchemy  # noqa: F401  (as above)
 from deltalake import DeltaTable  # noqa: F401  (imported, never used, before a fork)
 from deltalake.transaction import AddAction  # noqa: F401
 

@@ -11,30 +11,35 @@ from uuid import uuid4
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.fault_points import reach
 from tests.faults.conversing import converse
+from tests.faults.exact import digest, digest_of_given
 from tests.faults.ledger import PARENT, QUEUE, note
+from tests.faults.records import deed_of
 from tests.faults.world import FastClock
 
 if TYPE_CHECKING:
     from airflow_poison.core.message import Message
 
 ORIGIN = "POISON_FAULTS_ORIGIN"
+LANDED = 4_096
+"""So many bytes of a body land in the output, at most."""
 _POSTPONED_FOR = timedelta(seconds=15)
 
 
-def handle(message: Message) -> dict[str, int] | None:
-    """Return a row for the queue's output, unless the message is one of a dialog."""
+def handle(message: Message) -> dict[str, object] | None:
+    """Return a row for the queue's output, with the begin of the body, unless the message is one of a dialog."""
     queue, number = os.environ[QUEUE], message.lookup_id
     child = os.getpid() != int(os.environ[PARENT])
     counts = {"a": message.abort_count, "m": message.move_count}
     call, conversation = uuid4().hex, message.conversation
     dialog = {} if conversation is None else {"call": call, "dialog": conversation.conversation_id, "what": message.message_type}
-    note("call", queue=queue, id=number, mid=message.message_id, pid=os.getpid(), child=child, **counts, **dialog)
+    was_given = {"body": digest(message.body), "given": digest_of_given(message.properties.items())}
+    note("call", queue=queue, id=number, mid=message.message_id, pid=os.getpid(), child=child, **counts, **was_given, **dialog)
     reach("handler.begin")
     if conversation is not None:
         converse(message, conversation, queue, call)
         return None
     first = message.abort_count == message.move_count == 0
-    match message.body.split():
+    match deed_of(message.body):
         case [b"bad"]:
             _end(queue, number, "bad", ValueError("always"))
         case [b"flaky", times] if message.move_count == 0 and message.abort_count < int(times):
@@ -50,7 +55,7 @@ def handle(message: Message) -> dict[str, int] | None:
         case _:
             _note_end(queue, number, "ok")
             reach("handler.end")
-    return {"id": number}
+    return {"id": number, "body": message.body[:LANDED]}
 
 
 def _end(queue: str, number: int, how: str, error: Exception) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.faults.exact import Given, digest, given
 from tests.faults.keeping import damaged_in, kept_in
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ MESSAGES = frozenset({"main", "retry", "poison", "postponed", "transmission", OU
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message as it stood in one file."""
+    """A message as it stood in one file.
+
+    :param body: the digest of its body.
+    :param given: its properties but for those of the product.
+    """
 
     number: int
     message_id: str
@@ -33,6 +38,13 @@ class Row:
     m: int
     a: int
     crashes: int
+    body: str = ""
+    given: Given = ()
+
+    @property
+    def content(self) -> tuple[str, Given]:
+        """What it was given, in digests."""
+        return self.body, self.given
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +116,10 @@ class History:
         wait in ``poison`` for people.
     :ivar left: those that left the queue for good: settled, dropped, removed by hand.
     :ivar settled: of them, those that a pass has settled.
+    :ivar bodies: each body that a message had, by its digest.
+    :ivar contents: by message, each body and properties that it had.
+    :ivar edited: by message, the plans that have edited it and were not undone, with what it was before.
+    :ivar planned: by message, the plans that have done something to it.
     :ivar delivered: counts of each DELIVERED event by message.
     :ivar dropped: by message, the event that says why it was dropped.
     """
@@ -123,17 +139,25 @@ class History:
     delivered: dict[int, Counter[tuple[int, int]]] = field(default_factory=lambda: defaultdict(Counter))
     dropped: dict[int, Happened] = field(default_factory=dict)
     live: dict[str, File] = field(default_factory=dict)
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    contents: dict[int, set[tuple[str, Given]]] = field(default_factory=lambda: defaultdict(set))
+    edited: dict[int, list[tuple[str, tuple[str, Given]]]] = field(default_factory=lambda: defaultdict(list))
+    planned: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
     _rows: dict[str, tuple[Row, ...]] = field(default_factory=dict)
 
     def rows(self, file: File) -> tuple[Row, ...]:
         """Return the messages in a file, which may have left the table."""
         if file.path not in self._rows:
-            columns = ["lookup_id", "message_id", "abort_count", "crash_count"]
-            self._rows[file.path] = tuple(
-                Row(row["lookup_id"], row["message_id"], file.place, file.m, row["abort_count"] or 0, row["crash_count"] or 0)
-                for row in self._read(file.path, columns)
-            )
+            columns = ["lookup_id", "message_id", "abort_count", "crash_count", "body", "properties"]
+            self._rows[file.path] = tuple(self._row(file, row) for row in self._read(file.path, columns))
         return self._rows[file.path]
+
+    def _row(self, file: File, row: dict[str, Any]) -> Row:
+        body = row["body"] or b""
+        hashed, properties = digest(body), given(row["properties"] or ())
+        self.bodies.setdefault(hashed, body)
+        self.contents[row["lookup_id"]].add((hashed, properties))
+        return Row(row["lookup_id"], row["message_id"], file.place, file.m, row["abort_count"] or 0, row["crash_count"] or 0, hashed, properties)
 
     def _read(self, path: str, columns: list[str]) -> list[dict[str, Any]]:
         """Read a file where it lies now; one that cannot be read has lost what it held."""
@@ -173,6 +197,11 @@ class History:
         for file in self.live.values():
             if file.place in MESSAGES:
                 yield from self.rows(file)
+
+    def seen(self) -> Iterator[Row]:
+        """Yield every message of every file that was read: as it was at any time."""
+        for rows in self._rows.values():
+            yield from rows
 
     def committed(self, number: int) -> bool:
         """Whether a pass has settled a message."""

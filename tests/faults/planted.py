@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,11 +12,14 @@ import numpy as np
 from airflow_poison.core.conversations.transaction import Conversation
 from airflow_poison.core.delivery.sessions import crash_attribution, dialogs, host, journal, work
 from airflow_poison.core.delivery.sessions.journal import MessageState, word
-from airflow_poison.core.passes import runs, transmission
+from airflow_poison.core.desk import actions, applying
+from airflow_poison.core.message import Message
+from airflow_poison.core.passes import runs, take, transmission
+from airflow_poison.core.passes.messages import with_columns
 from airflow_poison.core.store import disk
 from airflow_poison.core.store import queue_table as tables
 from airflow_poison.core.store.delta import entries, log_damage
-from airflow_poison.core.store.table import stage
+from airflow_poison.core.store.table import outcomes, stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,6 +143,44 @@ def _one_airflow() -> None:
     replace(runs, "installed", lambda _installation, key: key)
 
 
+def _skip_a_row() -> None:
+    """What reads sources leaves the last record of a batch out."""
+    joined = take._joined
+    replace(take, "_joined", lambda batches: (batch.slice(0, max(1, batch.num_rows - 1)) for batch in joined(batches)))
+
+
+def _patch_by_values() -> None:
+    """A patch writes a body anew: numbers go through doubles, and of two equal names one stays."""
+
+    def careless(action: Any, plan: str) -> Callable[[Any], Any]:
+        edit = actions.editor(action, plan)
+
+        def made(before: Any) -> Any:
+            after = edit(before)
+            return after if action.patch is None else actions.Edited(json.dumps(json.loads(after.body)).encode(), after.properties)
+
+        return made
+
+    replace(applying, "editor", careless)
+
+
+def _bodies_as_text() -> None:
+    """Handlers are given bodies as text that was encoded again: bytes that are no text are others then."""
+    body = Message.__dict__["body"]
+    replace(Message, "body", property(lambda message: body.fget(message).decode(errors="replace").encode()))
+
+
+def _outcomes_as_text() -> None:
+    """Messages that a pass moves or leaves are written as text."""
+    write = outcomes.OutcomeWriter.write
+
+    def as_text(writer: Any, rows: Any) -> None:
+        bodies = [(body or b"").decode(errors="replace").encode() for body in rows["body"].to_pylist()]
+        write(writer, with_columns(rows, body=bodies))
+
+    replace(outcomes.OutcomeWriter, "write", as_text)
+
+
 BUGS: dict[str, Callable[[], None]] = {
     "no-claim-check": _no_claim_check,
     "no-held-check": _no_held_check,
@@ -151,4 +193,8 @@ BUGS: dict[str, Callable[[], None]] = {
     "no-effects": _no_effects,
     "no-marks": _no_marks,
     "one-airflow": _one_airflow,
+    "skip-a-row": _skip_a_row,
+    "patch-by-values": _patch_by_values,
+    "bodies-as-text": _bodies_as_text,
+    "outcomes-as-text": _outcomes_as_text,
 }

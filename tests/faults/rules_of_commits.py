@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+from tests.faults.exact import is_edited
 from tests.faults.history import MESSAGES, OUTBOX
 from tests.faults.world import queues
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from tests.faults.history import File, Happened, History, Made, Row
     from tests.faults.verdict import Verdict
@@ -20,16 +22,19 @@ _ONCE = frozenset({"DELIVERED", "COMMITTED"})
 _UNTOLD = frozenset({"postponed", "transmission"})
 
 
-def check_commits(history: History, verdict: Verdict) -> None:
-    """Replay the log, and hold each commit against the rules; fills what the history knows of messages and events."""
-    replay = _Replay(history, verdict)
+def check_commits(history: History, verdict: Verdict, actions: Mapping[str, Mapping[str, Any]] = MappingProxyType({})) -> None:
+    """Replay the log, and hold each commit against the rules; fills what the history knows of messages and events.
+
+    :param actions: what the plans of people do, by plan.
+    """
+    replay = _Replay(history, verdict, actions)
     for made in history.commits:
         replay.step(made)
 
 
 class _Replay:
-    def __init__(self, history: History, verdict: Verdict) -> None:
-        self._history, self._verdict = history, verdict
+    def __init__(self, history: History, verdict: Verdict, actions: Mapping[str, Mapping[str, Any]]) -> None:
+        self._history, self._verdict, self._actions = history, verdict, actions
         self._gone: set[str] = set()
         self._now: dict[int, Row] = {}
         self._claims: dict[str, tuple[str, int, frozenset[str]]] = {}
@@ -57,6 +62,7 @@ class _Replay:
         self._came(made, before, after)
         self._left(made, before, after, events)
         self._counts(made, before, after)
+        self._contents(made, before, after, events)
         self._moved(made, before, after, events)
         self._holds(made, claims)
         self._events(made, events)
@@ -169,6 +175,37 @@ class _Replay:
             if made.operation in {"split", "alter"} and (was.m, was.a, was.crashes) != (now.m, now.a, now.crashes):
                 self._say("fell", made, f"changes {was} to {now}")
 
+    def _contents(self, made: Made, before: dict[int, Row], after: dict[int, Row], events: list[Happened]) -> None:
+        """Every message keeps its bytes and its properties, but for those that an edit of people names, which become exactly what the plan says."""
+        for event in events:
+            if plan := event.details.get("plan"):
+                for number in event.numbers:
+                    self._history.planned[number].add(plan)
+        edits = {number: event for event in events if event.type == "EDITED" for number in event.numbers}
+        for number in before.keys() & after.keys():
+            was, now, edit = before[number], after[number], edits.get(number)
+            if edit is None:
+                right = was.content == now.content
+            elif edit.details.get("undone"):
+                right = self._history.edited[number][-1:] == [(edit.details["plan"], now.content)]
+                self._history.edited[number] = self._history.edited[number][:-1]
+            else:
+                right = self._is_edited(self._actions[edit.details["plan"]], was, now)
+                self._history.edited[number].append((edit.details["plan"], was.content))
+            if not right:
+                bodies = self._history.bodies
+                self._say(
+                    "changed",
+                    made,
+                    f"{number} had {_shown(bodies[was.body])} with {was.given} and has {_shown(bodies[now.body])} with {now.given}"
+                    + (f", edited by {edit.details['plan']}, {self._actions.get(edit.details['plan'])}" if edit is not None else ""),
+                )
+
+    def _is_edited(self, action: Mapping[str, Any], was: Row, now: Row) -> bool:
+        bodies, properties = self._history.bodies, {**dict(was.given), **action.get("properties", {})}
+        right = tuple(sorted((name, value) for name, value in properties.items() if value is not None))
+        return is_edited(action, bodies[was.body], bodies[now.body]) and now.given == right
+
     def _moved(self, made: Made, before: dict[int, Row], after: dict[int, Row], events: list[Happened]) -> None:
         """Every message that comes to another place is told of once, and nothing is told that did not happen."""
         told = Counter((event.type, number) for event in events for number in self._told_of(event))
@@ -227,3 +264,8 @@ class _Replay:
                 self._once[key] += 1
                 if self._once[key] > 1:
                     self._say("doubled", made, f"{event.number} is committed twice")
+
+
+def _shown(body: bytes) -> str:
+    """Return the begin of a body, for people."""
+    return repr(body[:200])

@@ -15,6 +15,7 @@ class Verdict:
 
     :param lost: messages that are nowhere, and for which no handler returned and nobody removed them.
     :param doubled: messages that are in two places, or were settled twice, or were called again after their success was recorded.
+    :param changed: messages whose bytes or properties are others than were given, and that no edit of people explains.
     :param uncounted: calls that no count and no event knows.
     :param innocents_charged: attempts that were counted for messages which no handler was called with.
     :param alerts_missing: events that nobody was told of.
@@ -27,6 +28,7 @@ class Verdict:
 
     lost: list[str] = field(default_factory=list)
     doubled: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     uncounted: list[str] = field(default_factory=list)
     innocents_charged: list[str] = field(default_factory=list)
     alerts_missing: list[str] = field(default_factory=list)

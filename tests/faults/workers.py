@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_poison.core.checking.claims import worked
-from airflow_poison.core.errors import MalformedError
 from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import declare
@@ -19,10 +15,11 @@ from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.sources.decoding import Schema
-from airflow_poison.core.sources.files import Files
+from airflow_poison.core.schema import message_schema
+from tests.faults.exact import digest_of_given
 from tests.faults.ledger import note
+from tests.faults.records import exactly, hard_body, hard_properties, largest
+from tests.faults.takers import takes
 from tests.faults.world import LEASE, SPEED, bodies, output_of, queues
 
 if TYPE_CHECKING:
@@ -37,19 +34,8 @@ HANDLER = "tests.faults.handler:handle"
 SUBSCRIBER = "people"
 
 
-_TAKEN = 0.3
-"""The share of senders that put a file down and take what is new, their own and those of others that have died."""
-
-
-_MALFORMED = b"malformed"
-_ONE_IS_MALFORMED = 0.3
-
-
-class _Refusing(Schema):
-    def decode(self, body: bytes) -> bytes:
-        if body == _MALFORMED:
-            raise MalformedError("it is malformed")
-        return body
+_TAKEN = 0.4
+"""The share of senders that put records down somewhere else, and take what is new there, their own and those of others that have died."""
 
 
 def sends(actor: Actor) -> None:
@@ -59,28 +45,16 @@ def sends(actor: Actor) -> None:
         send_as(actor, actor.task.run_key, actor.task.name)
 
 
-def takes(actor: Actor) -> None:
-    """Put a file of messages down, as a whole and once, and take every file that nobody has taken."""
-    queue, name = actor.task.queue, actor.task.name
-    folder = Path(actor.place.folder, "landing", queue)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.txt"
-    found = bodies(actor.chance, queue) + [_MALFORMED] * (actor.chance.random() < _ONE_IS_MALFORMED)
-    if not path.exists():
-        note("put_down", queue=queue, ids=[f"{path}:{number}" for number in range(1, len(found) + 1)])
-        unfinished = folder / f".{name}-{os.getpid()}"
-        unfinished.write_bytes(b"\n".join(found))
-        unfinished.rename(path)
-    source = Files(f"{folder}/*.txt", format="lines", name="landing", settled=timedelta(0), schema=_Refusing())
-    take(actor.table, source, key=actor.task.run_key, clock=actor.clock)
-    note("taken", queue=queue, key=name)
-
-
 def send_as(actor: Actor, key: str, name: str) -> None:
-    """Send messages that are called after the sender."""
-    found = bodies(actor.chance, actor.task.queue)
+    """Send messages that are called after the sender; what they have is noted before anything is sent."""
+    chance = actor.chance
+    found = [hard_body(chance, deed) for deed in bodies(chance, actor.task.queue)] + largest(chance)
     ids = [f"{name}/{number}" for number in range(len(found))]
-    batch = pa.record_batch({"body": found, "message_id": ids})
+    properties = [hard_properties(chance) for _ in found]
+    wanted = {each: [*exactly(body), digest_of_given(given)] for each, body, given in zip(ids, found, properties, strict=True)}
+    note("wrote", queue=actor.task.queue, wanted=wanted)
+    kinds = message_schema()
+    batch = pa.record_batch({"body": found, "message_id": ids, "properties": pa.array(properties, kinds.field("properties").type)})
     sent = send(actor.table, [batch], key=key, clock=actor.clock)
     note("sent", queue=actor.task.queue, key=name, first=sent.first_lookup_id, ids=ids)
 
@@ -107,7 +81,7 @@ def receives(actor: Actor) -> None:
         lease=actor.place.lease,
         record_all=True,
         store=actor.store,
-        outputs=outputs_of(output_of(actor.place.folder, actor.task.queue), schema="id bigint"),
+        outputs=outputs_of(output_of(actor.place.folder, actor.task.queue), schema="id bigint, body binary"),
     ).run(actor.task.run_key)
     note("received", queue=actor.task.queue)
 

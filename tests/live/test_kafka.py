@@ -7,13 +7,14 @@ import random
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclOperation,
     AlterConfigOpType,
@@ -29,12 +30,12 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.desk import to_kafka
 from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.desk.to_kafka import send_selected
-from airflow_poison.core.errors import InputError, OutputError, SourceError
+from airflow_poison.core.errors import InputError, OutputError, SourceError, TableChangedError
 from airflow_poison.core.fault_points import install
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.take import positions, reset_position, take
-from airflow_poison.core.passes.to_kafka import send_to_kafka
+from airflow_poison.core.passes.to_kafka import send_to_kafka, take_back_from_kafka
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.core.sources.schemas import JsonSchema
@@ -47,7 +48,7 @@ from tests.unit.cli.running import run
 from tools.servers import s3
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_poison.core.passes.take import TakeResult
     from airflow_poison.core.store.queue_table import QueueTable
@@ -103,7 +104,7 @@ def test_keys_headers_and_where_a_record_was_come_along(topic: Topic, table: Que
         "kind": "new",
         "kind#2": "again",
         "raw": "base64:/w==",
-        "none": "",
+        "none": "null:",
         "header.kafka.offset": "mine",
         "header.poison.dialog": "forged",
         "kafka.topic": topic.name,
@@ -350,29 +351,232 @@ def test_dying_at_any_point_sends_each_once(topic: Topic, table: QueueTable, poi
     assert table.snapshot().outbox == ()
 
 
-def test_a_topic_that_does_not_take_them_loses_nothing(broker: Broker, table: QueueTable) -> None:
-    small = Topic(broker, max_message_bytes="1000")
-    ids = send(table, ["x" * 5_000, "y"])
-    with pytest.raises(OutputError, match=r"does not take the messages: message 1: .*wait in the queue's outbox"):
-        send_to_kafka(table, ids, small.source(), CLOCK)
-    assert (small.values(), sum(file.rows for file in table.snapshot().outbox)) == ([], 2)
-    larger = ConfigEntry("max.message.bytes", "100000", incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, small.name, incremental_configs=[larger])
-    next(iter(small.admin.incremental_alter_configs([resource]).values())).result()
-    until(lambda: send_again(table, small))
-    assert sorted(len(value) for _, value, _ in small.values()) == [1, 5_000]
-    with pytest.raises(InputError, match=r"Message 3 .* about 2,000,"):
-        send_to_kafka(table, send(table, ["z" * 2_000_000]), small.source(), CLOCK)
-    with pytest.raises(SourceError, match="There is no topic"):
-        send_to_kafka(table, [3], Kafka("no-such-topic", broker.settings), CLOCK)
-    assert [row["lookup_id"] for row in rows(table)] == [3]
+def records_of(topic: Topic) -> list[tuple[Any, Any, list[tuple[str, Any]]]]:
+    """Return what is in a topic of one partition: keys, values and headers but for those of the package."""
+    consumer = Consumer({**topic.broker.settings, "group.id": "looker", "isolation.level": "read_committed", "enable.partition.eof": True})
+    consumer.assign([TopicPartition(topic.name, 0, 0)])
+    found = list[tuple[Any, Any, list[tuple[str, Any]]]]()
+    while (record := consumer.poll(20)) is not None and record.error() is None:
+        headers: list[Any] = [pair for pair in record.headers() or () if not pair[0].startswith(("poison.", "kafka."))]
+        found.append((record.key(), record.value(), headers))
+    consumer.close()
+    return found
 
 
-def send_again(table: QueueTable, topic: Topic) -> bool:
+def test_a_record_that_goes_back_is_the_same_record(broker: Broker, table: QueueTable) -> None:
+    topic, letters = Topic(broker, partitions=1), Topic(broker, partitions=1)
+    headers = [
+        ("h", b"\0\x01"),
+        ("h", b"two"),
+        ("h#2", b"x"),
+        ("none", None),
+        ("empty", b""),
+        ("t", b"null:"),
+        ("b", b"base64:AA=="),
+        ("header.h", b"1"),
+    ]
+    given_records = [
+        (b"\xff\0", b"v", headers),
+        (b"", b"", []),
+        (None, b"w", [("", b"y")]),
+        (b"base64:AA==", None, headers[::-1]),
+        (b"null:", b"z", []),
+    ]
+    for key, value, pairs in given_records:
+        topic.produce(value, key=key, headers=pairs)
+    taken(table, topic.source())
+    assert send_to_kafka(table, [1, 2, 3, 4, 5], letters.source(), CLOCK).sent == 5
+    assert records_of(letters) == given_records
+
+
+def poison_of(table: QueueTable) -> dict[int, str]:
+    return {row["lookup_id"]: row["reason"] for row in rows(table) if row["sub_queue"] == "poison"}
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["the topic's limit is known", "it is not"])
+@pytest.mark.parametrize("compression", ["none", "gzip"])
+def test_a_record_that_is_too_large_comes_back_and_the_others_are_sent(
+    broker: Broker, table: QueueTable, monkeypatch: pytest.MonkeyPatch, compression: str, *, known: bool
+) -> None:
+    small = Topic(broker, max_message_bytes="20000")
+    if not known:
+        monkeypatch.setattr("airflow_poison.core.sources.kafka_topic.Topic.largest", lambda _topic: None)
+    values = [f"{number:03}" * 300 for number in range(60)]
+    for number in (7, 8, 40, 59):
+        values[number] = random.Random(number).randbytes(25_000).hex()
+    ids = send(table, values)
+    kafka = Kafka(small.name, {**broker.settings, "compression.type": compression})
+    result = send_to_kafka(table, ids, kafka, CLOCK)
+    assert (result.sent, result.returned, table.snapshot().outbox) == (56, 4, ())
+    assert sorted(value.decode() for _, value, _ in small.values()) == sorted(value for value in values if len(value) < 1_000)
+    reasons = poison_of(table)
+    assert sorted(reasons) == [8, 9, 41, 60]
+    assert all(f"topic {small.name!r} refuses the record of about 50," in reason and "too large" in reason for reason in reasons.values())
+    assert not [finding for finding in check(table, CLOCK).findings if finding.severity is Severity.ERROR]
+    assert not any("poison.destination" in dict(row["properties"] or ()) for row in rows(table))
+
+
+def test_a_record_without_a_key_comes_back_from_a_compacted_topic(broker: Broker, table: QueueTable) -> None:
+    topic, compacted = Topic(broker, partitions=1), Topic(broker, partitions=1, cleanup_policy="compact")
+    for number in range(20):
+        topic.produce(str(number), key=None if number in {3, 11} else str(number).encode())
+    taken(table, topic.source())
+    result = send_to_kafka(table, range(1, 21), compacted.source(), CLOCK)
+    assert (result.sent, result.returned) == (18, 2)
+    assert sorted(poison_of(table)) == [4, 12]
+    assert "failed to validate record" in poison_of(table)[4]
+    assert send_to_kafka(table, [4, 12], compacted.source(), CLOCK, key="lookup_id").sent == 2
+    assert len(compacted.values()) == 20
+
+
+def test_a_topic_that_refuses_every_record_keeps_none(broker: Broker, table: QueueTable) -> None:
+    topic, compacted = Topic(broker, partitions=1), Topic(broker, partitions=1, cleanup_policy="compact")
+    topic.produce(*map(str, range(12)))
+    taken(table, topic.source())
+    result = send_to_kafka(table, range(1, 13), compacted.source(), CLOCK)
+    assert (result.sent, result.returned, sorted(poison_of(table)), compacted.values()) == (0, 12, list(range(1, 13)), [])
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "pass.to_kafka.before_transaction",
+        "pass.to_kafka.before_commit",
+        "pass.to_kafka.after_commit",
+        "pass.to_kafka.after_hold",
+        "pass.to_kafka.before_return",
+        "store.replace.after_files",
+        "store.replace.before_commit",
+        "store.replace.after_commit",
+        "pass.to_kafka.after_return",
+        "pass.to_kafka.before_removal",
+    ],
+)
+@pytest.mark.parametrize("nth", [1, 2])
+def test_dying_while_a_record_is_refused_loses_and_doubles_nothing(broker: Broker, table: QueueTable, point: str, nth: int) -> None:
+    """The second time is that of the file with the other messages."""
+    small = Topic(broker, max_message_bytes="20000")
+    ids = send(table, ["a", "x" * 30_000, "b"])
+
+    class DiedError(BaseException):
+        pass
+
+    reached, names = count(1), list[str]()
+
+    def die(name: str) -> None:
+        names.append(name)
+        if "pass.send_to_kafka.before_sending" in names and name == point and next(reached) == nth:
+            raise DiedError
+
+    install(die)
     try:
-        return send_to_kafka(table, [], topic.source(), CLOCK).sent == 2
-    except OutputError:
-        return False
+        with suppress(DiedError):
+            send_to_kafka(table, ids, small.source(), CLOCK)
+    finally:
+        install(None)
+    send_to_kafka(table, [], small.source(), CLOCK)
+    assert sorted(value for _, value, _ in small.values()) == [b"a", b"b"]
+    assert (list(poison_of(table)), len(rows(table)), table.snapshot().outbox) == ([2], 1, ())
+
+
+@pytest.mark.parametrize("point", ["pass.to_kafka.before_commit", "pass.to_kafka.after_hold", "pass.to_kafka.before_return"])
+@pytest.mark.parametrize("larger", [True, False], ids=["the topic takes it meanwhile", "it does not"])
+def test_another_sender_that_begins_while_a_record_is_refused_sends_each_once(broker: Broker, table: QueueTable, point: str, *, larger: bool) -> None:
+    small = Topic(broker, max_message_bytes="20000")
+    ids = send(table, ["a", "x" * 30_000, "b"])
+
+    def meanwhile(name: str) -> None:
+        if name == point:
+            install(None)
+            if larger:
+                allow(small, 100_000)
+            send_to_kafka(table, [], small.source(), CLOCK)
+
+    install(meanwhile)
+    try:
+        with pytest.raises((OutputError, TableChangedError)):
+            send_to_kafka(table, ids, small.source(), CLOCK)
+    finally:
+        install(None)
+    send_to_kafka(table, [], small.source(), CLOCK)
+    sent = sorted(value[:1] for _, value, _ in small.values())
+    assert (sent, list(poison_of(table))) == (([b"a", b"b", b"x"], []) if larger else ([b"a", b"b"], [2]))
+    assert table.snapshot().outbox == ()
+
+
+def allow(topic: Topic, size: int) -> None:
+    """Let a topic take larger records, and wait until it does."""
+    larger = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic.name, incremental_configs=[larger])
+    next(iter(topic.admin.incremental_alter_configs([resource]).values())).result()
+    until(lambda: topic.source().kafka.largest() == size)
+
+
+@pytest.mark.parametrize("point", [None, "pass.to_kafka.after_commit", "pass.to_kafka.after_hold", "pass.to_kafka.before_return"])
+def test_what_is_held_comes_back_and_what_is_in_the_topic_does_not(topic: Topic, table: QueueTable, point: str | None) -> None:
+    class DiedError(BaseException):
+        pass
+
+    def die(name: str) -> None:
+        if name in {"pass.send_to_kafka.before_sending", point}:
+            raise DiedError
+
+    def run_and_die(act: Callable[[], object]) -> None:
+        install(die)
+        try:
+            with pytest.raises(DiedError):
+                act()
+        finally:
+            install(None)
+
+    run_and_die(lambda: send_to_kafka(table, send(table, ["a", "b"]), topic.source(), CLOCK))
+    if point is not None:
+        run_and_die(
+            lambda: send_to_kafka(table, [], topic.source(), CLOCK) if "commit" in point else take_back_from_kafka(table, topic.source(), CLOCK)
+        )
+    result = take_back_from_kafka(table, topic.source(), CLOCK)
+    there = point == "pass.to_kafka.after_commit"
+    assert (result.returned, result.finished, result.sent) == ((0, 2, 0) if there else (2, 0, 0))
+    assert (sorted(value for _, value, _ in topic.values()), sorted(poison_of(table))) == (([b"a", b"b"], []) if there else ([], [1, 2]))
+    assert table.snapshot().outbox == ()
+    if not there:
+        assert send_to_kafka(table, [1, 2], topic.source(), CLOCK).sent == 2
+
+
+def test_a_topic_that_is_not_there_moves_nothing(broker: Broker, table: QueueTable) -> None:
+    ids, nowhere = send(table, ["a"]), Kafka("no-such-topic", broker.settings)
+    with pytest.raises(SourceError, match="There is no topic"):
+        send_to_kafka(table, ids, nowhere, CLOCK)
+    with pytest.raises(SourceError, match="There is no topic"):
+        take_back_from_kafka(table, nowhere, CLOCK)
+    assert [row["sub_queue"] for row in rows(table)] == ["main"]
+
+
+def test_a_file_that_is_in_the_topic_is_looked_at_before_others_are_sent(topic: Topic, table: QueueTable) -> None:
+    """The next transaction takes the place of what says that it is there, and the sender may die again."""
+
+    class DiedError(BaseException):
+        pass
+
+    def dying(point: str, ids: Sequence[int]) -> None:
+        def die(name: str) -> None:
+            if name == point:
+                raise DiedError
+
+        install(die)
+        try:
+            with suppress(DiedError):
+                send_to_kafka(table, ids, topic.source(), CLOCK)
+        finally:
+            install(None)
+
+    first, second = send(table, ["a"]) + send(table, ["b"])
+    dying("pass.to_kafka.after_commit", [second])
+    dying("pass.send_to_kafka.before_sending", [first])
+    dying("pass.to_kafka.after_commit", [])
+    send_to_kafka(table, [], topic.source(), CLOCK)
+    assert sorted(value for _, value, _ in topic.values()) == [b"a", b"b"]
+    assert table.snapshot().outbox == ()
 
 
 def test_senders_that_race_and_are_killed_send_each_message_once(broker: Broker, table: QueueTable, tmp_path: Path) -> None:
@@ -474,11 +678,14 @@ def test_the_command_line_sends_ids_and_selections_and_what_was_left(
     send(table, list("abcd"))
     move(table, CLOCK, [3, 4], "poison")
     ran = run(capsys, f"send-to-kafka orders 1 --yes --reason late -o json {where}")
-    assert json.loads(ran.out) == {"queue": "orders", "topic": topic.name, "sent": 1, "finished": 0, "left": 0}
+    assert json.loads(ran.out) == {"queue": "orders", "topic": topic.name, "sent": 1, "finished": 0, "left": 0, "returned": 0}
     ran = run(capsys, f"send-to-kafka orders --sub-queue poison --yes --key group_id {where}")
     assert (ran.out, ran.code) == (f"Sent 2 messages of orders to topic {topic.name}.\n", 0)
     ran = run(capsys, f"send-to-kafka orders --sub-queue poison --yes {where}")
     assert (ran.code, ran.err) == (1, "nothing: no message of orders is selected.\n")
+    ran = run(capsys, f"send-to-kafka orders 2 --take-back {where}")
+    assert (ran.code, "--take-back: expected no lookup ids" in ran.err) == (2, True)
+    assert run(capsys, f"send-to-kafka orders --take-back {where}").out == "Took 0 messages of orders back into poison.\n"
     ran = run(capsys, f"send-to-kafka orders 3 --yes {where}")
     assert (ran.code, "Message 3 is not in" in ran.err) == (1, True)
     assert run(capsys, f"send-to-kafka orders {where}").out == f"Sent 0 messages of orders to topic {topic.name}.\n"

@@ -16,7 +16,7 @@ import pytest
 from airflow_poison.core.errors import SourceError
 from airflow_poison.core.sources.jdbc import Jdbc
 from tests.live.databases import TablesOfADatabase
-from tests.live.source_kills import a_table, bodies, taken
+from tests.live.source_kills import a_table, bodies, rows, taken
 from tests.live.topic import until
 from tools.servers.spark import free_ports
 
@@ -122,9 +122,25 @@ def test_what_rows_of_each_type_become(database: Database, tmp_path: Path) -> No
         {
             "id": 1, "n": 12345678901234567890.5, "r": 0.1, "f": 1, "d": "2024-02-29", "t": "01:02:03.5", "l": "2024-02-29T12:00:00.000",
             "j": '{"a": [1, null]}', "u": "00000000-0000-0000-0000-000000000001", "raw": "/w==", "bytes": "AP8=", "none": None,
-            "e": "b", "s": "x,y,z", "b": 10, "yes": 1, "y": "2024", "big": "18446744073709551615",
+            "e": "b", "s": "x,y,z", "b": 10, "yes": 1, "y": "2024", "big": 18446744073709551615,
         }
     ]  # fmt: skip
+
+
+def test_an_odd_value_comes_as_what_it_is_and_changes_none_beside_it(database: Database, tmp_path: Path) -> None:
+    database.run(
+        "SET sql_mode = ''",
+        "CREATE TABLE odd (id int PRIMARY KEY, d date, t time, l datetime, n decimal(10, 2))",
+        "INSERT INTO odd VALUES (1, '2026-01-01', '01:02:03', '2026-01-01', 1.10), (2, '0000-00-00', '-838:59:59', '0000-00-00', NULL)",
+    )
+    table = a_table(tmp_path)
+
+    taken(table, Jdbc(database.url, "odd", "id", overlap=5))
+
+    assert [row["body"].decode() for row in rows(table)] == [
+        '{"id":1,"d":"2026-01-01","t":"01:02:03","l":"2026-01-01T00:00:00.000","n":1.10}',
+        '{"id":2,"d":"0000-00-00","t":"-838:59:59","l":"0000-00-00 00:00:00","n":null}',
+    ]
 
 
 def test_what_cannot_be_read_is_an_error_with_names_and_a_next_step(database: Database, tmp_path: Path) -> None:

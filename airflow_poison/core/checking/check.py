@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.core.checking.claims import check_claims, check_staged, check_stages, read_claims
 from airflow_poison.core.checking.files import check_events, check_files, check_foreign, check_log, check_orphans, check_protection
-from airflow_poison.core.checking.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.core.checking.findings import MOVE_AWAY, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
 from airflow_poison.core.checking.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.core.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
 from airflow_poison.core.policies import policy_from_dict
@@ -77,7 +77,8 @@ def check_queue(store: QueueStore, name: str, clock: Clock, *, safe_age: timedel
     """Check a queue of a store, also one that no verb can open; of an object store a copy of all that is there. Raises InputError."""
     with store.copied(name) as root:
         found = check_folder(name, root, clock, safe_age=safe_age)
-    return replace(found, uri=f"{store.uri.rstrip('/')}/{name}")
+    ignored = [Finding(Kind.CONDITION_IGNORED, Severity.ERROR, what, "", MOVE_AWAY)] if (what := store.unkept(name)) else []
+    return replace(found, uri=f"{store.uri.rstrip('/')}/{name}", findings=(*ignored, *found.findings))
 
 
 def check_store(store: QueueStore, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> tuple[CheckResult, ...]:
@@ -221,7 +222,7 @@ def _check_outbox(live: Mapping[str, DataFile]) -> Iterator[Finding]:
     waiting = [file for file in live.values() if file.sub_queue == OUTBOX]
     if waiting:
         what = f"{sum(file.rows for file in waiting)} message(s) wait in the outbox: the relay that should have sent them on has died"
-        todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send_to_kafka"
+        todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send-to-kafka, or send-to-kafka --take-back"
         yield Finding(Kind.OUTBOX_LEFT, Severity.WARNING, what, f"sub_queue={OUTBOX}", todo, mendable=True)
     landing = [file for file in live.values() if file.sub_queue == LANDING]
     if landing:

@@ -62,6 +62,7 @@ class Kind(StrEnum):
     JOURNAL_DAMAGED = "journal_damaged"
     CREATION_LEFT = "creation_left"
     OTHER_TABLE = "other_table"
+    CONDITION_IGNORED = "condition_ignored"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,4 +86,5 @@ class Finding(Plain):
 REPAIR = "run the check with --repair"
 RESTORE = "restore the table or the file from a backup, and find who changes it: only the package may write there"
 GO_ON_WITHOUT = "to go on without it, run the check with --repair --accept-loss"
+MOVE_AWAY = "stop all senders and passes, and copy the objects to a store that honours If-None-Match on PUT, or update the store or its proxy"
 REPORT = "keep a copy of the table, and report it with the output of this check"

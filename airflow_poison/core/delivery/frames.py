@@ -13,6 +13,7 @@ from airflow_poison.core.schema import FRAME_COLUMNS, LOOKUP_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import pandas
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -38,7 +39,7 @@ class Frames:
             return
         is_all = len(rows) == batch.num_rows
         bodies = batch.column("body") if is_all else batch.column("body").take(rows)
-        columns, failures = columns_of(bodies.to_pylist(), parse_ddl(batching.schema))
+        columns, failures = columns_of(bodies, parse_ddl(batching.schema))
         if not is_all:  # the others are null, so that a row has the same place everywhere
             places = np.full(batch.num_rows, -1)
             places[rows] = np.arange(len(rows))
@@ -68,9 +69,48 @@ class Frames:
 
     def _as_wanted(self, table: pa.Table) -> Any:
         if self._batching.kind == "pandas":
-            return table.to_pandas(maps_as_pydicts="strict")
+            return as_pandas(table)
         if self._batching.kind == "polars":
             import polars as pl
 
             return pl.from_arrow(table)
         return table
+
+
+def as_pandas(table: pa.Table) -> pandas.DataFrame:
+    """Return a table as a pandas DataFrame, each column of a dtype that its type decides, whether there is a null in it or not.
+
+    Whole numbers, floats and booleans are of the nullable dtypes of pandas: a null is ``NA``, and no number goes through a float. What is nested is
+    Python's own: lists, and dicts for structs and maps.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    dtypes = {
+        pa.bool_(): pd.BooleanDtype(),
+        pa.int8(): pd.Int8Dtype(),
+        pa.int16(): pd.Int16Dtype(),
+        pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(),
+        pa.float32(): pd.Float32Dtype(),
+        pa.float64(): pd.Float64Dtype(),
+    }
+    frame = table.to_pandas(types_mapper=dtypes.get, maps_as_pydicts="strict")
+    for place, column in enumerate(table.columns):
+        if pa.types.is_nested(column.type):
+            values = [_plain(value, column.type) for value in column.to_pylist()]
+            frame.isetitem(place, pd.Series(values, frame.index, object))
+    return frame
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """Return a nested value with dicts for the maps in it, which Arrow has as lists of pairs."""
+    import pyarrow.types as of
+
+    if value is None or not of.is_nested(kind):
+        return value
+    if of.is_map(kind):
+        return {key: _plain(each, kind.item_type) for key, each in value}
+    if of.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    return [_plain(each, kind.value_type) for each in value]

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     TransformLike = str | Callable[[DataFrame], Frames]
 
 VERDICT = "_poison"
-"""The column of a result that says why a row's message is poison; null: it is not. It does not land."""
+"""The column of a result that says why a row's message is poison; null: it is not. It does not land.
+
+So a verdict must not be made null by one of its parts, as ``concat`` makes it: use ``concat_ws``, ``format_string`` or ``coalesce``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,8 @@ class Transformation:
     nothing but the rows that it is given: what it is called with may be delivered again.
 
     :param function: an importable name (``"shop.arrivals:clean"``) or a function; it returns a DataFrame, or a mapping of names to such.
-    :param schema: of the JSON bodies, as DDL (``"carrier string, flight int"``); the function is given these columns and ``lookup_id``. None: it
-        is given the columns of messages as they are stored.
+    :param schema: of the JSON bodies, as DDL (``"carrier string, flight int"``); the function is given these columns and ``lookup_id``, made by the
+        function that makes those of batches (docs/reference/bodies.md). None: it is given the columns of messages as they are stored.
     :param mixes_rows: its result for a message depends on other messages: the claim is transformed as one unit.
     """
 

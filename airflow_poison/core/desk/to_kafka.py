@@ -10,7 +10,7 @@ from airflow_poison.core.desk.found import files_of
 from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, SettingError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.relay import FROM
-from airflow_poison.core.passes.to_kafka import SendToKafkaResult, send_to_kafka
+from airflow_poison.core.passes.to_kafka import KEYS, SendToKafkaResult, send_to_kafka
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,7 +69,7 @@ def selected(table: QueueTable, selection: Selection, among: Sequence[int] | Non
     return Selected(free["lookup_id"].combine_chunks(), rows.num_rows - free.num_rows)
 
 
-def send_selected(table: QueueTable, selection: Selection, kafka: Kafka, clock: Clock, *, key: str = "lookup_id") -> SendToKafkaResult:
+def send_selected(table: QueueTable, selection: Selection, kafka: Kafka, clock: Clock, *, key: str = KEYS[0]) -> SendToKafkaResult:
     """Move the messages that meet a selection now to a topic, chunk by chunk, and what earlier calls have left on its way there.
 
     A call that dies has sent whole chunks; the next call sends the others. A message that a pass has claimed, or that has left its sub-queue before
@@ -78,12 +78,12 @@ def send_selected(table: QueueTable, selection: Selection, kafka: Kafka, clock: 
     Raises what ``send_to_kafka`` raises, and QueryError; earlier chunks are in the topic then.
     """
     found = selected(table, selection)
-    sent = finished = moved = 0
+    sent = finished = moved = returned = 0
     for start in range(0, max(1, len(found.free)), CHUNK):
         reach("desk.to_kafka.before_chunk")
         result, number = _send_chunk(table, selection, found.part(start), kafka, clock, key)
-        sent, finished, moved = sent + result.sent, finished + result.finished, moved + number
-    return SendToKafkaResult(table.name, kafka.topic, sent, finished, found.number - moved)
+        sent, finished, moved, returned = sent + result.sent, finished + result.finished, moved + number, returned + result.returned
+    return SendToKafkaResult(table.name, kafka.topic, sent, finished, found.number - moved, returned)
 
 
 def _send_chunk(  # noqa: PLR0917

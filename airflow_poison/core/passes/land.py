@@ -10,10 +10,13 @@ import hashlib
 from collections import Counter
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.errors import OutputError, SettingError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.output_rules import trial
+from airflow_poison.core.output_values import delta_type, same_name
 from airflow_poison.core.outputs import PROVENANCE
 from airflow_poison.core.outputs_as_rows import landings_of
 from airflow_poison.core.store.delta import output_table
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.core.clock import Clock
+    from airflow_poison.core.output_rules import TableRules
     from airflow_poison.core.outputs import Output
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.files import DataFile
@@ -79,41 +83,83 @@ def options_of(output: Output, store: QueueStore | None) -> Mapping[str, str]:
 
 
 def prepared(outputs: Sequence[Output], store: QueueStore | None = None) -> tuple[Output, ...]:
-    """Return outputs with the columns that their tables have. Raises OutputError, SettingError; asked before anything is claimed.
+    """Return outputs with the columns that their tables have, and with what these want of rows; asked before anything is claimed.
 
     :param store: see ``land``.
+    Raises OutputError for a table that does not take rows, and for a place where none can be; SettingError for columns of other types.
     """
-    return tuple(_prepared(output, store) for output in outputs)
+    return tuple(_prepared(output, store) if output.uri else output for output in outputs)
 
 
 def _prepared(output: Output, store: QueueStore | None) -> Output:
-    there = output_table.columns_of(output.uri, options_of(output, store)) if output.uri else None
+    if store is not None:
+        _refuse_place(output, store)
+    found = output_table.table_of(output.uri, options_of(output, store))
+    if found is None:
+        return output
+    there, rules, is_append_only = found
     declared = output.columns
-    names = None if there is None else set(there.names)
-    if names is not None and not output.evolve:
-        wanted = [*(declared.names if declared is not None else ()), *output.keys, *(PROVENANCE if output.provenance else ())]
-        missing = next((name for name in wanted if name not in names), None)
-        if missing is not None:
-            raise OutputError(
-                f"The output {output.uri!r} has no column {missing!r}; it has {', '.join(there.names if there is not None else ())}. Nothing was "
-                "claimed: declare evolve=True to add it, or correct the declaration."
-            )
-    if there is not None and declared is not None:
+    _refuse_names(output, there)
+    if declared is not None:
         other = next((field for field in declared if field.name in there.names and not _same(there.field(field.name).type, field.type)), None)
         if other is not None:
             raise SettingError("output_schema", f"{other.name} {other.type}", f"the type that the output has: {there.field(other.name).type}")
-    if there is None:
-        return output
-    own = [field for field in there if not (output.provenance and field.name in PROVENANCE)]
+    own = [field for field in there if field.name not in rules.generated and not (output.provenance and field.name in PROVENANCE)]
     more = [field for field in declared or () if field.name not in there.names]
-    return replace(output, schema=_schema([*own, *more]))
+    if output.keys and (is_append_only or rules.generated):
+        why: str | None = f"{'it is append-only' if is_append_only else f'it computes {rules.generated[0]!r}'}, and output_keys replace rows"
+    else:
+        why = _refusal(there, rules)
+    if why is not None:
+        raise OutputError(f"The output {output.uri!r} cannot be written to: {why}. Nothing was claimed: change the table, or declare another output.")
+    return replace(output, schema=_schema([*own, *more]), rules=rules)
+
+
+def _refuse_place(output: Output, store: QueueStore) -> None:
+    """Raise OutputError for an output in a queue's folder, at the store's root or above it: maintenance of one would remove files of the other."""
+    root = str(getattr(store, "uri", "")).removeprefix("file://").rstrip("/")
+    if not root:
+        return
+    place = output.uri if "://" in output.uri else str(Path(output.uri).absolute())
+    root = root if "://" in root else str(Path(root).absolute())
+    queue = place.removeprefix(f"{root}/").partition("/")[0] if place.startswith(f"{root}/") else ""
+    if f"{root}/".startswith(f"{place}/") or (queue and queue in set(store.names())):
+        of = f"in the folder of the queue {queue!r}" if queue else f"where the store {root!r} is"
+        raise OutputError(f"The output {output.uri!r} is {of}: maintenance of one would remove files of the other. Nothing was claimed: move it.")
+
+
+def _refuse_names(output: Output, there: pa.Schema) -> None:
+    """Raise OutputError for declared columns that a table does not have, or has in another case."""
+    names, declared = set(there.names), output.columns
+    wanted = [*(declared.names if declared is not None else ()), *output.keys, *(PROVENANCE if output.provenance else ())]
+    missing = [name for name in wanted if name not in names]
+    if missing and not output.evolve:
+        raise OutputError(
+            f"The output {output.uri!r} has no column {missing[0]!r}; it has {', '.join(there.names)}. Nothing was "
+            "claimed: declare evolve=True to add it, or correct the declaration."
+        )
+    if twice := same_name([*there.names, *dict.fromkeys(missing)]):
+        raise OutputError(
+            f"The output {output.uri!r} has a column {twice[0]!r}, and {twice[1]!r} differs by case alone. Nothing was claimed: correct the "
+            "declaration."
+        )
+
+
+def _refusal(there: pa.Schema, rules: TableRules) -> str | None:
+    """Return why a table takes no row at all; None: it takes some."""
+    import pyarrow as pa
+
+    if binary := [name for name in rules.partitions if name in there.names and pa.types.is_binary(there.field(name).type)]:
+        return f"it is partitioned by {binary[0]!r}, and bytes do not come back from the names of folders as they were"
+    return trial(rules, pa.RecordBatch.from_pylist([], schema=pa.schema([])))
 
 
 def _same(one: pa.DataType, other: pa.DataType) -> bool:
-    import pyarrow as pa
-
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return one.equals(other) or all(any(is_text(kind) for is_text in texts) for kind in (one, other))
+    """Whether a table has a declared type; it may have names and nulls of its own in there."""
+    try:
+        return str(delta_type(one)).replace(" not null", "") == str(delta_type(other)).replace(" not null", "")
+    except ValueError:
+        return one.equals(other)
 
 
 def _schema(fields: Sequence[pa.Field]) -> pa.Schema:  # type: ignore[type-arg]

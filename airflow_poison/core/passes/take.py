@@ -10,11 +10,10 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.errors import InputError, MalformedError, SourceError, SourceTakenError
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.errors import InputError, SettingError, SourceError, SourceTakenError
 from airflow_poison.core.passes.runs import check_key
-from airflow_poison.core.passes.send import checked
-from airflow_poison.core.schema import MAX_BODY_BYTES, message_schema
+from airflow_poison.core.passes.send import as_messages
+from airflow_poison.core.sources.bodies import alone, reason_of
 from airflow_poison.core.sources.source import ERROR, NO_BODY, JsonValue, Position
 from airflow_poison.core.store.files import Advance
 from airflow_poison.core.texts import Plain
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _TRIES = 20
-_TEXT = 4_096
 _JOINED_ROWS, _JOINED_BYTES = 10_000, 64 << 20
 
 
@@ -50,6 +48,7 @@ class TakeResult(Plain):
     :param repeated: an earlier take with this key had done it; nothing was taken now.
     :param held: of them, messages that were held back because the queue was disabled then.
     :param position: how far the source has been taken, in words.
+    :param passed_over: what there is and was not taken, a sentence for each reason, with what to do.
     """
 
     queue: str
@@ -61,6 +60,7 @@ class TakeResult(Plain):
     repeated: bool
     held: int
     position: str
+    passed_over: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,8 @@ def take(
         if known is not None and between is None:
             source.acknowledge(_begin(table, known))
         planned = source.between(*between) if between is not None else source.plan(_begin(table, known), limit=limit)
-        if planned is None:
-            return _result(table, source, None, "")
+        if planned is None or not planned.what:
+            return _result(table, source, None, "", () if planned is None else planned.passed_over)
         messages = _Messages(source, mapping, clock.now())
         advance = None if between is not None else _advance(source, known, planned, messages, clock.now())
         try:
@@ -137,7 +137,7 @@ def take(
             continue
         if between is None:
             _acknowledge(table, source)
-        return _result(table, source, sent, planned.what)
+        return _result(table, source, sent, planned.what, planned.passed_over)
     raise SourceError(
         f"Source {source.name!r} was taken into queue {table.name!r} by others {_TRIES} times while this run read what was new. Nothing was sent. "
         "Run fewer tasks that take it at once; a pool of one slot does that."
@@ -179,13 +179,13 @@ def _advance(source: Source, known: StoredSource | None, planned: Take, messages
     return reached
 
 
-def _result(table: QueueTable, source: Source, sent: Sent | None, what: str) -> TakeResult:
+def _result(table: QueueTable, source: Source, sent: Sent | None, what: str, passed_over: tuple[str, ...] = ()) -> TakeResult:
     known = table.stored_source(source.name)
     position = known.record["position"] if known is not None else source.describe({})
     if sent is None:
-        return TakeResult(table.name, source.name, what, 0, 0, 0, repeated=False, held=0, position=position)
+        return TakeResult(table.name, source.name, what, 0, 0, 0, repeated=False, held=0, position=position, passed_over=passed_over)
     first = sent.first_lookup_id if sent.messages else 0
-    return TakeResult(table.name, source.name, what, sent.messages, sent.malformed, first, sent.repeated, sent.held, position)
+    return TakeResult(table.name, source.name, what, sent.messages, sent.malformed, first, sent.repeated, sent.held, position, passed_over)
 
 
 def _position(found: StoredSource) -> SourcePosition:
@@ -210,14 +210,20 @@ class _Messages:
     malformed: int = 0
 
     def of(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError."""
+        """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError for what concerns every row, SourceError."""
         for batch in _joined(batches):
-            if self.source.columns and ERROR not in batch.schema.names:
-                made = self._checked(_decoded(self._mapped(batch), self.source.schema))
-            else:
-                made = self._checked(self._with_fields(_decoded(batch, self.source.schema)))
-            self.count += made.num_rows
-            yield made
+            is_body = not self.source.columns or ERROR in batch.schema.names
+            for made in alone(batch, lambda some: as_messages(self._records(some)), is_body=is_body):
+                messages = as_messages(made)
+                self.count += messages.num_rows
+                if "last_error" in messages.schema.names:
+                    self.malformed += messages.num_rows - messages.column("last_error").null_count
+                yield messages
+
+    def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self.source.columns and ERROR not in batch.schema.names:
+            return _decoded(self._mapped(batch), self.source.schema)
+        return self._with_fields(_decoded(batch, self.source.schema))
 
     def _mapped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         from airflow_poison.core.mapping import ColumnMapping
@@ -229,22 +235,6 @@ class _Messages:
         from airflow_poison.core.sources.bodies import with_fields
 
         return records if self.mapping is None or self.source.columns else with_fields(records, self.mapping, self.now)
-
-    def _checked(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-
-        records, errors = _errors(records)
-        columns = [name for name in records.schema.names if name not in {ERROR, NO_BODY}]
-        made = checked(records.select(columns))
-        wrong = len(errors) - errors.count(None)
-        if not wrong:
-            return made
-        self.malformed += wrong
-        kind = message_schema().field("last_error").type
-        failures = [None if error is None else _failure(error) for error in errors]
-        made = made.append_column("last_error", pa.array(failures, kind))
-        reasons = [None if error is None else f"MalformedError: {error}"[:_TEXT].partition("\n")[0] for error in errors]
-        return made.append_column("reason", pa.array(reasons, pa.string()))
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -263,36 +253,6 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
 
 
-def _failure(text: str) -> dict[str, str]:
-    failure = Failure(FailureKind.UNREADABLE, "MalformedError", text[:_TEXT])
-    return {"kind": failure.kind.value, "type": failure.type, "message": failure.text, "fingerprint": fingerprint(failure), "trace": ""}
-
-
-def _errors(records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:
-    """Return records whose bodies a queue can hold, and what is wrong with each."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    errors: list[str | None] = [None] * records.num_rows
-    if ERROR in records.schema.names:
-        errors = cast("list[str | None]", records.column(ERROR).to_pylist())
-    if "body" not in records.schema.names:
-        return records, errors
-    bodies = cast("pa.BinaryArray", records.column("body").cast(pa.binary()))
-    if not bodies.null_count and (pc.max(pc.binary_length(bodies)).as_py() or 0) <= MAX_BODY_BYTES:
-        return records, errors
-    fit: list[bytes] = []
-    for number, body in enumerate(bodies.to_pylist()):
-        if body is None:
-            errors[number] = errors[number] or "the record has no body: it is null"
-        elif len(body) > MAX_BODY_BYTES:
-            errors[number] = (
-                errors[number] or f"the record has {len(body):,} bytes; at most {MAX_BODY_BYTES:,} are allowed. These are the first of them"
-            )
-        fit.append((body or b"")[:MAX_BODY_BYTES])
-    return records.set_column(records.schema.get_field_index("body"), "body", pa.array(fit, pa.binary())), errors
-
-
 def _decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
     """Return the records with what the schema makes of their bodies. One that it refuses keeps its bytes."""
     import pyarrow as pa
@@ -309,8 +269,10 @@ def _decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
         if body is not None and errors[number] is None and not without[number]:
             try:
                 made = schema.decode(body)
-            except MalformedError as error:
-                errors[number] = str(error)
+            except (SourceError, SettingError):  # of the registry or the schema, not of the record
+                raise
+            except Exception as error:  # noqa: BLE001  # of whatever type a library raises for bytes
+                errors[number] = reason_of(error)
         bodies.append(made)
     columns = dict(zip(records.schema.names, records.columns, strict=True))
     columns |= {"body": pa.array(bodies, pa.binary()), ERROR: pa.array(errors, pa.string())}

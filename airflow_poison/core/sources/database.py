@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import json
+import re
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_poison.core import json_text
 from airflow_poison.core.errors import SourceError
-from airflow_poison.core.sources.rows import JSON_TEXT
+from airflow_poison.core.mapping import json_value, number_or_text
+from airflow_poison.core.sources.rows import JSON_TEXT, ODD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
     import sqlalchemy as sa
@@ -40,6 +45,12 @@ _ASSETS = {"postgresql": ("postgres", 5432, "public"), "mysql": ("mysql", 3306, 
 """How assets name a kind of database, its port and its first schema."""
 _EXTRA = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _SCHEME = "sqlalchemy_scheme"
+_DATES_AS_TEXT = frozenset({"postgresql", "mysql", "mariadb"})
+"""Databases whose dates and instants are read as text: infinity, 0000-00-00 and years BC are none that Python has, and end a driver's read."""
+_DATE = r"\d{4}-\d\d-\d\d"
+_CLOCK = r"\d\d:\d\d:\d\d(\.\d{1,6})?"
+_REFUSED = (TypeError, ValueError, KeyError, OverflowError)  # of Arrow's are ValueErrors and TypeErrors
+_ZONE = r"(\+00(:00)?)"
 
 
 def address_of(connection: Connection) -> str:
@@ -74,14 +85,15 @@ def asset_uri_of(address: str, table: str) -> str:
 
 
 class Column(NamedTuple):
-    """A column as it is read.
+    """A column as it is read. Its declaration says its type, and each value by itself whether it is one of it.
 
-    :param kind: its type in Arrow; None: as the values say.
+    :param kind: its type in Arrow.
     :param as_text: the database writes it as text.
+    :param is_json: its values are texts of JSON; what is no JSON is a text.
     """
 
     name: str
-    kind: pa.DataType | None
+    kind: pa.DataType
     as_text: bool = False
     is_json: bool = False
 
@@ -142,16 +154,24 @@ class Reading:
 
     def columns(self) -> list[Column]:
         """Return how each column is read."""
-        return [_column(column) for column in self.table.columns]
+        import pyarrow as pa
+
+        columns = [_column(column) for column in self.table.columns]
+        if self.connection.dialect.name not in _DATES_AS_TEXT:
+            return columns
+        return [each._replace(as_text=True) if pa.types.is_temporal(each.kind) else each for each in columns]
 
     def select(self, columns: Sequence[Column]) -> list[sa.ColumnElement[Any]]:
         """Return what a query selects, for columns as they are read."""
-        from sqlalchemy import Text, cast
+        from sqlalchemy import Text, cast, type_coerce
+        from sqlalchemy.types import NullType
 
-        return [
-            cast(self.table.columns[each.name], Text).label(each.name) if each.as_text else self.table.columns[each.name].label(each.name)
-            for each in columns
-        ]
+        def read(column: sa.Column[Any], *, as_text: bool) -> sa.ColumnElement[Any]:
+            if self.connection.dialect.name == "sqlite":  # any column has any value, and a cast cuts the digits of floats
+                return type_coerce(column, NullType())
+            return cast(column, Text) if as_text else column
+
+        return [read(self.table.columns[each.name], as_text=each.as_text).label(each.name) for each in columns]
 
 
 @contextmanager
@@ -200,62 +220,128 @@ def _is_whole(index: sa.Index) -> bool:
 
 @contextmanager
 def _readable(said: str) -> Iterator[None]:
+    from sqlalchemy.exc import SQLAlchemyError
+
     try:
         yield
-    except (ValueError, OverflowError) as error:
+    except SQLAlchemyError:
+        raise
+    except Exception as error:  # of whatever type a driver raises for a value
         raise SourceError(
-            f"{said} has a value that cannot be read here: {_first_line(error)}. Dates are of the years 1 to 9999. Read a view that leaves it out or "
-            "casts it to text. Nothing was sent."
+            f"{said} has a value that cannot be read here: {_first_line(error)}. Read a view that leaves it out or casts it to text. Nothing was "
+            "sent."
         ) from error
 
 
 def to_batch(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> pa.RecordBatch:
-    """Return rows as Arrow. A column with a value that is not of its type is text: databases without strict types have those."""
+    """Return rows as Arrow. A value that is not of its column's type is null there, and as text in a column beside it (``ODD``)."""
     import pyarrow as pa
 
-    arrays = [_array([row[at] for row in rows], column.kind) for at, column in enumerate(columns)]
-    fields = [
-        pa.field(column.name, array.type, metadata=JSON_TEXT if column.is_json else None) for column, array in zip(columns, arrays, strict=True)
-    ]
+    arrays: list[pa.Array[Any]] = []
+    fields: list[pa.Field[Any]] = []
+    for at, column in enumerate(columns):
+        values, odd = _values(column, [row[at] for row in rows])
+        fields.append(pa.field(column.name, column.kind, metadata=JSON_TEXT if column.is_json else None))
+        arrays.append(values)
+        if odd is not None:
+            fields.append(pa.field(ODD + column.name, pa.string()))
+            arrays.append(odd)
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _array(values: Sequence[Any], kind: pa.DataType | None) -> pa.Array[Any]:
+def _values(column: Column, values: Sequence[Any]) -> tuple[pa.Array[Any], pa.Array[Any] | None]:
+    """Return values as Arrow; and, where some are not of the column's type, the texts of these."""
+    import pyarrow as pa
+
+    if column.is_json:
+        return pa.array([None if each is None else each if isinstance(each, str) else _json_text(each) for each in values], pa.string()), None
+    read = _reader(column.kind)
+    if read is None and not (pa.types.is_integer(column.kind) and any(type(each) not in {int, NoneType} for each in values)):  # Arrow cuts 1.5 to 1
+        with suppress(*_REFUSED):
+            return pa.array(values, column.kind), None
+    good: list[Any] = []
+    odd: list[str | None] = []
+    for value in values:
+        fits, found = (True, None) if value is None else _read(value, column.kind, read)
+        good.append(found if fits else None)
+        odd.append(None if fits else _text(value))
+    return pa.array(good, column.kind), None if odd.count(None) == len(odd) else pa.array(odd, pa.string())
+
+
+def _read(value: object, kind: pa.DataType, read: Callable[[Any], object] | None) -> tuple[bool, object]:
+    """Return whether a value is one of a type, and the value."""
     import pyarrow as pa
 
     try:
-        return pa.array(values, kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+        if read is not None:
+            return True, value if isinstance(value, date | time) else read(value)
+        pa.scalar(value, kind)
+    except _REFUSED:
+        return False, None
+    return type(value) is int or not pa.types.is_integer(kind), value
+
+
+def _reader(kind: pa.DataType) -> Callable[[Any], object] | None:
+    """Return what makes a value of a type of the text or number that databases have for it. It raises one of ``_REFUSED``."""
+    import pyarrow as pa
+
+    if pa.types.is_boolean(kind):
+        return {0: False, 1: True}.__getitem__
+    if pa.types.is_date(kind):
+        return _parser(_DATE, date.fromisoformat)
+    if pa.types.is_time(kind):
+        return _parser(_CLOCK, time.fromisoformat)
+    if pa.types.is_timestamp(kind):
+        return _parser(f"{_DATE} {_CLOCK}{_ZONE if kind.tz else ''}", datetime.fromisoformat)
+    return None
+
+
+def _parser(pattern: str, read: Callable[[str], object]) -> Callable[[Any], object]:
+    matches = re.compile(pattern, re.ASCII).fullmatch
+
+    def parsed(text: str) -> object:
+        if not matches(text):
+            raise ValueError(text)
+        return read(text)
+
+    return parsed
+
+
+def _json_text(value: object) -> str:
+    """Return a value of a driver as JSON; a number that JSON has not as its text."""
+    if isinstance(value, Decimal):
+        return f"{value:f}" if value.is_finite() else str(number_or_text(value))
+    return json_text.written(json_value(value, number_or_text))
 
 
 def _text(value: object) -> str:
-    if isinstance(value, bytes):
-        return value.hex()
-    return json.dumps(value, default=str) if isinstance(value, list | dict) else str(value)
+    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _column(column: sa.Column[Any]) -> Column:
     """Return how a column is read: of what has no type in Arrow, the text that the database writes."""
     import pyarrow as pa
     from sqlalchemy import types
-    from sqlalchemy.dialects import mysql
+    from sqlalchemy.dialects import mysql, postgresql
 
     kind = column.type
+    if isinstance(kind, postgresql.DOMAIN):
+        kind = kind.data_type
+    text = Column(column.name, pa.string(), as_text=True)
     if isinstance(kind, types.JSON):
-        return Column(column.name, pa.string(), as_text=True, is_json=True)
+        return text._replace(is_json=True)
     if isinstance(kind, mysql.BIT):  # its driver has bytes, and SQLAlchemy a number
         return Column(column.name, pa.int64())
     if isinstance(kind, mysql.SET):  # Python's sets have no order
-        return Column(column.name, pa.string(), as_text=True)
+        return text
     if isinstance(kind, types.ARRAY):
-        item = _plain(kind.item_type) if kind.dimensions in {None, 1} else None
-        return Column(column.name, pa.string(), as_text=True) if item is None else Column(column.name, pa.list_(item))
+        item = _plain(kind.item_type)
+        exact = isinstance(kind.item_type, types.Numeric) or (item is not None and not pa.types.is_temporal(item))
+        return Column(column.name, pa.string(), is_json=True) if exact else text
     if isinstance(kind, types.Numeric) and not isinstance(kind, types.Float):
-        known = kind.precision is not None and kind.scale is not None and 0 <= kind.scale <= kind.precision <= 38  # noqa: PLR2004  (of Arrow)
-        return Column(column.name, pa.decimal128(kind.precision, kind.scale) if known else None)
+        return Column(column.name, pa.string(), is_json=True)
     found = _plain(kind)
-    return Column(column.name, pa.string(), as_text=True) if found is None else Column(column.name, found)
+    return text if found is None else Column(column.name, found)
 
 
 def _plain(kind: Any) -> pa.DataType | None:
@@ -271,6 +357,8 @@ def _plain(kind: Any) -> pa.DataType | None:
         (types._Binary, pa.binary()),  # noqa: SLF001  (BINARY and VARBINARY have nothing else in common)
         (types.String, pa.string()),
     ]
+    if getattr(kind, "unsigned", False) and isinstance(kind, types.Integer):
+        return pa.uint64()
     if isinstance(kind, types.DateTime):
         return pa.timestamp("us", "UTC") if kind.timezone else pa.timestamp("us")
     if isinstance(kind, types.Time):

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import glob
+import errno
+import fnmatch
 import logging
 import os
 import re
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from stat import S_ISREG
+from stat import S_ISLNK, S_ISREG
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.core.errors import InputError, MalformedError, SettingError, SourceError, StoreUnreachableError
-from airflow_poison.core.sources.source import ERROR, Reached, Source, Take
+from airflow_poison.core.errors import InputError, SettingError, SourceError, StoreUnreachableError
+from airflow_poison.core.sources.readers import FORMATS, Layout, is_utf8, malformed, records
+from airflow_poison.core.sources.source import Reached, Source, Take
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -28,28 +30,62 @@ if TYPE_CHECKING:
     from airflow_poison.core.sources.source import JsonValue, Position
 
 _log = logging.getLogger(__name__)
-FORMATS = ("json", "lines", "csv", "parquet", "whole")
-PATH, LINE = "file.path", "file.line"
-_ROWS = 10_000
-_BYTES = 64 << 20
 _UNREADABLE = "\n!"
 """Ends the key of a file that could not be opened: it is looked at again."""
 _WILD = re.compile(r"[*?\[]")
+_OF_A_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
+"""Numbers of errors that concern one name; others are of the disk."""
+_NAMED = 3
+"""So many files are named of those that are passed over for one reason."""
 
 
 @dataclass(slots=True)
 class _Found:
     """A file as a list has it.
 
-    :param path: as users see it.
+    :param path: as the system names it.
     :param version: what tells its content from another one under the same name. An object may change between the list and its reading: then of what
         was read.
+    :param same: equal for all names of one file (device and inode); None: it has one name.
+    :param linked: a link is on the way to it.
     """
 
     path: str
     size: int
     changed_at: float
     version: str
+    same: tuple[int, int] | None = None
+    linked: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The name that users see: the path; a URI where the path is no UTF-8, or has a line end."""
+        return _shown(self.path)
+
+
+def _shown(path: str) -> str:
+    return path if "\n" not in path and is_utf8(path) else Path(path).as_uri() if path.startswith("/") else path.replace("\n", "%0A")
+
+
+class _PassedOver(dict[tuple[str, str], list[str]]):
+    """Files that a take leaves alone, by the reason why, which is said of one file and of several."""
+
+    def add(self, one: str, many: str, name: str) -> None:
+        """Note a file.
+
+        :param one: the reason in a sentence on one file; ``many`` of several. Names follow at the colon, and stand at the end without one.
+        """
+        self.setdefault((one, many), []).append(name)
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return what was passed over, a sentence for each reason."""
+        return tuple(_sentence(one if len(names) == 1 else many, sorted(names)) for (one, many), names in self.items())
+
+
+def _sentence(reason: str, names: Sequence[str]) -> str:
+    said, _, then = reason.partition(";")
+    listed = ", ".join(names[:_NAMED]) + ", ..." * (len(names) > _NAMED)
+    return f"{len(names):,} {said}: {listed}" + f";{then}" * bool(then)
 
 
 @dataclass(frozen=True)
@@ -62,6 +98,10 @@ class Files(Source):
         any part of a name, ``**`` for folders. Compressed files (``.gz``, ``.bz2``, ``.zst``, ``.lz4``) are read as what they contain.
     :param format: ``json``: a JSON value on each line; ``lines``: text; both are a body for each line. ``csv`` (all columns are text), ``parquet``:
         rows with columns. ``whole``: each file is one body.
+    :param delimiter: of CSV: one character between two cells.
+    :param encoding: of ``json``, ``lines`` and ``csv`` where no byte order mark says another one: ``latin-1``, ``cp1252``. Bodies are UTF-8.
+    :param header: of CSV: True: the first line that is not blank names the columns; the number of the line that does, from 1 on; or the names of the
+        columns, where the files have none.
     :param rewritten: what is done with a file that was taken and has other content now: ``ignore``, or ``take`` all of it again.
     :param settled: how long a file of a folder has to be unchanged before it is taken: its writer may not have finished. Objects come whole.
     :param max_files: take at most so many at once.
@@ -72,6 +112,9 @@ class Files(Source):
 
     pattern: str
     format: str = "json"
+    delimiter: str = ","
+    encoding: str = "utf-8"
+    header: bool | int | Sequence[str] = True
     rewritten: str = "ignore"
     settled: timedelta = timedelta(seconds=10)
     max_files: int | None = None
@@ -80,6 +123,7 @@ class Files(Source):
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     _allowed: ClassVar[Mapping[str, tuple[str, ...]]] = {"format": FORMATS, "rewritten": ("ignore", "take")}
+    _of_a_layout: ClassVar[tuple[str, ...]] = ("delimiter", "encoding", "header")
 
     def __post_init__(self) -> None:
         for setting, allowed in self._allowed.items():
@@ -87,11 +131,17 @@ class Files(Source):
                 raise SettingError(setting, getattr(self, setting), ", ".join(allowed))
         if not isinstance(self.pattern, str) or not self.pattern.strip():
             raise SettingError("pattern", self.pattern, "where the files are: /landing/*.json, s3://bucket/landing/*.json")
-        if self.max_files is not None and self.max_files < 1:
+        if self.max_files is not None and (not isinstance(self.max_files, int) or self.max_files < 1):
             raise SettingError("max_files", self.max_files, "a number from 1 on, or None for all")
+        if not isinstance(self.settled, timedelta) or self.settled < timedelta(0):
+            raise SettingError("settled", self.settled, "a duration from 0 on: timedelta(seconds=10)")
+        if not isinstance(self.name, str):
+            raise SettingError("name", self.name, "a text, or none for the pattern")
         if not self._in_bucket and not Path(self.pattern).is_absolute():
             raise SettingError("pattern", self.pattern, "an absolute path, since tasks run in folders of their own; or the URI of an object store")
         object.__setattr__(self, "name", self.name or self.pattern)
+        for setting in self._of_a_layout:
+            object.__setattr__(self, setting, getattr(self._layout, setting))
 
     @property
     def columns(self) -> bool:  # type: ignore[override]
@@ -105,9 +155,11 @@ class Files(Source):
 
     def plan(self, position: Position, *, limit: int | None) -> Take | None:
         """Return the files that were not taken, the oldest first. Raises SourceError for a folder that is not there or may not be listed."""
-        taken = frozenset(str(key) for key in position.keys()["key"].to_pylist())
-        new = [file for file in self._listed(taken) if self._is_new(file, taken)]
-        return self._take(new[: self.max_files], limit, position.at)
+        known = position.keys()
+        taken = dict(zip(map(str, known["key"].to_pylist()), known["at"].to_pylist(), strict=True))
+        passed = _PassedOver()
+        new = [file for file in self._listed(taken, passed) if self._is_new(file, taken, passed)]
+        return self._take(new[: self.max_files], limit, position.at, passed)
 
     def between(self, start: str, end: str) -> Take:
         """Return the files that were changed between two instants.
@@ -115,14 +167,19 @@ class Files(Source):
         :param start: ISO 8601, included; ``end`` is excluded.
         """
         first, last = (_instant(text).timestamp() for text in (start, end))
-        found = [file for file in self._listed() if first <= file.changed_at < last]
-        return self._take(found, None, {}) or Take(what="no files", batches=lambda: iter(()), reached=lambda: Reached({}))
+        passed = _PassedOver()
+        found = [file for file in self._listed({}, passed) if first <= file.changed_at < last]
+        return self._take(found, None, {}, passed) or _nothing({}, "no files")
 
     def describe(self, at: Mapping[str, JsonValue]) -> str:
         """Return how many files were taken."""
         return counted(int(at.get("files", 0)), "file was taken", "files were taken")  # type: ignore[arg-type]  # our own number
 
     # What is there ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _layout(self) -> Layout:
+        return Layout(self.format, self.delimiter, self.encoding, self.header)
 
     @property
     def _in_bucket(self) -> bool:
@@ -133,15 +190,16 @@ class Files(Source):
         fixed = self.pattern[: match.start()] if (match := _WILD.search(self.pattern)) else self.pattern
         return fixed.rpartition("/")[0] or "/"
 
-    def _listed(self, taken: Collection[str] = ()) -> list[_Found]:
-        """Return the files there are, the oldest first.
+    def _listed(self, taken: Mapping[str, object], passed: _PassedOver) -> list[_Found]:
+        """Return the files there are, the oldest first; of several names of one file one that was taken, or the first that is no link."""
+        found = self._objects(passed) if self._in_bucket else self._local(passed)
+        first: dict[object, _Found] = {}
+        for file in sorted(found, key=lambda file: (self._key(file) not in taken, file.linked, file.path)):
+            if first.setdefault(file.same or file.path, file) is not file:
+                passed.add("name leads to a file that has another name, too", "names lead to files that have other names, too", file.shown)
+        return sorted(first.values(), key=lambda file: (file.changed_at, file.path))
 
-        :param taken: keys of files that need not be in it.
-        """
-        found = self._objects() if self._in_bucket else self._local(taken if self.rewritten == "ignore" else ())
-        return sorted(found, key=lambda file: (file.changed_at, file.path))
-
-    def _local(self, taken: Collection[str]) -> Iterator[_Found]:
+    def _local(self, passed: _PassedOver) -> Iterator[_Found]:
         folder = Path(self._fixed)
         try:
             next(folder.iterdir(), None)
@@ -150,51 +208,69 @@ class Files(Source):
                 f"The folder {folder} of source {self.name!r} cannot be listed: {error.strerror or error}. Check that it is mounted where the task "
                 "runs, and the rights of this user. Nothing was sent."
             ) from error
-        young = 0
-        for path in glob.iglob(self.pattern, recursive=True):  # noqa: PTH207  (that of pathlib wants the folder and the pattern apart)
-            if path in taken:
-                continue
-            try:
-                seen = os.stat(path)  # noqa: PTH116  (a million of them)
-            except FileNotFoundError:
-                continue
-            if not S_ISREG(seen.st_mode):
-                continue
-            if time.time() - seen.st_mtime < self.settled.total_seconds():
-                young += 1
-            else:
-                yield _Found(path, seen.st_size, seen.st_mtime, f"{seen.st_size}-{seen.st_mtime_ns}")
-        if young:
-            many = counted(young, "file was changed", "files were changed")
-            _log.info("%s: %s less than %g s ago and may still be written; later takes look again.", self.name, many, self.settled.total_seconds())
+        settled = self.settled.total_seconds()
+        try:
+            parts = [part for part in self.pattern.removeprefix(self._fixed).split("/") if part]
+            for path, linked in _matching(self._fixed, parts, passed, linked=False):
+                seen = _looked_at(path, passed)
+                if seen is None or not S_ISREG(seen.st_mode):
+                    continue
+                now = time.time()
+                age = now - seen.st_mtime if seen.st_mtime <= now else now - seen.st_ctime  # a date in the future says nothing
+                if age < 0:
+                    passed.add(
+                        "file is dated in the future; later takes look again", "files are dated in the future; later takes look again", _shown(path)
+                    )
+                elif age < settled:
+                    since = f"changed less than {settled:g} s ago and may still be written; later takes look again"
+                    passed.add(f"file was {since}", f"files were {since}", _shown(path))
+                else:
+                    version = f"{seen.st_size}-{seen.st_mtime_ns}"
+                    yield _Found(path, seen.st_size, seen.st_mtime, version, (seen.st_dev, seen.st_ino), linked)
+        except OSError as error:
+            raise SourceError(f"{error.filename} of source {self.name!r} cannot be listed: {error}. Nothing was sent; run the task again.") from error
 
-    def _objects(self) -> Iterator[_Found]:
+    def _objects(self, passed: _PassedOver) -> Iterator[_Found]:
         from airflow_poison.core.store.bucket.objects import Objects
 
         scheme, _, rest = self.pattern.partition("://")
         bucket, _, wanted = rest.partition("/")
-        expected, root = _matcher(wanted), f"{scheme}://{bucket}"
+        expected, root = matcher(wanted), f"{scheme}://{bucket}"
         try:
-            for each in Objects.at(root, self.storage_options).list(self._fixed.removeprefix(root).strip("/")):
-                if expected.fullmatch(each.path):
+            for each in Objects.at(root, self.storage_options).list_all(self._fixed.removeprefix(root).strip("/")):
+                if not expected.fullmatch(each.path):
+                    continue
+                if each.is_odd:
+                    odd = "has a name that object stores' clients do not read (//, a control character, ..); rename"
+                    passed.add(f"object {odd} it", f"objects {odd.replace('has a name', 'have names')} them", repr(f"{root}/{each.path}"))
+                else:
                     yield _Found(f"{root}/{each.path}", each.size, each.changed_at.timestamp(), each.tag)
         except StoreUnreachableError as error:
             raise SourceError(f"Source {self.name!r} cannot be listed: {error} Nothing was sent.") from error
 
-    def _is_new(self, file: _Found, taken: frozenset[str]) -> bool:
-        if self._key(file) in taken:
+    def _is_new(self, file: _Found, taken: Mapping[str, object], passed: _PassedOver) -> bool:
+        key = self._key(file)
+        if key in taken:
+            if self.rewritten == "ignore" and taken[key] != int(file.changed_at):
+                passed.add(
+                    "file was rewritten since it was taken; rewritten='take' takes it again",
+                    "files were rewritten since they were taken; rewritten='take' takes them again",
+                    file.shown,
+                )
             return False
-        unopened = self._key(file) + _UNREADABLE
-        return unopened not in taken or _can_be_opened(file.path)
+        if key + _UNREADABLE not in taken or _can_be_opened(file.path):
+            return True
+        passed.add("file cannot be opened by this user", "files cannot be opened by this user", file.shown)
+        return False
 
     def _key(self, file: _Found) -> str:
-        return file.path if self.rewritten == "ignore" else f"{file.path}\n{file.version}"
+        return file.shown if self.rewritten == "ignore" else f"{file.shown}\n{file.version}"
 
     # What is in it ----------------------------------------------------------------------------------------------------
 
-    def _take(self, files: Sequence[_Found], limit: int | None, at: Mapping[str, JsonValue]) -> Take | None:
+    def _take(self, files: Sequence[_Found], limit: int | None, at: Mapping[str, JsonValue], passed: _PassedOver) -> Take | None:
         if not files:
-            return None
+            return replace(_nothing(at), passed_over=passed.sentences()) if passed else None
         done: list[tuple[str, int]] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -204,10 +280,14 @@ class Files(Source):
                 if limit is not None and sent >= limit:
                     return
                 opened = True
-                for batch in self._records(file):
-                    sent += batch.num_rows
-                    opened = opened and batch.schema.metadata != {b"unopened": b"yes"}
-                    yield batch.replace_schema_metadata(None)
+                try:
+                    for batch in self._records(file):
+                        sent += batch.num_rows
+                        opened = opened and batch.schema.metadata != {b"unopened": b"yes"}
+                        yield batch.replace_schema_metadata(None)
+                except _GoneError:
+                    _log.warning("%s of source %r was removed before it was read: it was not taken.", file.shown, self.name)
+                    continue
                 done.append((self._key(file) + _UNREADABLE * (not opened), int(file.changed_at)))
 
         def reached() -> Reached:
@@ -218,34 +298,30 @@ class Files(Source):
 
         size = sum(file.size for file in files)
         amount = f"{size / 2**20:,.1f} MiB" if size >= 2**20 else counted(size, "byte", "bytes")
-        return Take(what=f"{counted(len(files), 'file', 'files')}, {amount}", batches=batches, reached=reached)
+        what = f"{counted(len(files), 'file', 'files')}, {amount}"
+        return Take(what=what, batches=batches, reached=reached, passed_over=passed.sentences())
 
     def _records(self, file: _Found) -> Iterator[pa.RecordBatch]:
-        """Yield the records of a file; a file that cannot be read as a whole is one record with an error.
-
-        Raises SourceError when the file changes meanwhile, or the store does not answer.
-        """
-        import pyarrow as pa
-
+        """Yield the records of a file. Raises SourceError when the file changes meanwhile, or the disk or the store does not answer."""
+        begun = False
         try:
             with self._here(file) as path:
-                try:
-                    yield from _READERS[self.format](file.path, path)
-                    self._check_unchanged(file)
-                except (pa.ArrowInvalid, pa.ArrowNotImplementedError, MalformedError, UnicodeDecodeError, EOFError, OSError) as error:
-                    if isinstance(error, OSError) and error.errno is not None:  # of the disk, not of what is in the file
-                        raise
-                    yield _wrong(file.path, _beginning(path), f"{file.path} cannot be read as {self.format}: {_one_line(error)}")
+                for batch in records(file.shown, self._layout, path):
+                    begun = True
+                    yield batch
+                self._check_unchanged(file)
         except FileNotFoundError as error:
-            raise SourceError(f"{file.path} of source {self.name!r} was removed while it was read. Nothing was sent; run the task again.") from error
+            if not begun:
+                raise _GoneError from error
+            raise SourceError(f"{file.shown} of source {self.name!r} was removed while it was read. Nothing was sent; run the task again.") from error
         except StoreUnreachableError as error:
-            raise SourceError(f"{file.path} of source {self.name!r} cannot be read: {error} Nothing was sent.") from error
+            raise SourceError(f"{file.shown} of source {self.name!r} cannot be read: {error} Nothing was sent.") from error
         except PermissionError as error:
-            yield _wrong(
-                file.path, b"", f"{file.path} cannot be opened: {error.strerror}. It is taken when this user may read it"
+            yield malformed(
+                file.shown, b"", f"{file.shown} cannot be opened: {error.strerror}. It is taken when this user may read it"
             ).replace_schema_metadata({"unopened": "yes"})
         except OSError as error:
-            raise SourceError(f"{file.path} of source {self.name!r} cannot be read: {error}. Nothing was sent; run the task again.") from error
+            raise SourceError(f"{file.shown} of source {self.name!r} cannot be read: {error}. Nothing was sent; run the task again.") from error
 
     @contextmanager
     def _here(self, file: _Found) -> Iterator[Path]:
@@ -259,7 +335,8 @@ class Files(Source):
         bucket, _, name = rest.partition("/")
         with TemporaryDirectory(prefix="airflow-poison-files-") as folder:
             path = Path(folder, Path(name).name)
-            file.version = Objects.at(f"{scheme}://{bucket}", self.storage_options).download(name, path)
+            read = Objects.at(f"{scheme}://{bucket}", self.storage_options).download(name, path)
+            file.version, file.changed_at = read.tag, read.changed_at.timestamp()
             yield path
 
     def _check_unchanged(self, file: _Found) -> None:
@@ -268,183 +345,88 @@ class Files(Source):
         seen = Path(file.path).stat()
         if f"{seen.st_size}-{seen.st_mtime_ns}" != file.version:
             raise SourceError(
-                f"{file.path} of source {self.name!r} was changed while it was read: its writer had not finished. Nothing was sent; the next run "
+                f"{file.shown} of source {self.name!r} was changed while it was read: its writer had not finished. Nothing was sent; the next run "
                 f"takes it when it has been unchanged for {self.settled.total_seconds():g} s (settled=). Write files elsewhere; move them in when "
                 "they are whole."
             )
 
 
-# Readers: the name that users see and where the file lies here -> batches of records ------------------------------------
+class _GoneError(Exception):
+    """A file was removed before it was read."""
 
 
-def _lines(name: str, path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield a record for each line that is not empty. Raises pa.ArrowInvalid, OSError."""
-    yield from _line_batches(name, path, lambda _line: None)
+def _nothing(at: Mapping[str, JsonValue], what: str = "") -> Take:
+    return Take(what=what, batches=lambda: iter(()), reached=lambda: Reached(at))
 
 
-def _json_lines(name: str, path: Path) -> Iterator[pa.RecordBatch]:
-    """The same of JSON values."""
-    import json
+def _matching(folder: str, parts: Sequence[str], passed: _PassedOver, *, linked: bool) -> Iterator[tuple[str, bool]]:
+    """Yield the names that a pattern matches, and whether a link is on the way. ``**`` goes into no link; ``*`` and ``**`` into no hidden name.
 
-    def wrong(line: bytes) -> str | None:
-        try:
-            json.loads(line)
-        except (ValueError, RecursionError) as error:
-            return f"it is no JSON: {error}"
-        return None
-
-    yield from _line_batches(name, path, wrong)
-
-
-def _line_batches(name: str, path: Path, wrong: Callable[[bytes], str | None]) -> Iterator[pa.RecordBatch]:
-    bodies: list[bytes] = []
-    numbers: list[int] = []
-    held = 0
-    with _opened(path) as content:
-        for number, line in enumerate(_split(content), 1):
-            body = line.rstrip(b"\r\n")
-            if not body.strip():
-                continue
-            bodies.append(body)
-            numbers.append(number)
-            held += len(body)
-            if len(bodies) >= _ROWS or held >= _BYTES:
-                yield _bodies(name, bodies, numbers, wrong)
-                bodies, numbers, held = [], [], 0
-    if bodies:
-        yield _bodies(name, bodies, numbers, wrong)
-
-
-def _bodies(name: str, bodies: Sequence[bytes], numbers: Sequence[int], wrong: Callable[[bytes], str | None]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    found = [wrong(body) for body in bodies]
-    errors = [None if error is None else f"line {number} of {name}: {error}" for number, error in zip(numbers, found, strict=True)]
-    return pa.record_batch(
-        {
-            "body": pa.array(bodies, pa.binary()),
-            "message_id": pa.array([f"{name}:{number}" for number in numbers]),
-            "properties": pa.array([[(PATH, name), (LINE, str(number))] for number in numbers], pa.map_(pa.string(), pa.string())),
-            ERROR: pa.array(errors, pa.string()),
-        }
-    )
-
-
-def _split(content: Any) -> Iterator[bytes]:
-    """Yield lines with their ends. One that is longer than a body may be is cut."""
-    rest = b""
-    while block := content.read(4 << 20):
-        *lines, rest = (rest + bytes(block)).split(b"\n")
-        yield from lines
-        if len(rest) > 2 * _BYTES:
-            raise MalformedError(f"it has a line of more than {2 * _BYTES:,} bytes")
-    if rest:
-        yield rest
-
-
-def _csv(name: str, path: Path) -> Iterator[pa.RecordBatch]:
-    """Yield rows, all columns as text; a row with another number of fields than the header is a record with an error."""
-    import csv
-    import io
-
-    import pyarrow as pa
-    import pyarrow.csv as arrow_csv
-
-    bad: list[tuple[str, str]] = []
-
-    def refused(row: arrow_csv.InvalidRow) -> Literal["skip"]:
-        bad.append((row.text or "", f"a row of {name} has {row.actual_columns} fields; the header has {row.expected_columns}"))
-        return "skip"
-
-    with _opened(path) as content:
-        head = b"".join(_up_to_line(content))
-    if not head.strip():
+    :param parts: of the pattern, below the folder.
+    """
+    part, rest = parts[0], parts[1:]
+    if part == "**" and rest:
+        yield from _matching(folder, rest, passed, linked=linked)
+    elif not _WILD.search(part):
+        path = os.path.join(folder, part)  # noqa: PTH118  (a million of them)
+        if rest:
+            yield from _matching(path, rest, passed, linked=linked or _is_link(path))
+        elif os.path.lexists(path):
+            yield path, linked or _is_link(path)
         return
-    names = next(csv.reader(io.StringIO(head.decode("utf-8-sig"))))
-    if len(set(names)) < len(names):
-        raise MalformedError(f"its header names a column twice: {', '.join(names)}")
-    with (
-        _opened(path) as content,
-        arrow_csv.open_csv(
-            content,
-            read_options=arrow_csv.ReadOptions(use_threads=False),
-            parse_options=arrow_csv.ParseOptions(invalid_row_handler=refused, newlines_in_values=True),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, quoted_strings_can_be_null=False
-            ),
-        ) as reader,
-    ):
-        for batch in reader:
-            if batch.num_rows:
-                yield batch
-            while bad:
-                yield _wrong(name, *(bad[0][0].encode(), bad.pop(0)[1]))
+    wanted = re.compile(fnmatch.translate("*" if part == "**" else part)).match
+    for entry in _entries(folder, passed):
+        if (entry.name.startswith(".") and not part.startswith(".")) or not wanted(entry.name):
+            continue
+        link = linked or entry.is_symlink()
+        if part == "**" and entry.is_dir(follow_symlinks=False):
+            yield from _matching(entry.path, parts, passed, linked=linked)
+        elif not rest:
+            yield entry.path, link
+        elif part != "**" and _is_folder(entry):
+            yield from _matching(entry.path, rest, passed, linked=link)
 
 
-def _up_to_line(content: Any) -> Iterator[bytes]:
-    while block := bytes(content.read(64 << 10)):
-        line, end, _ = block.partition(b"\n")
-        yield line
-        if end:
-            return
+def _entries(folder: str, passed: _PassedOver) -> Sequence[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        if error.errno not in _OF_A_NAME:
+            raise
+        passed.add("folder cannot be listed", "folders cannot be listed", f"{_shown(folder)} ({error.strerror})")
+        return ()
 
 
-def _parquet(name: str, path: Path) -> Iterator[pa.RecordBatch]:
-    del name
-    import pyarrow.parquet as pq
-
-    from airflow_poison.core.store.table.row_groups import streamed
-
-    with pq.ParquetFile(path) as file:
-        yield from streamed(file, _ROWS)
-
-
-def _whole(name: str, path: Path) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa
-
-    with _opened(path) as content:
-        body = bytes(content.read())
-    yield pa.record_batch(
-        {
-            "body": pa.array([body], pa.binary()),
-            "message_id": pa.array([name]),
-            "properties": pa.array([[(PATH, name)]], pa.map_(pa.string(), pa.string())),
-        }
-    )
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as error:  # a circle of links
+        if error.errno not in _OF_A_NAME:
+            raise
+        return False
 
 
-_READERS: Mapping[str, Callable[[str, Path], Iterator[pa.RecordBatch]]] = {
-    "json": _json_lines,
-    "lines": _lines,
-    "csv": _csv,
-    "parquet": _parquet,
-    "whole": _whole,
-}
+def _is_link(path: str) -> bool:
+    try:
+        return S_ISLNK(os.lstat(path).st_mode)
+    except OSError as error:
+        if error.errno not in _OF_A_NAME:
+            raise
+        return False
 
 
-def _opened(path: Path) -> Any:
-    """Open a file, decompressed as its name says."""
-    import pyarrow as pa
-
-    return pa.input_stream(str(path), compression="detect")
-
-
-def _wrong(name: str, content: bytes, error: str) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    return pa.record_batch(
-        {
-            "body": pa.array([content], pa.binary()),
-            "message_id": pa.array([name]),
-            "properties": pa.array([[(PATH, name)]], pa.map_(pa.string(), pa.string())),
-            ERROR: pa.array([error], pa.string()),
-        }
-    )
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as content:
-        return content.read(_BYTES)
+def _looked_at(path: str, passed: _PassedOver) -> os.stat_result | None:
+    try:
+        return os.stat(path)  # noqa: PTH116  (a million of them)
+    except OSError as error:
+        if error.errno not in _OF_A_NAME:
+            raise
+        if not (error.errno in {errno.ENOENT, errno.ENOTDIR} and not _is_link(path)):  # else it was removed since it was listed
+            passed.add("name leads to no file", "names lead to no file", f"{_shown(path)} ({error.strerror})")
+        return None
 
 
 def _can_be_opened(path: str) -> bool:
@@ -455,15 +437,11 @@ def _can_be_opened(path: str) -> bool:
         return False
 
 
-def _matcher(pattern: str) -> re.Pattern[str]:
+def matcher(pattern: str) -> re.Pattern[str]:
     """Return what names of objects match, as ``glob`` matches paths: ``*`` no slash, ``**/`` any folders or none."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^]]*\])", pattern)
     said = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(said.get(part) or (part.replace("[!", "[^") if part.startswith("[") else re.escape(part)) for part in parts))
-
-
-def _one_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]
 
 
 def _instant(text: str) -> datetime:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
@@ -139,7 +140,7 @@ class Jdbc(TableSource):
 
     def _has_new(self, reading: Reading, since: int | None, seen: frozenset[str]) -> bool:
         order, keys = self._order(reading), self._keys(reading)
-        query = _select(*(_comparable(each) for each in keys), order.label("poison_order"))
+        query = _select(*(_comparable(each) for each in keys), _place(order, reading).label("poison_order"))
         if since is None:
             return reading.connection.execute(query.limit(1)).first() is not None
         rows = reading.rows(query.where(order >= _value(since, order)).order_by(order.desc()))
@@ -150,7 +151,7 @@ class Jdbc(TableSource):
         import sqlalchemy as sa
 
         order = self._order(reading)
-        newest = reading.connection.execute(_select(sa.func.max(order))).scalar()
+        newest = reading.connection.execute(_select(sa.func.max(_place(order, reading)))).scalar()
         if newest is not None and _number(newest) < since:
             _log.warning(
                 "%s: its newest %s is %s, and source %r looks at rows from %s on. If the table was emptied or restored and counts anew, reset the "
@@ -169,7 +170,7 @@ class Jdbc(TableSource):
                 order, keys, columns = self._order(reading), self._keys(reading), reading.columns()
                 if isinstance(self.overlap, timedelta):
                     window.now = _micros(_now(reading, order))
-                query = _select(*reading.select(columns), *(_comparable(each) for each in keys), order.label("poison_order"))
+                query = _select(*reading.select(columns), *(_comparable(each) for each in keys), _place(order, reading).label("poison_order"))
                 if since is not None:
                     query = query.where(order >= _value(since, order))
                 for some in reading.rows(query.order_by(order, *keys)):
@@ -237,6 +238,16 @@ def _select(*columns: Any) -> sa.Select[Any]:
     return sa.select(*columns)
 
 
+def _place(order: sa.Column[Any], reading: Reading) -> sa.ColumnElement[Any]:
+    """Return the column that grows as Python can hold it: instants of PostgreSQL may lie before the year 1 and behind the year 9999."""
+    import sqlalchemy as sa
+
+    if reading.connection.dialect.name != "postgresql" or not isinstance(order.type, sa.DateTime):
+        return order
+    first, last = (sa.cast(sa.literal(f"{each} UTC"), order.type) for each in ("0001-01-01", "9999-12-31 23:59:59.999999"))
+    return sa.func.least(sa.func.greatest(order, first), last, type_=order.type)
+
+
 def _comparable(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     """Return a column of a key as what has one text: numbers as they are, others as the database writes them."""
     import sqlalchemy as sa
@@ -265,7 +276,7 @@ def _value(number: int, order: sa.Column[Any]) -> Any:
 
     if not isinstance(order.type, sa.DateTime):
         return Decimal(number) if isinstance(order.type, sa.Numeric) else number
-    at = _EPOCH + number * _MICROSECOND
+    at = _EPOCH + max(number, _FIRST) * _MICROSECOND
     return at if order.type.timezone else at.replace(tzinfo=None)
 
 

@@ -1,28 +1,43 @@
-"""Records of Kafka as messages: an Arrow batch of them, column by column, whoever has read them."""
+"""Records of Kafka as messages, column by column, and the way back: keys and headers are the same bytes as before.
+
+Keys and headers are bytes; groups and properties are text. What is text stays as it is. Other bytes are base64 behind ``base64:``, a header without a
+value is ``null:``, and text that looks like one of these is base64, too. A header that comes again has a number behind its name (``name#2``), and so
+has a first one whose name ends in a number (``name#2#1``). A name that begins as properties of the product do has ``header.`` in front.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
+from binascii import Error as NoBase64Error
+from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.schema import message_schema
 from airflow_poison.core.sources.source import NO_BODY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     import pyarrow as pa
+
+    from airflow_poison.core.mapping import ColumnMapping
 
     Part = tuple[np.ndarray[Any, Any], pa.Array[Any], pa.Array[Any]]  # numbers of records, names and texts of properties
 
 TOPIC, PARTITION, OFFSET, TIMESTAMP, TOMBSTONE = (f"kafka.{name}" for name in ("topic", "partition", "offset", "timestamp", "tombstone"))
 """The properties of a message that say which record it was."""
+KEY = "kafka.key"
+"""The property with the record's key, where a mapping has put something else into the group."""
 HEADER = "header."
 """Begins the property of a header whose own name begins as properties of the product do."""
 BASE64 = "base64:"
-"""Begins the text of a key or header that is no text."""
+"""Begins the text of a key or header that is no text, or looks like one that is none."""
+NULL = "null:"
+"""The text of a header that has no value."""
 _OWN = ("kafka.", "poison.")
+_NUMBERED = re.compile(r"#[0-9]+\Z")
 _LAST_MS = 253_402_300_799_999
 """The last millisecond of the year 9999."""
 
@@ -98,7 +113,7 @@ def _listed(headers: Sequence[Sequence[tuple[str, bytes | str | None]] | None]) 
 
 
 def _headers(headers: pa.ListArray[Any]) -> Iterator[Part]:
-    """Yield headers as properties. One that comes again has a number behind its name, the second ``name#2``."""
+    """Yield headers as properties: see ``record_headers``, which is the inverse."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -108,24 +123,21 @@ def _headers(headers: pa.ListArray[Any]) -> Iterator[Part]:
         return
     rows = np.repeat(np.arange(len(headers)), headers.value_lengths().fill_null(0).to_numpy())
     names, values = pairs.flatten()
-    own = pc.or_(*(pc.starts_with(names, pattern=each) for each in _OWN))
+    own = pc.match_substring_regex(names, rf"^({'|'.join(map(re.escape, (*_OWN, HEADER)))})|^\z")
     names = pc.if_else(own, pc.binary_join_element_wise(pa.scalar(HEADER), names, pa.scalar("")), names)  # type: ignore[call-overload]  # scalars may be
     codes = names.dictionary_encode().indices.to_numpy().astype(np.int64)
-    if len(np.unique(rows * len(pairs) + codes)) < len(pairs):
+    if len(np.unique(rows * len(pairs) + codes)) < len(pairs) or pc.any(pc.match_substring_regex(names, r"#[0-9]+\z")).as_py():
         names = pa.array(_apart(rows.tolist(), names.to_pylist()), pa.string())
-    yield rows, names, _texts(cast("pa.BinaryArray", values)).fill_null("")
+    yield rows, names, _texts(cast("pa.BinaryArray", values)).fill_null(NULL)
 
 
 def _apart(rows: Iterable[int], names: Iterable[str]) -> Iterator[str]:
     """Yield names of which no record has one twice."""
-    seen: set[tuple[int, str]] = set()
+    seen = Counter[tuple[int, str]]()
     for row, name in zip(rows, names, strict=True):
-        number, free = 1, name
-        while (row, free) in seen:
-            number += 1
-            free = f"{name}#{number}"
-        seen.add((row, free))
-        yield free
+        seen[row, name] += 1
+        number = seen[row, name]
+        yield f"{name}#{number}" if number > 1 or _NUMBERED.search(name) else name
 
 
 def _texts(values: pa.BinaryArray) -> pa.Array[Any]:
@@ -135,19 +147,20 @@ def _texts(values: pa.BinaryArray) -> pa.Array[Any]:
 
     try:
         found = values.cast(pa.string())
-        plain = not pc.any(pc.match_substring(found, "\0")).as_py()
+        plain = not pc.any(pc.match_substring_regex(found, rf"\x00|^{BASE64}|^{NULL}\z")).as_py()
     except pa.ArrowInvalid:
         plain = False
     return found if plain else pa.array([None if value is None else _text(value) for value in values.to_pylist()], pa.string())
 
 
 def _text(value: bytes) -> str:
-    """Return a key or a header as text; of bytes that are no text (UTF-8 without zeros), their base64 behind ``base64:``."""
+    """Return a key or a header as text; of bytes that are no text (UTF-8 without zeros), or look encoded, their base64 behind ``base64:``."""
     try:
         found = value.decode()
     except UnicodeDecodeError:
         found = "\0"
-    return BASE64 + base64.b64encode(value).decode() if "\0" in found else found
+    encoded = "\0" in found or found.startswith(BASE64) or found == NULL
+    return BASE64 + base64.b64encode(value).decode() if encoded else found
 
 
 def _instants(found: pa.Array[Any]) -> pa.Array[Any]:
@@ -161,3 +174,59 @@ def _instants(found: pa.Array[Any]) -> pa.Array[Any]:
     known = pa.array(np.where(right, numbers, 0)).cast(pa.timestamp("ms")).cast(pa.string())
     shown = pc.binary_join_element_wise(pc.replace_substring(known, " ", "T"), pa.scalar("Z"), pa.scalar(""))  # type: ignore[call-overload]  # scalars are allowed
     return cast("pa.Array[Any]", shown if right.all() else pc.if_else(pa.array(right), shown, pa.array(numbers).cast(pa.string())))
+
+
+def unreplaced(records: pa.RecordBatch, mapping: ColumnMapping) -> pa.RecordBatch:
+    """Return records that keep what a mapping of their bodies' fields replaces: the key in a property, a header under another name."""
+    import pyarrow as pa
+
+    if "group_id" not in records.schema.names or (mapping.group is None and not mapping.properties):
+        return records
+    before: Any = zip(records.column("group_id").to_pylist(), records.column("properties").to_pylist(), strict=True)
+    cells: list[list[tuple[str, str]]] = []
+    for key, pairs in before:
+        kept = [(HEADER + name if name in mapping.properties else name, value) for name, value in pairs or ()]
+        cells.append(kept if mapping.group is None else [*kept, (KEY, NULL if key is None else key)])
+    place = records.schema.get_field_index("properties")
+    return records.set_column(place, records.schema.field(place), pa.array(cells, records.schema.field(place).type))
+
+
+# The way back ---------------------------------------------------------------------------------------------------------
+
+
+def is_record(properties: Mapping[str, str | None]) -> bool:
+    """Whether a message came from Kafka, as its properties say."""
+    return properties.keys() >= {TOPIC, PARTITION, OFFSET}
+
+
+def record_key(group_id: str | None, properties: Mapping[str, str | None]) -> bytes | None:
+    """Return the key of the record that a message came from."""
+    return _bytes(properties.get(KEY, group_id))
+
+
+def record_group(group_id: str, properties: Mapping[str, str | None]) -> bytes:
+    """Return a message's group as a key: where the group was the record's key, this key."""
+    found = _bytes(group_id) if is_record(properties) and KEY not in properties else None
+    return group_id.encode() if found is None else found
+
+
+def record_headers(properties: Mapping[str, str | None]) -> list[tuple[str, bytes | None]]:
+    """Return the headers of the record that a message came from, in their order; those that others have added to the message are among them."""
+    return [(_NUMBERED.sub("", name).removeprefix(HEADER), _bytes(value)) for name, value in properties.items() if not name.startswith(_OWN)]
+
+
+def own_properties(properties: Mapping[str, str | None]) -> dict[str, str]:
+    """Return what the product says of a message that came from Kafka, but for what is part of the record itself."""
+    return {name: value or "" for name, value in properties.items() if name.startswith(_OWN) and name not in {KEY, TOMBSTONE}}
+
+
+def _bytes(text: str | None) -> bytes | None:
+    """Return the key or header that a text stands for: the inverse of ``_text``. Text that only looks encoded is what somebody has written."""
+    if text is None or text == NULL:
+        return None
+    if text.startswith(BASE64):
+        try:
+            return base64.b64decode(text.removeprefix(BASE64), validate=True)
+        except (NoBase64Error, ValueError):
+            pass
+    return text.encode()

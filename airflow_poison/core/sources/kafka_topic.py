@@ -28,6 +28,8 @@ _CRITICAL = 2
 """The level of librdkafka's own log, where no other one is wanted: it writes a line for each try to connect, and what matters is in our errors."""
 _PAUSE = 0.2
 """Seconds that a look for records lasts where fewer are there than asked for."""
+_LARGEST, _SMALLEST = 1_000_000, 1_000
+"""What librdkafka's ``message.max.bytes`` is by default, and at least."""
 Ranges = dict[int, tuple[int, int]]
 """Offsets by partition: the first, and the one behind the last."""
 
@@ -65,6 +67,16 @@ class Topic:
         found = self._admin(lambda admin, wait: admin.describe_topics(kafka.TopicCollection([self.name]), request_timeout=wait)[self.name].result())
         topic_id = str(found.topic_id) if found.topic_id is not None else ""
         return topic_id, sorted(partition.id for partition in found.partitions)
+
+    def largest(self) -> int | None:
+        """Return the topic's ``max.message.bytes``, of a batch of records; None where this user has no right to ask."""
+        kafka = clients()
+        asked = kafka.admin.ConfigResource(kafka.admin.ConfigResource.Type.TOPIC, self.name)
+        try:
+            found = self._admin(lambda admin, wait: next(iter(admin.describe_configs([asked], request_timeout=wait).values())).result())
+            return int(found["max.message.bytes"].value)
+        except (SourceError, KeyError, ValueError):
+            return None
 
     def offsets(self, partitions: Collection[int], place: str | int, *, committed: bool | None = None) -> dict[int, int]:
         """Return an offset of each partition: the first (``earliest``), the one behind the last (``latest``), or the first from a time on.
@@ -178,6 +190,20 @@ class Topic:
         """Return the settings without those of consumers."""
         fetch = _READERS | _READERS_FETCH
         return {name: value for name, value in self.settings.items() if name not in fetch and not name.startswith(_READERS_PREFIXES)}
+
+    def producer_settings(self, largest: int | None) -> dict[str, Any]:
+        """Return the settings of a producer whose batches the topic does not refuse for their size, and which finds larger records itself.
+
+        :param largest: the topic's ``max.message.bytes``; None: not known. It is of batches as they are sent, so with compression only brokers know
+            which record is too large.
+        """
+        settings = self.other_settings()
+        if largest is None:
+            return settings
+        plain = all(str(settings.get(name, "none")) == "none" for name in ("compression.type", "compression.codec"))
+        most = int(settings.get("message.max.bytes", max(largest, _LARGEST)))
+        sizes = {"batch.size": min(int(settings.get("batch.size", _LARGEST)), largest)}
+        return {**settings, **sizes, "message.max.bytes": max(_SMALLEST, min(most, largest) if plain else most)}
 
     def _admin(self, ask: Callable[[Any, float], Any]) -> Any:
         kafka = clients()

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Protobuf(Registered):
-    """Protobuf, whose body becomes JSON, with the names of fields as the schema has them.
+    """Protobuf, whose body becomes JSON, with the names of fields as the schema has them; zeros are written, and whole numbers are numbers.
+
+    A record with fields that the schema does not have is malformed: they would be lost.
 
     :param message: ``module:Class`` of a generated class: the records are bare messages of it.
     :param registry: instead: each record names its schema and message in Confluent's way.
@@ -34,7 +36,6 @@ class Protobuf(Registered):
         """Return the JSON of the message. Raises MalformedError, SourceError."""
         needed("google.protobuf", "protobuf")
         from google.protobuf.json_format import MessageToDict
-        from google.protobuf.message import DecodeError
 
         if self.known_registry is None:
             kind, found = _generated(self.message), body
@@ -42,10 +43,49 @@ class Protobuf(Registered):
             schema_id, framed = split(body)
             indexes, found = _indexes(framed)
             kind = _registered_message(self.known_registry, schema_id, indexes)
+        name = kind.DESCRIPTOR.full_name
         try:
-            return as_json(MessageToDict(kind.FromString(found), preserving_proto_field_name=True))
-        except (DecodeError, ValueError, TypeError) as error:
-            raise MalformedError(f"it is no message {kind.DESCRIPTOR.full_name}: {short(str(error))}") from error
+            message, known = kind.FromString(found), kind.FromString(found)
+            known.DiscardUnknownFields()
+            made = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+            value = _with_numbers(made, kind.DESCRIPTOR)
+        except Exception as error:  # of whatever type bytes lead its reader to
+            raise MalformedError(f"it is no message {name}: {short(str(error))}") from error
+        if known.ByteSize() != message.ByteSize():
+            raise MalformedError(
+                f"it has fields that the schema of {name} does not have, and they would be lost: is the schema older than the record?"
+            )
+        return as_json(value)
+
+
+def _with_numbers(value: Any, kind: Any) -> Any:
+    """Return the JSON of a message with numbers for the whole numbers of 64 bits, which Protobuf's own JSON has as text."""
+    if kind.full_name in {"google.protobuf.Int64Value", "google.protobuf.UInt64Value"}:
+        return int(value)
+    if kind.full_name.startswith("google.protobuf.") or not isinstance(value, dict):
+        return value
+    return {name: _field_with_numbers(each, kind.fields_by_name.get(name) or _extension(kind, name)) for name, each in value.items()}
+
+
+def _field_with_numbers(value: Any, field: Any) -> Any:
+    if field is None:
+        return value
+    inner = field.message_type
+    if inner is not None and inner.GetOptions().map_entry:
+        return {key: _field_with_numbers(each, inner.fields_by_name["value"]) for key, each in value.items()}
+    if isinstance(value, list) and (inner is None or inner.full_name != "google.protobuf.ListValue" or not field.has_presence):
+        return [_one_with_numbers(each, field) for each in value]
+    return _one_with_numbers(value, field)
+
+
+def _one_with_numbers(value: Any, field: Any) -> Any:
+    if field.message_type is not None:
+        return _with_numbers(value, field.message_type)
+    return int(value) if field.cpp_type in {field.CPPTYPE_INT64, field.CPPTYPE_UINT64} else value
+
+
+def _extension(kind: Any, name: str) -> Any:
+    return kind.file.pool.FindExtensionByName(name.strip("[]")) if name.startswith("[") else None
 
 
 @cache

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
 import io
 import json
-import math
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
+from airflow_poison.core import json_text
 from airflow_poison.core.errors import MalformedError, SettingError, SourceError
+from airflow_poison.core.mapping import json_value, number_or_text
 from airflow_poison.core.sources.decoding import Schema
 from airflow_poison.core.sources.registry import Registry, registry_of, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from airflow_poison.core.sources.source import Connection
 
 _TEXT = 300
+_DECIMAL, _AS_WRITTEN = re.compile(r"Decimal\('([^']*)'\)"), r"\1"
 
 
 @dataclass(frozen=True)
@@ -68,11 +70,11 @@ class JsonSchema(Registered):
             schema_id, found = split(body)
             validator = _registered_json(self.known_registry, schema_id)
         try:
-            value = json.loads(found)
-        except (ValueError, RecursionError) as error:
+            value = json_text.values(found)
+        except json_text.JsonError as error:
             raise MalformedError(f"it is no JSON: {error}") from error
         if (wrong := _first_error(validator, value)) is not None:
-            raise MalformedError(f"{wrong.json_path}: {short(wrong.message)}")
+            raise MalformedError(f"{wrong.json_path}: {short(_DECIMAL.sub(_AS_WRITTEN, wrong.message))}")
         return found
 
 
@@ -131,12 +133,12 @@ def needed(module: str, extra: str) -> Any:
 
 
 def _as_text(schema: Mapping[str, Any] | str, expected: str) -> str:
-    if not isinstance(schema, str):
-        return json.dumps(schema)
     try:
-        json.loads(schema)
-    except ValueError as error:
-        raise SettingError("schema", short(schema), f"{expected}, as a dictionary or JSON ({error})") from error
+        if not isinstance(schema, str):
+            return json_text.written(schema)
+        json_text.values(schema)
+    except json_text.JsonError as error:
+        raise SettingError("schema", short(str(schema)), f"{expected}, as a dictionary or JSON ({error})") from error
     return schema
 
 
@@ -154,16 +156,54 @@ def _json_validator(text: str, referred: tuple[tuple[str, str], ...] = ()) -> An
     from jsonschema import SchemaError
     from jsonschema.validators import validator_for
     from referencing import Registry as Known
-    from referencing.jsonschema import DRAFT202012
+    from referencing.jsonschema import DRAFT202012, specification_with
 
-    schema = json.loads(text)
-    kind = validator_for(schema)
+    def parsed(found: str) -> tuple[Any, str]:
+        """Return a schema, and its dialect, which is taken out: where a schema names one, jsonschema checks with its own classes, by floats."""
+        schema = json_text.values(found)
+        return schema, str(schema.pop("$schema", "")) if isinstance(schema, dict) else ""
+
+    kind = validator_for(json_text.natural_values(text))
     try:
-        kind.check_schema(schema)
+        kind.check_schema(json_text.natural_values(text))
     except SchemaError as error:
         raise SettingError("schema", short(text), f"a JSON Schema ({error.message})") from error
-    contents = ((name, json.loads(found)) for name, found in referred)
-    return kind(schema, registry=Known().with_contents(contents, default_specification=DRAFT202012))
+    known = Known()
+    for name, found in referred:
+        contents, dialect = parsed(found)
+        known = known.with_resource(name, specification_with(dialect, default=DRAFT202012).create_resource(contents))
+    return _exact(kind)(parsed(text)[0], registry=known)
+
+
+@cache
+def _exact(kind: Any) -> Any:
+    """Return a dialect of JSON Schema whose numbers are ``int`` and ``Decimal``."""
+    from jsonschema import ValidationError
+    from jsonschema.validators import extend
+
+    def multiple_of(validator: Any, of: int | Decimal, instance: object, _schema: object) -> Iterator[ValidationError]:
+        if validator.is_type(instance, "number") and not _is_multiple(Decimal(cast("int | Decimal", instance)), Decimal(of)):
+            yield ValidationError(f"{instance!r} is not a multiple of {of!r}")
+
+    checker = kind.TYPE_CHECKER
+    if checker.is_type(1.0, "integer"):  # not in the oldest dialects
+        checker = checker.redefine("integer", lambda _checker, value: _is_whole(value))
+    names = [name for name in ("multipleOf", "divisibleBy") if name in kind.VALIDATORS]
+    return extend(kind, dict.fromkeys(names, multiple_of), type_checker=checker)
+
+
+def _is_whole(value: object) -> bool:
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, Decimal) and value == value.to_integral_value())
+
+
+def _is_multiple(number: Decimal, of: Decimal) -> bool:
+    """Say whether a number is a multiple of another, whatever their digits and exponents."""
+    (_, digits, exponent), (_, of_digits, of_exponent) = number.as_tuple(), of.as_tuple()
+    whole, of_whole = (int(Decimal((0, each, 0))) for each in (digits, of_digits))
+    shift = cast("int", exponent) - cast("int", of_exponent)
+    if shift >= 0:
+        return whole * pow(10, shift, of_whole) % of_whole == 0
+    return whole == 0 or (-shift <= len(digits) and whole % (of_whole * 10**-shift) == 0)
 
 
 @cache
@@ -194,8 +234,8 @@ def _first_error(validator: Any, value: object) -> Any:
         return best_match(validator.iter_errors(value))
     except Unresolvable as error:
         raise SourceError(f"A JSON Schema refers to {error.ref!r}, which is neither in it nor among its references. Nothing was sent.") from error
-    except (RecursionError, ArithmeticError) as error:
-        raise MalformedError(f"it cannot be checked: {error}") from error
+    except Exception as error:  # of whatever type a value leads to
+        raise MalformedError(f"it cannot be checked: {type(error).__name__}: {short(str(error))}") from error
 
 
 @cache
@@ -227,32 +267,17 @@ def _registered_avro(registry: Registry, schema_id: int) -> Any:
 
 
 def as_json(value: object) -> bytes:
-    """Return what was decoded as JSON. Raises MalformedError for what is nested too deeply."""
+    """Return what was decoded as JSON: decimals, NaN and infinity as text. Raises MalformedError."""
     try:
-        return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError:
-        return json.dumps(_finite(value), default=_plain, ensure_ascii=False).encode()
-    except RecursionError as error:
-        raise MalformedError(f"its values are nested too deeply: {error}") from error
+        with suppress(ValueError):  # of NaN, infinity, half of a surrogate pair
+            return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False).encode()
+        return json_text.written(_plain(value)).encode()
+    except Exception as error:
+        raise MalformedError(f"its values have no JSON: {type(error).__name__}: {short(str(error))}") from error
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, bytes | bytearray):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime):
-        at = value.astimezone(UTC) if value.tzinfo else value
-        return at.isoformat(timespec="milliseconds" if at.microsecond % 1_000 == 0 else "microseconds").replace("+00:00", "Z")
-    if isinstance(value, Decimal):
-        return str(value)
-    return str(value)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
-    return [_finite(each) for each in value] if isinstance(value, list) else value
+    return json_value(value, lambda number: str(number) if isinstance(number, Decimal) else number_or_text(number))
 
 
 def short(text: str) -> str:

@@ -71,6 +71,7 @@ class Take:
         ``ERROR``, which says what is wrong with a record; its body is what arrived, byte by byte.
     :param reached: called after the last batch: the position behind them.
     :param messages: how many there are at most, where that is known without reading.
+    :param passed_over: what there is and is not taken, a sentence for each reason, with what to do. A take whose ``what`` is empty has nothing else.
     :param frame: called once, instead of ``batches``; returns the same records, in their order, as a DataFrame that Spark's executors read. None:
         they cannot be read there.
     """
@@ -80,6 +81,7 @@ class Take:
     reached: Callable[[], Reached]
     messages: int | None = None
     frame: Callable[[SparkSession], DataFrame] | None = None
+    passed_over: tuple[str, ...] = ()
 
 
 class Source(ABC):
@@ -100,7 +102,7 @@ class Source(ABC):
 
     @abstractmethod
     def plan(self, position: Position, *, limit: int | None) -> Take | None:
-        """Say what is new behind a position; None: nothing is. Reads little, writes nothing.
+        """Say what is new behind a position; None, or a take whose ``what`` is empty: nothing is. Reads little, writes nothing.
 
         :param limit: take at most so many messages, or the least number above it that can be taken (a file, a version).
         Raises SourceError for what cannot be read at all: no server, no rights, a position that the source has no more.

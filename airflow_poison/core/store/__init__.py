@@ -73,6 +73,9 @@ class QueueStore(Protocol):
     def copied(self, name: str) -> AbstractContextManager[str]:
         """Yield a folder that has all of a queue's table, as it is now: the table itself where that is a folder, else a copy for a while."""
 
+    def unkept(self, name: str) -> str:
+        """Return what the store does not keep of what a queue needs, in words; empty: nothing."""
+
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""
 

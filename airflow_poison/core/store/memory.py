@@ -208,6 +208,11 @@ class MemoryStore:
         """Return nothing."""
         return []
 
+    def unkept(self, name: str) -> str:
+        """Return nothing: commits of this store depend on no condition of others."""
+        del name
+        return ""
+
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Do nothing: nobody sees a queue that is being made."""
         del safe_age

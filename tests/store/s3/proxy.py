@@ -93,6 +93,7 @@ class Proxy:
     :ivar harmed: what has happened.
     :ivar hidden: so many of the objects written last are in no list.
     :ivar denies: whether it denies all access, as for wrong credentials.
+    :ivar ignores: whether it ignores conditions, as stores and gateways do that do not know them.
     """
 
     server: int
@@ -104,6 +105,7 @@ class Proxy:
     harmed: Counter[Harm] = field(default_factory=Counter)
     hidden: int = 0
     denies: bool = False
+    ignores: bool = False
     _under_way: int = 0
     _written: dict[str, None] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -166,7 +168,8 @@ class Proxy:
         """Ask the server."""
         line = HTTPConnection(LOOPBACK, self.server, timeout=60)
         try:
-            line.request(request.method, request.url, request.body, request.headers)
+            headers = {name: value for name, value in request.headers.items() if not (self.ignores and name.lower() == "if-none-match")}
+            line.request(request.method, request.url, request.body, headers)
             found = line.getresponse()
             return Answer(found.status, dict(found.getheaders()), found.read())
         finally:

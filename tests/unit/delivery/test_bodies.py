@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.core.ddl import parse_ddl
@@ -80,7 +80,7 @@ def test_a_value_that_fits(kind: str, given_: Any, value: Any) -> None:
         ("int NOT NULL", b"{}", "Column 'c' of the body is missing or null; it is NOT NULL."),
         ("int", b"[1]", "The body is an array; expected is a JSON object with the columns c."),
         ("int", b"{", "The body is no JSON"),
-        ("int", b'{"c": NaN}', "NaN is no JSON"),
+        ("int", b'{"c": NaN}', "JSON has no NaN"),
         ("int", b"", "The body is no JSON"),
         ("int", None, "The body is no JSON"),
         ("int", b'{"c": ' + b"[" * 100_000, "The body is no JSON"),
@@ -95,19 +95,280 @@ def test_a_value_that_does_not_fit_names_column_and_value(kind: str, body: bytes
     assert table["c"][1].as_py() is None
 
 
-CELLS = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=3), st.just("2013-01-31"), st.lists(st.integers())
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize(
+    ("ddl", "body", "text"),
+    [
+        ("c int", b'{"c": 1, "c": 2}', "The name 'c' of the body stands twice in one object."),
+        ("c int", b'{"c": 1, "\\u0063": 2}', "The name 'c' of the body stands twice in one object."),
+        ("c int, a string", b'{"c": 1, "a": "", "c"   : null}', "The name 'c' of the body stands twice in one object."),
+        ("long_name_of_a_column int", b'{"long_name_of_a_column": 1,"long_name_of_a_column": 1}', "stands twice"),
+        ("`\u00e9` int", '{"\u00e9": 1, "\\u00e9": 2}'.encode(), "The name '\u00e9' of the body stands twice in one object."),
+        ("c struct<x: int>", b'{"c": {"x": 1, "y": 1, "x": 1}}', "The name 'x' of the body stands twice in one object."),
+        ("c array<struct<x: int>>", b'{"c": [{"x": 1}, {"x": 1, "x": 1}]}', "The name 'x' of the body stands twice in one object."),
+        ("c map<string, int>", b'{"c": {"x": 1, "x": 2}}', "The name 'x' of the body stands twice in one object."),
+        ("c map<int, int>", b'{"c": {"1": 1, "1.0": 2}}', "two of its names are the same int"),
+        ("c map<int, int>", b'{"c": {" 1": 1}}', "expected is int, not a text"),
+        ("c struct<x: int NOT NULL>", b'{"c": {}}', """Column 'c' of the body is {}; 'x' in it is missing or null; it is NOT NULL."""),
+        ("c struct<x: decimal(3,1) NOT NULL>", b'{"c": {"x": null}}', "it is NOT NULL"),
+        ("c decimal(3,1) NOT NULL", b'{"c": null}', "it is NOT NULL"),
+        ("c float", b'{"c": 1e39}', "expected is float, which has no number as large"),
+        ("c double", b'{"c": 1e400}', "expected is double, which has no number as large"),
+        ("c double", b'{"c": 1e99999999999999999999}', "expected is double, which has no number as large"),
+        ("c decimal(38,28)", b'{"c": 1.23456789012345678901234567891}', "10 digits before the point and 28 behind it"),
+        ("c decimal(9,2)", b'{"c": "1_000"}', "a number or a text that is one"),
+        ("c timestamp", b'{"c": "2013-01-31T05:00:00.1234567Z"}', "with microseconds at most"),
+        ("c timestamp", b'{"c": "0001-01-01T00:00:00+05:00"}', "date value out of range"),
+        ("c binary", b'{"c": "YWJ="}', "expected is base64"),
+        ("c int", b'{"c": 1, "other": "caf\xe9"}', "byte 22 is no UTF-8"),
+        ("c int", b'{"c": 1, "other": NaN}', "JSON has no NaN"),
+        ("c int", b'{"c": 1} {"c": 2}', "Extra data"),
+        ("c int", b'{"c": 1, "other": ' + b"[" * 600 + b"]" * 600 + b"}", "nested more than 500 deep"),
+        ("c int", '{"c": 1}'.encode("utf-16"), "is no UTF-8"),
+    ],
 )
-KINDS = st.sampled_from(["int", "long", "double", "boolean", "string", "date", "decimal(4,1)", "array<long>", "binary", "timestamp"])
+def test_a_body_that_says_more_than_one_thing_or_too_much_is_refused(ddl: str, body: bytes, text: str) -> None:
+    schema = parse_ddl(ddl)
+
+    table, failures = columns_of([body], schema)
+
+    assert text in str(failures[0])
+    assert table.to_pylist() == [dict.fromkeys(schema.names)]
 
 
-@given(KINDS, st.lists(CELLS, max_size=20))
-def test_both_decoders_say_the_same(kind: str, cells: list[Any]) -> None:
-    schema = parse_ddl(f"c {kind}")
-    bodies: list[bytes | None] = [json.dumps({"c": cell}).encode() for cell in cells]
-    fast, fast_failures = columns_of(bodies, schema)
+@pytest.mark.usefixtures("decoder")
+@pytest.mark.parametrize(
+    ("ddl", "body", "value"),
+    [
+        ("c int", b'\xef\xbb\xbf{"c": 1}', 1),
+        ("c int", b'{"c": 1e2}', 100),
+        ("c int", b'{"c": 1, "other": 1, "other": 2}', 1),
+        ("c int", b'{"c": 1, "other": ' + b"9" * 5_000 + b"}", 1),
+        ("c int", b'{"c": 1, "other": "' + b"[" * 600 + b'"}', 1),
+        ("c int", b'{"c": 1, "' + b"x" * 60_000 + b'": 1}', 1),
+        ("c string", b'{"c": "the \\"c\\": of it"}', 'the "c": of it'),
+        ("c array<struct<x: int>>", b'{"c": [{"x": 1}, {"x": 1}]}', [{"x": 1}, {"x": 1}]),
+        ("c long", b'{"c": 9223372036854775807.0}', 2**63 - 1),
+        ("c double", b'{"c": 1e-99999999999999999999}', 0.0),
+        ("c decimal(38,20)", b'{"c": 123456789012345678.12345678901234567890}', Decimal("123456789012345678.12345678901234567890")),
+        ("c decimal(5,2)", b'{"c": 1.5000}', Decimal("1.50")),
+        ("c decimal(5,2)", b'{"c": "1E+2"}', Decimal(100)),
+        ("c decimal(5,2)", b'{"c": 0e9}', Decimal(0)),
+        ("c timestamp", b'{"c": "2013-01-31T05:00:00.12345600Z"}', datetime(2013, 1, 31, 5, 0, 0, 123456, UTC)),
+        ("c map<date, boolean>", b'{"c": {"2013-01-31": true}}', [(date(2013, 1, 31), True)]),
+        ("c map<boolean, decimal(3,1)>", b'{"c": {"true": 1.5, "false": null}}', [(True, Decimal("1.5")), (False, None)]),
+        ("c struct<x: decimal(3,1), y: binary>", b'{"c": {"x": "1.5", "y": "YWI="}}', {"x": Decimal("1.5"), "y": b"ab"}),
+    ],
+)
+def test_what_a_body_says_is_in_its_columns_to_the_last_digit(ddl: str, body: bytes, value: object) -> None:
+    table, failures = columns_of([body], parse_ddl(ddl))
+
+    assert failures == {}
+    assert table["c"].to_pylist() == [value]
+
+
+# msgspec and json_text take and refuse the same -------------------------------------------------------------------------
+
+SCALARS = (
+    "byte",
+    "int",
+    "long",
+    "float",
+    "double",
+    "boolean",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "decimal(4,1)",
+    "decimal(38,20)",
+    "void",
+)
+NAMES = ("a", "b", "long_name_1", "\u00e9", 'q"')
+TEXTS = {
+    "number": (
+        "0",
+        "-0",
+        "1",
+        "127",
+        "128",
+        "-129",
+        "2147483648",
+        "9223372036854775807",
+        "9223372036854775808",
+        "1.0",
+        "1e2",
+        "1.5",
+        "-0.0",
+        "01",
+        "1.",
+    ),
+    "large": (
+        "1e39",
+        "3.4028235677973366e38",
+        "3.4028235677973365e38",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "1" * 40,
+        "9" * 400,
+        "9007199254740993",
+        "1E99999999999999999999",
+    ),
+    "digits": (
+        "123.4",
+        "1234",
+        "0.05",
+        "99.900",
+        "0.1000000000000000000000001",
+        "123456789012345678.12345678901234567890",
+        '"1.5"',
+        '"1_0"',
+        '" 1"',
+        '"NaN"',
+        '"007"',
+        "NaN",
+    ),
+    "text": (
+        '""',
+        '"a"',
+        '"\\u00e9"',
+        '"\u00e9"',
+        '"\\ud800"',
+        '"\\udc00"',
+        '"\\ud83d\\ude00"',
+        '"\\n\\/"',
+        '"\\x"',
+        '"tab\t"',
+        '"\\"a\\":"',
+        '"a": 1',
+        "'a'",
+    ),
+    "moment": (
+        *(
+            '"2013-01-31"',
+            '"2013-02-30"',
+            '"2013-1-31"',
+            '"20130131"',
+            '"2013-01-31T05:00:00"',
+            '"2013-01-31t05:00:00z"',
+            '"2013-01-31 05:00:00+02:00"',
+        ),
+        *(
+            '"2013-01-31T05:00:00.1234567Z"',
+            '"2013-01-31T05:00:00.1234560Z"',
+            '"2013-01-31T05:00:00.99999999Z"',
+            '"2013-01-31T05:00:60Z"',
+            '"T05:00:00Z"',
+        ),
+        *(
+            '"0001-01-01T00:00:00+05:00"',
+            '"9999-12-31T23:59:59-05:00"',
+            '"2013-01-31T05:00:00.123456\\u0037Z"',
+            '"2013-01-31T24:00:00Z"',
+            '"2013-01-31T05:00:00-0200"',
+        ),
+        *('"2013-01-31T05:00:00+02:60"', '"2013-01-31T05:00Z"', '"\\u0030001-01-01T00:00:00+05:00"'),
+    ),
+    "other": (
+        "null",
+        "true",
+        "false",
+        '"true"',
+        '"YWI="',
+        '"YWJ="',
+        '"YW I="',
+        "[]",
+        "{}",
+        "[1]",
+        '{"a": 1}',
+        "[[[]]]",
+        "tru",
+        "",
+        '{"x": NaN}',
+        "Infinity",
+    ),
+}
+SAMPLES = [text for texts in TEXTS.values() for text in texts]
+
+
+def ddls(depth: int) -> st.SearchStrategy[str]:
+    """Draw types, nested so deep."""
+    scalar = st.sampled_from(SCALARS)
+    if not depth:
+        return scalar
+    inner = ddls(depth - 1)
+    return st.one_of(
+        scalar,
+        inner.map("array<{}>".format),
+        st.tuples(st.sampled_from([kind for kind in SCALARS if kind != "void"]), inner).map(lambda pair: f"map<{pair[0]}, {pair[1]}>"),
+        st.lists(fields(inner), min_size=1, max_size=3, unique_by=lambda field: field.split(":")[0]).map(lambda found: f"struct<{', '.join(found)}>"),
+    )
+
+
+def fields(kind: st.SearchStrategy[str], sign: str = ": ") -> st.SearchStrategy[str]:
+    return st.tuples(st.sampled_from(NAMES), kind, st.sampled_from(["", "", " NOT NULL"])).map(
+        lambda found: f"`{found[0]}`{sign}{found[1]}" + (found[2] if found[1] != "void" else "")
+    )
+
+
+def objects(value: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
+    name = st.sampled_from([*map(json.dumps, NAMES), '"\u00e9"', '"\\u0061"', '"b"', '"other"', '"1"', '"1.0"', '"true"', '"2013-01-31"', '"1e2"'])
+    pair = st.tuples(name, st.sampled_from([":", ": ", " : ", "\n:", " " * 12 + ":"]), value).map("".join)
+    return st.lists(pair, max_size=5).map(lambda pairs: "{" + ", ".join(pairs) + "}")
+
+
+VALUES = st.recursive(
+    st.sampled_from(SAMPLES),
+    lambda inner: st.one_of(objects(inner), st.lists(inner, max_size=3).map(lambda found: "[" + ",".join(found) + "]")),
+    max_leaves=6,
+)
+
+
+def mutated(found: tuple[bytes, list[tuple[int, bytes]]]) -> bytes:
+    body, changes = found
+    for place, change in changes:
+        body = body[: place % (len(body) + 1)] + change + body[place % (len(body) + 1) + 1 :]
+    return body
+
+
+BODIES = st.one_of(
+    objects(VALUES).map(str.encode),
+    st.tuples(objects(VALUES).map(str.encode), st.lists(st.tuples(st.integers(0, 200), st.binary(max_size=2)), max_size=2)).map(mutated),
+    VALUES.map(str.encode),
+)
+
+
+@given(
+    st.lists(fields(ddls(3), " "), min_size=1, max_size=3, unique_by=lambda field: field.split()[0]).map(", ".join),
+    st.lists(BODIES, min_size=1, max_size=8),
+)
+@settings(max_examples=400)
+def test_msgspec_and_json_text_make_the_same_of_every_body(ddl: str, bodies: list[bytes]) -> None:
+    schema = parse_ddl(ddl)
+
+    fast = columns_of(bodies, schema)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_typed_decoder", lambda _schema: None)
-        slow, slow_failures = columns_of(bodies, schema)
-    assert fast.to_pylist() == slow.to_pylist()
-    assert {place: str(error) for place, error in fast_failures.items()} == {place: str(error) for place, error in slow_failures.items()}
+        slow = columns_of(bodies, schema)
+
+    assert [repr(row) for row in fast[0].to_pylist()] == [repr(row) for row in slow[0].to_pylist()]
+    assert {place: str(error) for place, error in fast[1].items()} == {place: str(error) for place, error in slow[1].items()}
+
+
+@pytest.mark.parametrize("kind", SCALARS)
+@pytest.mark.parametrize("form", ["{}", "array<{}>", "struct<a: {}>", "map<string, {}>"])
+def test_msgspec_and_json_text_make_the_same_of_every_sample(kind: str, form: str) -> None:
+    schema = parse_ddl(f"c {form.format(kind)}")
+    bodies = [
+        ('{"c": ' + {"{": text, "a": f"[{text}]", "s": '{"a": ' + text + "}", "m": '{"x": ' + text + "}"}[form[0]] + "}").encode() for text in SAMPLES
+    ]
+
+    fast = columns_of(bodies, schema)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_typed_decoder", lambda _schema: None)
+        slow = columns_of(bodies, schema)
+
+    assert [repr(row) for row in fast[0].to_pylist()] == [repr(row) for row in slow[0].to_pylist()]
+    assert {place: str(error) for place, error in fast[1].items()} == {place: str(error) for place, error in slow[1].items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -86,7 +87,9 @@ def test_dead_letters_can_be_received_although_their_queue_had_halted(queue: Que
 
 
 def test_where_a_rejected_message_goes_is_not_for_the_property_of_the_outbox_to_say(queue: Queue) -> None:
-    queue.sent("bad", properties={"poison.destination": "elsewhere"}).receive()
+    columns = {"body": pa.array([b"bad"]), "properties": pa.array([[("poison.destination", "elsewhere")]], pa.map_(pa.string(), pa.string()))}
+    queue.table.append([pa.RecordBatch.from_pydict(columns)], "of an older version, which let it pass", queue.clock.now())
+    queue.receive()
 
     assert "elsewhere" not in queue.store.names()
     assert bodies(queue.store.open("orders.dead-letter")) == ["bad"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_poison.core.errors import InputError, SettingError, SourceError
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.take import take
+from airflow_poison.core.passes.to_kafka import record_of
+from airflow_poison.core.sources.bodies import with_fields
 from airflow_poison.core.sources.kafka import Kafka, settings_of, shared
 from airflow_poison.core.sources.kafka_frame import java_settings
 from airflow_poison.core.sources.kafka_records import to_columns, to_messages
@@ -105,21 +109,112 @@ def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_is_no_text_is_base64_and_no_header_passes_for_ours() -> None:
-    headers = [("a", b"\0"), ("a#2", "x"), ("a", None), ("poison.destination", b"kafka:x"), ("kafka.topic", b"forged")]
+    headers = [("a", b"\0"), ("a#2", "x"), ("a", None), ("poison.destination", b"kafka:x"), ("kafka.topic", b"forged"), ("a", b""), ("t", b"null:")]
     [row] = to_messages(to_columns([Record(key_=b"\xff", headers_=headers, at=-1)]), "orders").to_pylist()
     assert row["group_id"] == "base64:/w=="
     assert dict(row["properties"]) == {
         "a": "base64:AA==",
-        "a#2": "x",
-        "a#3": "",
+        "a#2#1": "x",
+        "a#2": "null:",
         "header.poison.destination": "kafka:x",
         "header.kafka.topic": "forged",
+        "a#3": "",
+        "t": "base64:bnVsbDo=",
         "kafka.topic": "orders",
         "kafka.partition": "3",
         "kafka.offset": "7",
         "kafka.timestamp": "-1",
     }
     assert row["message_id"] == "orders-3-7"
+
+
+@pytest.mark.parametrize("text", ["", "plain", "caf\u00e9 \U0001f40d", '{"a": 1}', "base65:", "null", "h#two"])
+def test_what_is_text_stays_readable(text: str) -> None:
+    [row] = to_messages(to_columns([Record(key_=text.encode(), headers_=[(text or "x", text.encode())])]), "orders").to_pylist()
+    assert (row["group_id"], row["properties"][0]) == (text, (text or "x", text))
+
+
+ODD = st.sampled_from([b"", b"base64:", b"base64:AA==", b"base64:null", b"null:", b"null:\n", b"\0", b"\xff", b"\xef\xbb\xbfx", b"\xed\xa0\x80"])
+VALUES = st.none() | ODD | st.binary(max_size=12) | st.text(max_size=8).map(str.encode)
+NAMES = st.text(max_size=6) | st.builds(
+    "".join,
+    st.lists(
+        st.sampled_from(["a", "#2", "#1", "#", "#02", "#\u0662", "header.", "kafka.", "poison.", "kafka.key", "kafka.topic", "base64:", "\n"]),
+        max_size=4,
+    ),
+)
+RECORDS = st.builds(Record, VALUES, VALUES, st.lists(st.tuples(NAMES, VALUES), max_size=6))
+
+
+def sent_back(row: dict[str, Any], key: str = "record") -> tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]:
+    """Return the record that a message becomes, without the headers of the package itself, which come last."""
+    found = record_of({"lookup_id": 1, "reason": None, **row}, "orders", "id", key)
+    own = sum(name.startswith(("kafka.", "poison.")) for name, _ in row["properties"] if name not in {"kafka.tombstone", "kafka.key"})
+    assert [name for name, _ in found.headers[-5:]] == [
+        "poison.origin_queue",
+        "poison.queue_id",
+        "poison.lookup_id",
+        "poison.message_id",
+        "poison.reason",
+    ]
+    return found.key, found.value, found.headers[: -5 - own]
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=5))
+def test_a_record_goes_back_with_its_own_key_value_and_headers(records: list[Record]) -> None:
+    rows = to_messages(to_columns(records), "orders").to_pylist()
+    assert [sent_back(row) for row in rows] == [(each.key_, each.value_, each.headers_) for each in records]
+    for row in rows:
+        names = [name for name, _ in row["properties"]]
+        assert len(set(names)) == len(names)
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=5), st.lists(st.sampled_from(["a", "a#2", "b", "n"]), unique=True))
+def test_a_mapping_replaces_neither_key_nor_headers(records: list[Record], mapped: list[str]) -> None:
+    records = [replace(each, value_=b'{"a": "1", "b": "base64:AA==", "a#2": "3", "g": "group"}') for each in records]
+    mapping = ColumnMapping(group="g", properties=tuple(mapped))
+    made = with_fields(to_messages(to_columns(records), "orders"), mapping, datetime(2026, 1, 1, tzinfo=UTC)).to_pylist()
+    added = [name for name in mapped if name != "n"]
+    for row, record in zip(made, records, strict=True):
+        key, _, headers = sent_back(row)
+        assert (row["group_id"], key) == ("group", record.key_)
+        assert headers[: len(headers) - len(added)] == record.headers_
+        assert {name: dict(row["properties"])[name] for name in added} == {name: {"a": "1", "b": "base64:AA==", "a#2": "3"}[name] for name in added}
+    assert sent_back(made[0], "group_id")[0] == b"group"
+
+
+@pytest.mark.parametrize("key", [None, b"", b"k", b"\xff", b"null:"])
+@pytest.mark.parametrize(("wanted", "otherwise"), [("record", None), ("group_id", b"1"), ("lookup_id", b"1")])
+def test_the_key_of_a_record_is_its_own_unless_another_one_is_asked_for(key: bytes | None, wanted: str, otherwise: bytes | None) -> None:
+    [row] = to_messages(to_columns([Record(key_=key)]), "orders").to_pylist()
+    expected = key if key is not None and wanted != "lookup_id" else otherwise
+    assert sent_back(row, wanted)[0] == expected
+
+
+@given(st.dictionaries(NAMES, st.text(max_size=8) | st.sampled_from(["null:", "base64:AA=="]), max_size=5), st.none() | st.text(max_size=8))
+def test_a_message_from_elsewhere_has_its_properties_as_they_are(properties: dict[str, str], group: str | None) -> None:
+    row = {"lookup_id": 1, "message_id": None, "group_id": group, "body": b"b", "properties": list(properties.items()), "reason": None}
+    found = record_of(row, "orders", "id", "record")
+    assert (found.key, found.value) == (b"1", b"b")
+    assert found.headers[:-5] == [(name, value.encode()) for name, value in properties.items()]
+    assert record_of(row, "orders", "id", "group_id").key == (b"1" if group is None else group.encode())
+
+
+@pytest.mark.parametrize(("was", "now", "expected"), [(None, b"", None), (None, b"x", b"x"), (b"", b"", b""), (b"v", b"w", b"w"), (b"v", b"", b"")])
+def test_a_value_goes_back_as_it_is_now_and_a_tombstone_as_one(was: bytes | None, now: bytes, expected: bytes | None) -> None:
+    [row] = to_messages(to_columns([Record(was)]), "orders").to_pylist()
+    assert sent_back(row | {"body": now})[1] == expected
+
+
+def test_a_message_that_an_earlier_version_has_taken_goes_back_as_far_as_that_is_known() -> None:
+    properties = [
+        ("h", "base64:AAE="),
+        ("h#2", "two"),
+        ("header.kafka.topic", "forged"),
+        *((f"kafka.{name}", "1") for name in ("topic", "partition", "offset")),
+    ]
+    row = {"message_id": "orders-1-1", "group_id": "base64:broken", "body": b"v", "properties": properties}
+    assert sent_back(row) == (b"base64:broken", b"v", [("h", b"\x00\x01"), ("h", b"two"), ("kafka.topic", b"forged")])
 
 
 @pytest.mark.parametrize(

@@ -201,14 +201,6 @@ def test_a_column_that_is_there_twice_is_refused_where_it_is_sent() -> None:
         to_messages(twice, ColumnMapping(), NOW)
 
 
-def test_a_type_that_cannot_be_read_is_refused_with_the_columns() -> None:
-    batch = pa.record_batch({"wide": pa.array([Decimal(1)], pa.decimal256(60, 2))})
-
-    assert to_messages(batch.append_column("id", pa.array([1])), ColumnMapping(body=("id",)), NOW).column("body").to_pylist() == [b'{"id":1}']
-    with pytest.raises(InputError, match=r"These rows cannot become messages: .*'wide': 'decimal256\(60, 2\)'.* Name those that the body needs"):
-        to_messages(batch, ColumnMapping(), NOW)
-
-
 @pytest.mark.parametrize("mapping", [EVERYTHING, ColumnMapping(body="text"), ColumnMapping(expires_after=timedelta(1))])
 def test_a_send_takes_what_is_made_and_no_rows_make_the_same_columns(mapping: ColumnMapping) -> None:
     none = to_messages(pa.RecordBatch.from_pylist([], schema=SCHEMA), mapping, NOW)

@@ -7,16 +7,19 @@ import io
 import json
 import pickle
 import threading
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import fastavro
 import pytest
-from google.protobuf import descriptor_pb2, timestamp_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 
+from airflow_poison.core import json_text
 from airflow_poison.core.errors import MalformedError, SettingError, SourceError
 from airflow_poison.core.sources.protobuf import Protobuf
 from airflow_poison.core.sources.registry import Registry
@@ -87,6 +90,113 @@ def test_json_that_the_schema_allows_stays_as_it_is() -> None:
     with pytest.raises(MalformedError, match="no JSON"):
         schema.decode(b"{")
     assert pickle.loads(pickle.dumps(schema)) == schema == JsonSchema(schema.schema)
+
+
+PRICE = {"properties": {"price": {"type": "number", "multipleOf": 0.01}}}
+WHOLE = {"properties": {"n": {"type": "integer"}}}
+EXACT: list[tuple[dict[str, Any], str, str | None]] = [
+    *((PRICE, f'{{"price": {each}}}', None) for each in ("19.99", "4.35", "0.07", "1e400", "-12345678901234567890.12", "0", "1E+2", "0e-999999")),
+    (PRICE, '{"price": 1.005}', r"\$\.price: 1\.005 is not a multiple of 0\.01"),
+    (PRICE, '{"price": 1e-999999}', "is not a multiple of 0.01"),
+    (PRICE, '{"price": 12345678901234567890123456789012345678901234567890.125}', "is not a multiple of 0.01"),
+    (PRICE, '{"price": 1e99999999999999999999}', "it is no JSON"),
+    (PRICE, '{"price": NaN}', "it is no JSON: JSON has no NaN"),
+    (PRICE, '{"price": -Infinity}', "it is no JSON: JSON has no -Infinity"),
+    (PRICE, '{"price": 1, "price": 2}', "the name 'price' stands twice"),
+    (PRICE, '{"price": true}', "True is not of type 'number'"),
+    *((WHOLE, f'{{"n": {each}}}', None) for each in ("1", "1.0", "1e3", "12345678901234567890.0")),
+    (WHOLE, '{"n": 12345678901234567890.1}', "is not of type 'integer'"),
+    ({**WHOLE, "$schema": "http://json-schema.org/draft-04/schema#"}, '{"n": 1.0}', r"1\.0 is not of type 'integer'"),
+    ({**WHOLE, "$schema": "http://json-schema.org/draft-07/schema#"}, '{"n": 1.0}', None),
+    ({"$schema": "http://json-schema.org/draft-07/schema#", "items": {"$ref": "#"}, "multipleOf": 0.01}, "[19.99, [4.35]]", None),
+    ({"maximum": 9007199254740992}, "9007199254740993", "greater than the maximum"),
+    ({"exclusiveMaximum": 0.3}, "0.29999999999999999999", None),
+    ({"const": 12345678901234567.89}, "12345678901234567.89", "was expected"),  # a float of Python is another number
+    ({"const": Decimal("12345678901234567.89")}, "12345678901234567.89", None),
+    ({"enum": [1, 0.1]}, "1.0", None),
+    ({"enum": [1, 0.1]}, "0.10000000000000001", "is not one of"),
+    ({"enum": [1]}, "true", "is not one of"),
+    ({"uniqueItems": True}, "[1, 1.0]", "non-unique"),
+    ({"minLength": 2.0}, '"ab"', None),
+]
+
+
+@pytest.mark.parametrize(("schema", "body", "wrong"), EXACT, ids=[f"{number}-{body[:30]}" for number, (_, body, _) in enumerate(EXACT)])
+def test_json_schema_checks_the_numbers_that_are_written(schema: dict[str, Any], body: str, wrong: str | None) -> None:
+    made = JsonSchema(schema)
+
+    if wrong is None:
+        assert made.decode(body.encode()) == body.encode()
+    else:
+        with pytest.raises(MalformedError, match=wrong):
+            made.decode(body.encode())
+
+
+def test_a_price_among_referred_schemas_is_checked_exactly_too() -> None:
+    price = {"schema": json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "multipleOf": 0.01}), "schemaType": "JSON"}
+    prices = json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "items": {"$ref": "price.json"}})
+    references = [{"name": "price.json", "subject": "price", "version": 1}]
+    answers = {"/schemas/ids/1": {"schema": prices, "schemaType": "JSON", "references": references}, "/subjects/price/versions/1": price}
+    with a_registry(answers, []) as registry:
+        schema = JsonSchema(registry=registry)
+        assert schema.decode(framed(1, b"[19.99, 4.35]")) == b"[19.99, 4.35]"
+        with pytest.raises(MalformedError, match=r"\$\[0\]: 1\.005 is not a multiple"):
+            schema.decode(framed(1, b"[1.005]"))
+
+
+EVERY = {
+    "type": "record",
+    "name": "Every",
+    "fields": [
+        {"name": "micros", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "clock", "type": {"type": "long", "logicalType": "time-micros"}},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "nanos", "type": {"type": "long", "logicalType": "timestamp-nanos"}},
+        {"name": "long", "type": "long"},
+        {"name": "real", "type": "double"},
+        {"name": "sum", "type": {"type": "bytes", "logicalType": "decimal", "precision": 60, "scale": 20}},
+        {"name": "map", "type": {"type": "map", "values": ["null", "bytes"]}},
+        {"name": "text", "type": "string"},
+    ],
+}
+
+
+def test_avro_keeps_all_digits() -> None:
+    big = Decimal("1234567890123456789012345678901234567890.00000000000000000010")
+    value = {
+        "micros": datetime(2026, 11, 25, 6, 0, 0, 123_456, tzinfo=UTC), "clock": time(1, 2, 3, 500_000), "day": date(44, 3, 15),
+        "nanos": 1_700_000_000_123_456_789, "long": 2**63 - 1, "real": float("-inf"), "sum": big, "map": {"a": b"\xff", "b": None}, "text": "ä",
+    }  # fmt: skip
+
+    assert json_text.tree(Avro(EVERY).decode(avro(value, EVERY))) == [
+        ("micros", "2026-11-25T06:00:00.123456Z"), ("clock", "01:02:03.5"), ("day", "0044-03-15"), ("nanos", "1700000000123456789"),
+        ("long", "9223372036854775807"), ("real", "-Infinity"), ("sum", str(big)), ("map", [("a", "/w=="), ("b", None)]), ("text", "ä"),
+    ]  # fmt: skip
+
+
+SCHEMAS = [
+    JsonSchema(PRICE),
+    JsonSchema({"$ref": "#/properties/a", "properties": {"a": {"items": {"$ref": "#"}}}, "multipleOf": 7}),
+    Avro(EVERY),
+    Avro(ORDER),
+]
+
+
+@given(
+    body=st.binary(max_size=200)
+    | st.recursive(st.sampled_from(["1e999999", "NaN", '"\\ud800"', "-0.0", "{}"]), st.lists).map(lambda tree: str(tree).replace("'", "").encode()),
+    number=st.integers(0, len(SCHEMAS) - 1),
+)
+def test_whatever_bytes_come_a_schema_decodes_them_or_calls_them_malformed(body: bytes, number: int) -> None:
+    with suppress(MalformedError):
+        json_text.tree(SCHEMAS[number].decode(body))
+
+
+@given(body=st.binary(max_size=100))
+def test_whatever_bytes_come_protobuf_decodes_them_or_calls_them_malformed(body: bytes) -> None:
+    for schema in (Protobuf(message="google.protobuf.struct_pb2:Value"), Protobuf(message="google.protobuf.descriptor_pb2:FieldDescriptorProto")):
+        with suppress(MalformedError):
+            json_text.tree(schema.decode(body))
 
 
 def test_avro_becomes_json() -> None:
@@ -207,6 +317,66 @@ def test_protobuf_of_a_registry_says_which_message_it_is() -> None:
         ):
             with pytest.raises(MalformedError, match=why):
                 schema.decode(framed(3, wrong))
+
+
+def every_kind() -> Any:
+    """Return a class of messages with fields of many types."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="every.proto", package="shop", syntax="proto3", dependency=["google/protobuf/wrappers.proto"])
+    file.enum_type.add(name="Color").value.add(name="RED", number=0)
+    every = file.message_type.add(name="Every")
+    kinds = {
+        "i": field.TYPE_INT32, "l": field.TYPE_INT64, "u": field.TYPE_UINT64, "f": field.TYPE_FLOAT, "d": field.TYPE_DOUBLE,
+        "flag": field.TYPE_BOOL, "text": field.TYPE_STRING, "raw": field.TYPE_BYTES,
+    }  # fmt: skip
+    for number, (name, kind) in enumerate(kinds.items(), 1):
+        every.field.add(name=name, number=number, type=kind, label=field.LABEL_OPTIONAL)
+    every.field.add(name="color", number=9, type=field.TYPE_ENUM, type_name=".shop.Color", label=field.LABEL_OPTIONAL)
+    every.field.add(name="many", number=10, type=field.TYPE_SINT64, label=field.LABEL_REPEATED)
+    every.field.add(name="inner", number=11, type=field.TYPE_MESSAGE, type_name=".shop.Every", label=field.LABEL_OPTIONAL)
+    every.field.add(name="each", number=12, type=field.TYPE_MESSAGE, type_name=".shop.Every.EachEntry", label=field.LABEL_REPEATED)
+    every.field.add(name="maybe", number=13, type=field.TYPE_MESSAGE, type_name=".google.protobuf.Int64Value", label=field.LABEL_OPTIONAL)
+    entry = every.nested_type.add(name="EachEntry")
+    entry.options.map_entry = True
+    entry.field.add(name="key", number=1, type=field.TYPE_INT64, label=field.LABEL_OPTIONAL)
+    entry.field.add(name="value", number=2, type=field.TYPE_FIXED64, label=field.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(wrappers_pb2.DESCRIPTOR.serialized_pb)
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Every"))
+
+
+ZEROS = {
+    "i": "0", "l": "0", "u": "0", "f": "0.0", "d": "0.0", "flag": False, "text": "", "raw": "", "color": "RED", "many": [], "each": []
+}  # fmt: skip
+
+
+def test_protobuf_writes_zeros_and_whole_numbers_as_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = every_kind()
+    monkeypatch.setattr(timestamp_pb2, "Every", every, raising=False)
+    schema = Protobuf(message="google.protobuf.timestamp_pb2:Every")
+    given = every(
+        l=2**63 - 1, u=2**64 - 1, f=0.1, d=float("nan"), raw=b"\xff", many=[-1, 2**62], inner=every(l=-5), each={7: 2**63}, maybe={"value": 2**60}
+    )
+
+    found = dict(json_text.tree(schema.decode(given.SerializeToString())))  # type: ignore[call-overload]  # pairs
+
+    assert dict(json_text.tree(schema.decode(b""))) == ZEROS  # type: ignore[call-overload]  # pairs
+    assert found == ZEROS | {
+        "l": "9223372036854775807", "u": "18446744073709551615", "f": "0.1", "d": "NaN", "raw": "/w==", "many": ["-1", "4611686018427387904"],
+        "inner": [("l", "-5"), *((name, zero) for name, zero in ZEROS.items() if name != "l")], "each": [("7", "9223372036854775808")],
+        "maybe": "1152921504606846976",
+    }  # fmt: skip
+    assert isinstance(found["l"], json_text.Number)
+    assert isinstance(found["maybe"], json_text.Number)
+
+
+@pytest.mark.parametrize("wrap", [lambda unknown: unknown, lambda unknown: b"\x5a" + bytes([len(unknown)]) + unknown], ids=["flat", "nested"])
+def test_fields_that_a_schema_does_not_have_are_not_lost_in_silence(wrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timestamp_pb2, "Every", every_kind(), raising=False)
+
+    with pytest.raises(MalformedError, match=r"it has fields that the schema of shop\.Every does not have"):
+        Protobuf(message="google.protobuf.timestamp_pb2:Every").decode(wrap(b"\xf8\x07\x01"))
 
 
 def test_a_registry_that_answers_text_only_is_no_error_of_the_record() -> None:

@@ -240,7 +240,48 @@ def test_a_value_that_is_not_of_its_columns_type_stops_nothing(database: Databas
     found = {row["body"].decode(): (row["priority"], row["reason"]) for row in rows_in(queue)}
     assert found["b"] == (7, None)
     assert found["a"][1].startswith("MalformedError: priority='priority': high is no priority")
-    assert found['{"id":3,"priority":"99","body":null}'][1].startswith("MalformedError: body='body': it is null")
+    assert found['{"id":3,"priority":99,"body":null}'][1].startswith("MalformedError: body='body': it is null")
+
+
+ODD = [
+    ("NUMERIC(10, 2)", "9.999", "9.999", [("'n/a'", '"n/a"'), ("1e300", "1e+300")]),
+    ("INTEGER", "9007199254740993", "9007199254740993", [("1.5", '"1.5"'), ("'n/a'", '"n/a"')]),
+    ("DOUBLE", "0.1", "0.1", [("'n/a'", '"n/a"'), ("9e999", '"Infinity"')]),
+    ("BOOLEAN", "1", "true", [("2", '"2"'), ("'yes'", '"yes"')]),
+    ("DATE", "'2026-01-01'", '"2026-01-01"', [("'20260101'", '"20260101"'), ("'0000-00-00'", '"0000-00-00"'), ("1767225600", '"1767225600"')]),
+    (
+        "DATETIME",
+        "'2026-01-01 00:00:00'",
+        '"2026-01-01T00:00:00.000"',
+        [("'2026-01-01T00:00:00Z'", '"2026-01-01T00:00:00Z"'), ("'never'", '"never"')],
+    ),
+    ("TEXT", "'x'", '"x"', [("X'ff'", '"ff"')]),
+    ("JSON", "'{\"a\":1.10}'", '{"a":1.10}', [("'{'", '"{"'), ("'NaN'", '"NaN"')]),
+    ("", "'x'", '"x"', [("0.1", '"0.1"'), ("7", '"7"')]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), [(each[0], each[1:]) for each in ODD], ids=[each[0] for each in ODD])
+def test_an_odd_value_comes_as_what_it_is_and_changes_none_beside_it(
+    database: Database, queue: Queue, kind: str, values: tuple[str, str, list[tuple[str, str]]]
+) -> None:
+    good, as_json, odd = values
+    database.run(f"CREATE TABLE odd (id INTEGER PRIMARY KEY, v {kind})")
+    given = [good, *(value for value, _ in odd), "NULL", good]
+    database.run(f"INSERT INTO odd (v) VALUES {', '.join(f'({value})' for value in given)}")
+
+    Takes(queue, Jdbc(database.url, "odd", "id", overlap=5), ColumnMapping(group="v"))()
+
+    found = sorted(row["body"].decode() for row in rows_in(queue))
+    assert found == [f'{{"id":{at},"v":{value}}}' for at, value in enumerate([as_json, *(said for _, said in odd), "null", as_json], 1)]
+    assert {row["reason"] for row in rows_in(queue)} == {None}
+
+
+def test_a_body_that_is_not_of_its_columns_type_is_its_text(database: Database, queue: Queue) -> None:
+    database.run("CREATE TABLE t (id INTEGER PRIMARY KEY, body TEXT)")
+    database.run("INSERT INTO t VALUES (1, 'a'), (2, X'ff')")
+    Takes(queue, Jdbc(database.url, "t", "id", overlap=5))()
+    assert bodies_in(queue) == ["a", "ff"]
 
 
 # Outbox ---------------------------------------------------------------------------------------------------------------

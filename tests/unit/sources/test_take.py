@@ -12,9 +12,11 @@ import pytest
 
 from airflow_poison.core.checking.check import check
 from airflow_poison.core.errors import InputError, MalformedError, SourceError, SourceTakenError
+from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.alter import disable, enable
 from airflow_poison.core.passes.take import positions, reset_position, take
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.sources import rows
 from airflow_poison.core.sources.decoding import Schema
 from airflow_poison.core.sources.source import ERROR, Reached, Source, Take
 from airflow_poison.core.store.delta.store import DeltaStore
@@ -299,7 +301,7 @@ def test_a_limit_below_one_is_refused(queue: Queue) -> None:
 
 
 def test_a_body_that_is_null_or_too_large_is_malformed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.passes import take as module
+    from airflow_poison.core.passes import send as module
 
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 4)
 
@@ -316,3 +318,104 @@ def test_a_body_that_is_null_or_too_large_is_malformed(queue: Queue, monkeypatch
         "MalformedError: the record has no body: it is null",
         "MalformedError: the record has 9 bytes; at most 4 are allowed. These are the first of them",
     ]
+
+
+# One bad record among good ones --------------------------------------------------------------------------------------
+
+
+class RaisesOn(Schema):
+    """A schema whose library raises for a record that says so, and one that has no answer for another."""
+
+    def decode(self, body: bytes) -> bytes:
+        if body == b"odd":
+            raise ZeroDivisionError("by a record")
+        if body == b"gone":
+            raise SourceError("The registry does not answer. Nothing was sent.")
+        return body
+
+
+def test_what_a_schema_raises_for_a_record_is_that_records_error(queue: Queue) -> None:
+    result = taken(queue, Lines(["a", "odd", "b"], schema=RaisesOn()))
+
+    assert (result.sent, result.malformed, bodies(queue, SubQueue.MAIN), bodies(queue, SubQueue.POISON)) == (3, 1, ["a", "b"], ["odd"])
+    (row,) = queue.rows(SubQueue.POISON).values()
+    assert row["reason"] == "MalformedError: ZeroDivisionError: by a record"
+
+
+def test_what_concerns_all_records_ends_the_take(queue: Queue) -> None:
+    with pytest.raises(SourceError, match="The registry does not answer"):
+        taken(queue, Lines(["a", "gone"], schema=RaisesOn()))
+    with pytest.raises(InputError, match=r"properties='poison\.edits'"):
+        taken(queue, Lines(["{}"]), mapping=ColumnMapping(properties=("poison.edits",)))
+    assert bodies(queue) == []
+
+
+@dataclass
+class Columns(Source):
+    """Rows of a table in one batch."""
+
+    table: dict[str, Any]
+    name: str = "columns"
+    schema: Schema | None = None
+
+    columns = True
+
+    def plan(self, position: Position, *, limit: int | None) -> Take | None:
+        del limit
+        return (
+            None if position.at else Take(what="rows", batches=lambda: iter([pa.record_batch(self.table)]), reached=lambda: Reached({"done": True}))
+        )
+
+
+def test_a_row_for_which_a_library_raises_is_malformed_alone(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = rows.to_messages
+
+    def raises(batch: pa.RecordBatch, *rest: Any) -> pa.RecordBatch:
+        if 617 in batch.column("id").to_pylist():
+            raise OverflowError("this value")
+        return real(batch, *rest)
+
+    monkeypatch.setattr(rows, "to_messages", raises)
+    result = taken(queue, Columns({"id": pa.array(range(1_000)), "v": pa.array([b"\xff"] * 1_000)}))
+
+    assert (result.sent, result.malformed) == (1_000, 1)
+    (row,) = queue.rows(SubQueue.POISON).values()
+    assert (row["body"], row["reason"]) == (b'{"id": 617, "v": "/w=="}', "MalformedError: OverflowError: this value")
+    assert bodies(queue, SubQueue.MAIN) == [f'{{"id":{number},"v":"/w=="}}' for number in range(1_000) if number != 617]
+    is_whole(queue)
+
+
+@dataclass
+class Forged(Lines):
+    """Records of which one has a property that only the product sets."""
+
+    def _take(self, new: Sequence[str], end: int) -> Take:
+        cells = [[("poison.edits", "[]")] if line == "forged" else [("kind", "x")] for line in new]
+        made = pa.record_batch({"body": pa.array(new), "properties": pa.array(cells, pa.map_(pa.string(), pa.string()))})
+        return Take(what="all", batches=lambda: iter([made]), reached=lambda: Reached({"line": end}))
+
+
+def test_a_record_with_a_property_of_the_product_is_malformed_alone(queue: Queue) -> None:
+    result = taken(queue, Forged(["a", "forged", "b"]))
+
+    assert (result.sent, result.malformed, bodies(queue, SubQueue.MAIN), bodies(queue, SubQueue.POISON)) == (3, 1, ["a", "b"], ["forged"])
+    (row,) = queue.rows(SubQueue.POISON).values()
+    assert row["reason"].startswith("MalformedError: Property 'poison.edits' has a value")  # type: ignore[attr-defined]  # text
+    assert not row["properties"]
+
+
+def test_fields_become_parts_of_messages_as_they_are_written(queue: Queue) -> None:
+    lines = [
+        '{"g": 1.10, "p": 7, "k": 12345678901234567.890}',
+        '{"g": "x", "p": 7.0, "k": null}',
+        '{"g": 1, "g": 2}',
+        '{"g": {"a": 1.0}, "k": 1, "other": 1, "other": 2}',
+    ]
+    taken(queue, Lines(lines), mapping=ColumnMapping(group="g", priority="p", properties=("k",)))
+
+    found: dict[str, Any] = {row["body"].decode(): row for row in queue.rows().values()}  # type: ignore[attr-defined]  # bytes
+    first, second, twice, last = (found[line] for line in lines)
+    assert (first["group_id"], first["priority"], dict(first["properties"])) == ("1.10", 7, {"k": "12345678901234567.890"})
+    assert second["reason"].startswith("MalformedError: priority='p': '7.0' is no priority")
+    assert twice["reason"].startswith("MalformedError: its field 'g' is wanted, and stands twice in it")
+    assert (last["group_id"], dict(last["properties"]), last["reason"]) == ('{"a": 1.0}', {"k": "1"}, None)

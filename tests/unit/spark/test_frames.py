@@ -7,23 +7,7 @@ import pytest
 from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.spark.frames.failures import failure_of_job
 from airflow_poison.core.spark.frames.function import fits
-from airflow_poison.core.spark.frames.messages import body_error
-from airflow_poison.core.spark.frames.plan import mixing_operator
-
-SCHEMA = "id int not null, amount double, tags array<string>"
-
-
-@pytest.mark.parametrize(
-    ("body", "text"),
-    [
-        (b"{nope", "The body is no JSON: "),
-        (b'{"id": "x"}', "Column 'id' of the body is \"x\"; "),
-        (b'{"id": 1}', "The body does not fit the schema as Spark reads JSON: id int, amount double, tags array<string>."),
-    ],
-)
-def test_a_body_that_does_not_parse_says_why(body: bytes | None, text: str) -> None:
-    assert str(body_error(body, parse_ddl(SCHEMA))).startswith(text)
-
+from airflow_poison.core.spark.frames.plan import has_python, mixing_operator
 
 WIDE = "array<struct<a: bigint, b: string>>"
 
@@ -105,3 +89,20 @@ JOIN = """Project [id#1]
 )
 def test_what_mixes_rows_is_found_in_the_plan(plan: str, mixing: str | None) -> None:
     assert mixing_operator(plan, "claim") == mixing
+
+
+OURS = "MapInArrow poison_columns_of_bodies(lookup_id#0L, body#2)#11, [lookup_id#12L, carrier#13], false"
+
+
+@pytest.mark.parametrize(
+    ("plan", "python"),
+    [
+        (f"Project [carrier#13]\n+- {OURS}\n   +- Relation [lookup_id#0L, body#2] parquet", False),
+        (f"MapInArrow theirs(lookup_id#12L)#20, [lookup_id#21L], false\n+- {OURS}", True),
+        (f"BatchEvalPython [f(carrier#13)#20]\n+- {OURS}", True),
+        (f"MapInPandas theirs(lookup_id#12L)#20, [lookup_id#21L], false\n+- {OURS}", True),
+        ("Project [body#2]\n+- Relation [lookup_id#0L, body#2] parquet", False),
+    ],
+)
+def test_the_python_that_makes_columns_of_bodies_is_none_of_the_transformations(plan: str, python: bool) -> None:  # noqa: FBT001
+    assert has_python(plan) is python

@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison import Message, Msmq4, PoisonSubQueue, Postpone, Unprocessable, replay
 from airflow_poison.core.errors import ConfigurationWarning, HandlerNotFoundError, HandlerNotRunError, InputError, SettingError
@@ -17,10 +19,14 @@ from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from airflow_poison.core.delivery.handler_wrappers import Session
 
 MOVE = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
+
+
+NOW = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 
 
 def refuse_bad(message: Message) -> None:
@@ -204,3 +210,34 @@ def test_what_is_no_message_is_refused() -> None:
 def test_no_message_is_no_work() -> None:
     received = receive(refuse_bad, [], MOVE)
     assert (len(received), received.deliveries) == (0, 0)
+
+
+# What an output holds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"took": timedelta(1)}, "a Delta table has no type for duration"),
+        ({"a": 1, "A": 2}, "differ by case alone"),
+        ({"empty": {}}, "no struct without fields"),
+    ],
+)
+def test_a_row_that_no_delta_table_holds_fails_its_message_as_in_a_pass(row: dict[str, object], says: str) -> None:
+    received = receive(lambda message: row if message.text == "odd" else {"id": 1}, ["odd", "good"], NOW, output="/x")
+
+    assert received.places == ["poison", "processed"]
+    assert received[0].last_error is not None
+    assert says in received[0].last_error.text
+    assert received.rows == [{"id": 1}]
+
+
+def test_the_table_of_an_output_says_which_rows_fit_and_is_left_alone(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "out"), pa.table({"n": pa.array([1], pa.int32())}))
+    DeltaTable(str(tmp_path / "out")).alter.add_constraint({"positive": "n > 0"})
+
+    received = receive(lambda message: {"n": int(message.text)}, ["5", "-1", "9999999999"], NOW, output=str(tmp_path / "out"))
+
+    assert received.places == ["processed", "poison", "poison"]
+    assert received.rows == [{"n": 5}]
+    assert DeltaTable(str(tmp_path / "out")).to_pyarrow_table().to_pylist() == [{"n": 1}]

@@ -27,6 +27,7 @@ from airflow_poison.core.delivery.sessions.platform import file_of
 from airflow_poison.core.errors import OutputRowError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
+from airflow_poison.core.output_values import filled, has_unknown, same_name
 from airflow_poison.core.outputs import Fitting, divided, joined, rows_alike, rows_returned
 from airflow_poison.core.texts import counted
 
@@ -182,7 +183,7 @@ class LearnedColumns:
             return None
 
     def add(self, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
-        """Add columns, and types of columns that had none; return all. What others have learned meanwhile stays.
+        """Add columns, and what was not known of types; return all. What others have learned meanwhile stays.
 
         Raises ServerSessionError when the file cannot be written. A first row that somebody else's has overtaken is held against theirs.
         """
@@ -195,9 +196,8 @@ class LearnedColumns:
                 fields = {field.name: field for field in known or ()}
                 for name, kind in news.items():
                     if name in fields:
-                        if pa.types.is_null(fields[name].type):
-                            fields[name] = pa.field(name, kind)
-                    elif known is None or output.evolve:
+                        fields[name] = fields[name].with_type(filled(fields[name].type, kind))
+                    elif (known is None or output.evolve) and not (output.delta and same_name([*fields, name])):
                         fields[name] = pa.field(name, kind)
                 found = pa.schema(list(fields.values()))
                 if found != known:
@@ -231,8 +231,6 @@ class Returned:
     """
 
     def __init__(self, job: StageJob, descriptor: int) -> None:
-        import pyarrow as pa
-
         learned = LearnedColumns(Path(job.journal_folder))
         self._alone = job.outputs[0].alone
         self._writer = RowsWriter(descriptor)
@@ -240,7 +238,7 @@ class Returned:
         self._fittings: dict[str, Fitting] = {}
         for output in job.outputs:
             known = learned.known(output.name)
-            fixed = output.columns is not None and not output.evolve and not any(map(pa.types.is_null, output.columns.types))
+            fixed = output.columns is not None and not output.evolve and not any(map(has_unknown, output.columns.types))
             learn = None if fixed else partial(learned.add, output)
             self._fittings[output.name] = Fitting(output if known is None else replace(output, schema=known), learn)
 

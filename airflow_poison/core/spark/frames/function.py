@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_poison.core.delivery.handlers import MANGLED_PREFIX
 from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.errors import TransformError
+from airflow_poison.core.output_values import delta_schema, same_name
 from airflow_poison.core.outputs import ONLY
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import first_line
@@ -89,8 +90,15 @@ def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None
             )
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
+        given = [field for field in to_arrow_schema(frame.schema) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
+        if output.delta:
+            try:
+                delta_schema(pa.schema(given))
+            except ValueError as error:
+                raise TransformError(
+                    f"transform={name} returned what {output.named} cannot hold: {error} Cast it, or give it another name."
+                ) from None
         if output.columns is not None:
-            given = [field for field in to_arrow_schema(frame.schema) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
             _check_columns(given, output.columns, name, evolve=output.evolve)
 
 
@@ -101,8 +109,14 @@ def _check_columns(given: Sequence[pa.Field[Any]], wanted: pa.Schema, name: str,
         raise TransformError(f"transform={name} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it.")
     for field in given:
         if field.name not in wanted.names:
-            if evolve:
+            twice = same_name([*wanted.names, field.name])
+            if evolve and twice is None:
                 continue
+            if evolve and twice is not None:
+                raise TransformError(
+                    f"transform={name} returned a column {twice[1]!r}; the output has {twice[0]!r}, and Delta has no columns that differ by case "
+                    "alone. Rename it."
+                )
             known = ", ".join(wanted.names)
             raise TransformError(f"transform={name} returned a column {field.name!r}; the output has {known}. Drop it, or declare evolve=True.")
         if not fits(field.type, (kind := wanted.field(field.name).type)):

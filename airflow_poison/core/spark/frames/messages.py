@@ -6,31 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_poison.core.ddl import ddl_type, parse_ddl
+from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.delivery.bodies import columns_of
+from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.errors import BodyError
 from airflow_poison.core.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from airflow_poison.core.store.files import DataFile
 
-BODY = "_poison_body"
-"""The column of ``parsed`` that has the body as it is stored."""
-_PARSED, _CORRUPT = "_poison_parsed", "_poison_corrupt"
-_UNPARSED = "poison: a body does not parse"
+WHY = VERDICT
+"""The column of ``parsed`` that says why a body does not fit: no schema has this name."""
+_UNFIT = "poison: a body does not fit"
+_PIECE_BYTES = 16 << 20
+"""Bytes of bodies that an executor's Python makes columns of at once: of what Spark hands over, it holds so much more than once."""
 SPREAD, LARGEST_SPREAD = 8, 100_000
 """Into so many tasks a unit is spread whose culprit is looked for: the one that fails says where it is. Each that runs Python costs a quarter of a
 second. And so large may the unit be: its bodies are shuffled."""
-_WHOLE = """CASE WHEN startswith(cast(body AS string), '{') AND endswith(cast(body AS string), '}') THEN true
-ELSE startswith(btrim(cast(body AS string), ' \t\r\n'), '{') AND endswith(btrim(cast(body AS string), ' \t\r\n'), '}') END"""
-"""Whether a body is all of an object: what is behind one Spark does not read. Trimming takes as long as parsing."""
 _KEYS = "12, 6, 5, 1, 25, 15, 2, 0"
 """Integers that Spark's hash puts into partition 0, 1, and so on of ``SPREAD``: only so can a partition be chosen."""
 _LISTED = 1_000
@@ -74,12 +74,11 @@ class ClaimFrames:
         of_files = np.repeat(np.arange(len(files)), [file.rows for file in files])
         self._file_of = of_files[np.argsort(lookup_ids, kind="stable")]
 
-    def raw(self, lookup_ids: NDArray[np.int64], mark: str | None = None, *, spread: bool = False) -> DataFrame:
+    def raw(self, lookup_ids: NDArray[np.int64], *, spread: bool = False) -> DataFrame:
         """Return messages with the columns ``FRAME_COLUMNS``; with a schema, ``lookup_id`` and ``body`` alone.
 
         :param lookup_ids: ascending.
         :param spread: each task has those of its number in ``shares``; otherwise a message that is alone is one task's, which costs least.
-        :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
         """
         from pyspark.sql import functions as f
 
@@ -93,9 +92,6 @@ class ClaimFrames:
             frame = frame.repartition(SPREAD, f.expr(f"element_at(array({_KEYS}), cast({share} as int) + 1)"))
         elif len(lookup_ids) == 1:
             frame = frame.coalesce(1)
-        if mark is not None:
-            noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
-            frame = frame.where(f"coalesce({noted}, '') != '-'")
         return frame
 
     def _seen(self, files: Sequence[DataFile]) -> DataFrame:
@@ -129,71 +125,67 @@ class ClaimFrames:
         ids = self._spark.createDataFrame(pa.table({LOOKUP_ID: few}))
         return frame.join(f.broadcast(ids), LOOKUP_ID, "left_semi" if few is lookup_ids else "left_anti")
 
-    def given(self, raw: DataFrame, observed: Any = None, *, strict: bool = False) -> DataFrame:
-        """Return what the transformation is given: with a schema the columns of the bodies that parse.
+    def given(self, raw: DataFrame, mark: str | None = None, observed: Any = None, *, strict: bool = False) -> DataFrame:
+        """Return what the transformation is given: with a schema the columns of the bodies that fit it.
 
-        :param observed: an ``Observation``, which is told how many do not parse.
-        :param strict: the first one that does not parse fails the job (``is_of_body``), unless ``leaves_out`` says that nothing is parsed. A seventh
-            faster.
+        :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
+        :param observed: an ``Observation`` that counts, as ``bad``, the bodies that do not fit.
+        :param strict: the first body that does not fit fails the job (``is_of_body``), so that nothing has to be counted.
         """
         from pyspark.sql import functions as f
 
-        if self._schema is None:
-            return raw
-        if strict:
-            parsed = self._strictly(raw)
-        else:
-            parsed, bad = self.parsed(raw)
-            counted = f.count_if(bad).alias("bad")
-            parsed = parsed.observe(observed or "poison_unparsed", counted)  # the filter stays above it: below, all is parsed twice
-            parsed = parsed.where(~bad)
-        return parsed.selectExpr(LOOKUP_ID, *(f"{_PARSED}.{quoted(name)}" for name in parse_ddl(self._schema).names))
-
-    def _strictly(self, raw: DataFrame) -> DataFrame:
-        """Return messages with their parsed bodies. What ``parsed`` finds bad fails the job."""
-        from pyspark.sql import functions as f
-        from pyspark.sql.types import StructType
-
-        columns = StructType(self._columns())
-        refused = f.raise_error(_UNPARSED).cast(columns)
-        text = f.col("body").cast("string")
-        parsed = f.coalesce(f.from_json(text, columns, {"mode": "FAILFAST"}), refused)
-        once = f.expr(f"{_WHOLE} AND spark_partition_id() >= 0")  # what depends on a task no filter is pushed below: it would parse all again
-        frame = raw.select(LOOKUP_ID, f.when(once, parsed).otherwise(refused).alias(_PARSED))
-        if lacking := self._lacking():
-            frame = frame.select(LOOKUP_ID, f.when(f.expr(lacking), refused).otherwise(f.col(_PARSED)).alias(_PARSED))
+        frame = raw
+        if self._schema is not None:
+            frame = self.parsed(raw, strict=strict)
+            if not strict:
+                frame = frame.observe(observed or "poison_unfit", f.count(WHY).alias("bad")).where(f"{WHY} IS NULL").drop(WHY)
+        if mark is not None:  # above the bodies: Python reads ahead
+            noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
+            frame = frame.where(f"coalesce({noted}, '') != '-'")
         return frame
 
-    def parsed(self, raw: DataFrame) -> tuple[DataFrame, Column]:
-        """Return messages with their parsed bodies, and the condition that one does not parse: it is no object, or a value does not fit."""
-        from pyspark.sql import functions as f
-        from pyspark.sql.types import StringType, StructField, StructType
+    def parsed(self, raw: DataFrame, *, strict: bool = False) -> DataFrame:
+        """Return messages with the columns of their bodies and, unless the first one that does not fit fails the job, ``WHY``."""
+        from pyspark.sql.types import StringType
 
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        parsed = f.from_json(f.col("body").cast("string"), StructType([*self._columns(), StructField(_CORRUPT, StringType())]), options)
-        frame = raw.select(LOOKUP_ID, f.col("body").alias(BODY), f.when(f.expr(_WHOLE), parsed).alias(_PARSED))
-        bad = f"{_PARSED} IS NULL OR {_PARSED}.{_CORRUPT} IS NOT NULL"
-        return frame, f.expr(" OR ".join(filter(None, [bad, self._lacking()])))
-
-    def _columns(self) -> list[StructField]:
         assert self._schema is not None, "there is something to parse"
-        return [field for field in given_schema(self._schema).fields if field.name != LOOKUP_ID]
-
-    def _lacking(self) -> str:
-        """Return the condition that a column which must have a value has none; empty: none must."""
-        assert self._schema is not None, "there is something to parse"
-        return " OR ".join(f"{_PARSED}.{quoted(field.name)} IS NULL" for field in parse_ddl(self._schema) if not field.nullable)
+        given = given_schema(self._schema)
+        return raw.mapInArrow(_parser(self._schema, strict=strict), given if strict else given.add(WHY, StringType()))
 
 
-def leaves_out(plan: str) -> bool:
-    """Whether an optimized plan parses no bodies, since nothing is made of their columns."""
-    return f"{_PARSED}#" not in plan
+def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what makes columns of bodies in the Python of executors. Its name stands in plans: by it ``has_python`` knows that it is ours."""
+
+    def poison_columns_of_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = parse_ddl(schema)
+        for batch in batches:
+            for piece in _pieces(batch):
+                table, failures = columns_of(piece.column("body"), columns)
+                if strict and failures:
+                    raise BodyError(f"{_UNFIT}: {next(iter(failures.values()))}")
+                table = table.add_column(0, LOOKUP_ID, piece.column(LOOKUP_ID))
+                if not strict:
+                    whys = [None if place not in failures else str(failures[place]) for place in range(piece.num_rows)] if failures else None
+                    table = table.append_column(WHY, pa.nulls(piece.num_rows, pa.string()) if whys is None else pa.array(whys, pa.string()))
+                yield from table.to_batches()
+
+    return poison_columns_of_bodies
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces of some bytes; a larger body comes alone."""
+    behind = np.cumsum(pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    first = 0
+    while first < batch.num_rows:
+        before = behind[first - 1] if first else 0
+        end = max(int(np.searchsorted(behind, before + _PIECE_BYTES, side="right")), first + 1)
+        yield batch.slice(first, end - first)
+        first = end
 
 
 def is_of_body(error: Exception) -> bool:
-    """Whether a job may have failed for a body that does not parse."""
-    text = str(error)
-    return _UNPARSED in text or "MALFORMED_RECORD_IN_PARSING" in text
+    """Whether a job has failed for a body that does not fit."""
+    return _UNFIT in str(error)
 
 
 def quoted(name: str) -> str:
@@ -205,10 +197,3 @@ def shares(lookup_ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers of the tasks that have these messages when they are spread."""
     found: NDArray[np.int64] = (lookup_ids - lookup_ids[0]) * SPREAD // (lookup_ids[-1] - lookup_ids[0] + 1)
     return found
-
-
-def body_error(body: bytes | None, schema: pa.Schema) -> BodyError:
-    """Return why a body does not parse."""
-    _, failures = columns_of([body], schema)
-    columns = ", ".join(f"{field.name} {ddl_type(field.type)}" for field in schema)
-    return failures.get(0) or BodyError(f"The body does not fit the schema as Spark reads JSON: {columns}.")

@@ -30,6 +30,9 @@ _MIXING = (
 )
 """How operators are called in Spark's plans whose result for a row depends on other rows."""
 
+BODIES_PARSER = "poison_columns_of_bodies"
+"""How plans call the function of ours that makes columns of bodies."""
+
 
 def mixing_operator(plan: str, alias: str) -> str | None:
     """Return which operator of an analyzed plan mixes rows of the claim; None: none does; empty: the claim is not in the plan.
@@ -80,5 +83,10 @@ def _explained(frame: DataFrame, which: str) -> str:
 
 
 def has_python(plan: str) -> bool:
-    """Whether the JVM hands rows of an optimized plan to Python: many at once, so that nobody knows which one it is at."""
-    return any(word in plan for word in ("Python", "Pandas", "ArrowEval", "InArrow"))
+    """Whether the JVM hands rows of an optimized plan to a Python function of the transformation: many at once, so that nobody knows which it is at."""
+    return any(
+        word in line
+        for line in plan.splitlines()
+        if f"MapInArrow {BODIES_PARSER}(" not in line
+        for word in ("Python", "Pandas", "ArrowEval", "InArrow")
+    )

@@ -60,26 +60,45 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
     for key, frame in result.frames.items():
         lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
         columns = {name: frame[quoted(name)] for name in frame.columns if name not in {lookup_id, poison}}
-        texts = {name: f.when(columns[name].isNull(), f.lit(f"{_UNFIT if named else ''}{text}")) for name, text in wanted[key].items()}
-        if not named:
-            columns |= {name: f.coalesce(columns[name], f.raise_error(text)).alias(name) for name, text in texts.items()}
+        frame = _with_all(frame, by_name.get(key))  # noqa: PLW2901  (its conditions may name any column of the output)
+        texts = [f.when(~f.coalesce(f.expr(fits), f.lit(False)), f.lit(f"{_UNFIT if named else ''}{text}")) for text, fits in wanted[key].items()]  # noqa: FBT003
+        if not named and texts and columns:
+            first = next(iter(columns))
+            broken = f.coalesce(*texts)
+            columns[first] = f.when(broken.isNotNull(), f.raise_error(broken)).otherwise(columns[first]).alias(first)
         ours: list[Column] = []
         if lookup_id is not None and (judged or traced):
             ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
         if judged:
             said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
-            ours.append(reduce(f.coalesce, texts.values(), said).alias(VERDICT))
+            ours.append(reduce(f.coalesce, texts, said).alias(VERDICT))
         frames[key] = frame.select(*columns.values(), *ours)
     return Written(frames, judged)
 
 
 def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
-    """Return the columns that must have a value, and may be null as far as Spark knows, with what to say of a row that has none."""
+    """Return what to say of rows that do not fit an output, and the expression of Spark that is true of those that do.
+
+    Columns must have a value where Spark knows no more than that they may be null; and the output's table may have conditions.
+    """
     if output is None or output.columns is None:
         return {}
-    named = "the output" if output.alone else f"the output {output.name!r}"
-    must = [field.name for field in output.columns if not field.nullable]
-    return {name: f"Column {name!r} of {named} must have a value; the row has none." for name in must if frame.schema[name].nullable}
+    must = [field.name for field in output.columns if not field.nullable and frame.schema[field.name].nullable]
+    found = {f"Column {name!r} of {output.named} must have a value; the row has none.": f"{quoted(name)} IS NOT NULL" for name in must}
+    rules = {} if output.rules is None else output.rules.for_spark()
+    return found | {f"A row does not fit {output.named}: {why}.": fits for why, fits in rules.items()}
+
+
+def _with_all(frame: DataFrame, output: Output | None) -> DataFrame:
+    """Return a frame with the columns that its output has and it does not, which are null."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if output is None or output.columns is None or output.rules is None:
+        return frame
+    there = set(frame.columns)
+    more = {field.name: f.lit(None).cast(from_arrow_type(field.type)) for field in output.columns if field.name not in there}
+    return frame.withColumns(more) if more else frame
 
 
 def verdicts_in(path: Path) -> dict[int, Failure]:

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.delivery.sessions.verdicts import failure_of
 from airflow_poison.core.delivery.transform import VERDICT
 from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
-from airflow_poison.core.errors import ReceiveStoppedError, SparkJobError, TransformError
+from airflow_poison.core.errors import BodyError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import failed_task, failure_of_job, first_line, lost
 from airflow_poison.core.spark.frames.function import called
-from airflow_poison.core.spark.frames.messages import BODY, LARGEST_SPREAD, ClaimFrames, body_error, is_of_body, leaves_out, shares
+from airflow_poison.core.spark.frames.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, shares
 from airflow_poison.core.spark.frames.plan import has_python, optimized_plan
 from airflow_poison.core.spark.frames.results import landing_in, verdicts_in, written
 from airflow_poison.core.spark.jobs import ClassicJobs, why
@@ -49,6 +48,10 @@ TIMES_SLOWER, ENOUGH = 20, 1_000
 """Nor may it take longer than so many times what the unit before it took that had enough messages to tell."""
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
+_WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
+_KILLS_FOR = 30.0
+"""So many seconds after a job was cancelled may Spark still kill a Python worker of its tasks that has been given to another task since: it does so
+when a task with two of them, one that makes columns of bodies and one of the transformation, hangs in the second."""
 _OBSERVED_SECONDS = 10.0
 _MOST_READERS = 8
 """Tasks that read a claim where nobody tells how many run at the same time."""
@@ -102,11 +105,21 @@ class SparkUnits:
         self._running: dict[int, _Running] = {}
         self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
-        self._strict = transformation.schema is not None
-        self._looked = self._marks is False and not self._strict  # the plan tells nothing else
+        self._strict, self._late_at = transformation.schema is not None, float("-inf")
+        self._looked = self._marks is False  # the plan tells nothing else
 
     def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
-        """Transform these messages, and keep the result under a number."""
+        """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
+        found = self._run(lookup_ids, lands=lands, traced=traced)
+        if isinstance(found, Broke) and self._may_be_killed(found.failure):
+            found = self._run(lookup_ids, lands=lands, traced=traced)
+        return found
+
+    def _may_be_killed(self, failure: Failure) -> bool:
+        dead = failure.kind is FailureKind.CRASH or _WORKER_KILLED.search(failure.text) is not None
+        return dead and time.monotonic() - self._late_at < _KILLS_FOR
+
+    def _run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool) -> Ran | Broke:
         with self._lock:
             if self._cancelled:
                 raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
@@ -126,7 +139,7 @@ class SparkUnits:
         running = _Running(watched, began, self._limit + self._allowance * (number - 1))
         with self._watched(mine, running):
             try:
-                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, mark, spread=spread))
+                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, spread=spread), mark)
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
                 if lands is not None:
@@ -175,7 +188,7 @@ class SparkUnits:
             if running.watched.works():
                 running.seconds += seconds
             if running.seconds > running.limit:
-                running.late = True
+                running.late, self._late_at = True, now
                 running.watched.cancel()
 
     def cancel(self) -> None:
@@ -201,38 +214,30 @@ class SparkUnits:
 
     # One unit
 
-    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame) -> Ran:
-        """Transform; from the first body that does not parse on, such bodies are counted."""
-        ran = None
+    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None) -> Ran:
+        """Transform; from the first body that does not fit on, such bodies are counted."""
         if self._strict:
             try:
-                ran = self._transformed(lookup_ids, lands, raw, strict=True)
+                return self._transformed(lookup_ids, lands, raw, mark, strict=True)
             except Exception as error:
                 if self._cancelled or not is_of_body(error):
                     raise
                 self._strict = False
-        if ran is None:
-            ran = self._transformed(lookup_ids, lands, raw, strict=False)
-        assert ran is not None, "it has not been strict"
-        return ran
+        return self._transformed(lookup_ids, lands, raw, mark, strict=False)
 
-    def _transformed(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, *, strict: bool) -> Ran | None:
+    def _transformed(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, strict: bool) -> Ran:
         """Call the function, and run its plan.
 
-        :param strict: a body that does not parse fails the job. None when no body would be parsed.
+        :param strict: a body that does not fit fails the job.
         """
         from pyspark.sql import Observation
 
         counts = lands is not None and self._transformation.schema is not None and not strict
         observed = Observation(f"poison_{token_hex(4)}") if counts else None
-        result = called(self._function, self._frames.given(raw, observed, strict=strict), self._transformation)
+        result = called(self._function, self._frames.given(raw, mark, observed, strict=strict), self._transformation)
         if not self._looked:
-            plans = [*map(optimized_plan, result.frames.values())]
-            self._marks = self._marks is not False and not any(map(has_python, plans))
-            self._strict = self._strict and not all(map(leaves_out, plans))
+            self._marks = not any(map(has_python, map(optimized_plan, result.frames.values())))
             self._looked = True
-        if strict and not self._strict:
-            return None
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         for name, frame in found.frames.items():
@@ -247,7 +252,7 @@ class SparkUnits:
         return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
 
     def _observed(self, observed: Any) -> int | None:
-        """Return how many bodies do not parse; None where Spark does not say: it has left the messages out of its plan."""
+        """Return how many bodies do not fit; None where Spark does not say: it has left the messages out of its plan."""
         said: list[int] = []
 
         def ask() -> None:
@@ -260,11 +265,9 @@ class SparkUnits:
         return said[0] if said else None
 
     def _unparsed(self, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
-        """Return whose bodies do not parse, and why."""
-        parsed, bad = self._frames.parsed(self._frames.raw(lookup_ids))
-        schema = parse_ddl(self._transformation.schema or "")
-        rows = parsed.where(bad).select(LOOKUP_ID, BODY).collect()
-        return {row[LOOKUP_ID]: failure_of(body_error(row[BODY], schema)) for row in rows}
+        """Return whose bodies do not fit, and why."""
+        rows = self._frames.parsed(self._frames.raw(lookup_ids)).where(f"{WHY} IS NOT NULL").select(LOOKUP_ID, WHY).collect()
+        return {row[LOOKUP_ID]: failure_of(BodyError(row[WHY])) for row in rows}
 
     def _verdicts(self, lands: int, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
         """Return whom the kept results name: these messages' rows do not land. Raises TransformError."""

@@ -13,7 +13,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -21,7 +21,6 @@ from airflow_poison.core.errors import StoreUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
@@ -39,6 +38,7 @@ _CLIENT = re.compile(
 )
 """Options of the HTTP client: Delta Lake's writers have them among those of the store, obstore has them apart."""
 _ENDPOINT = re.compile(r"(?:aws_|azure_(?:storage_)?)?endpoint(?:_url(?:_s3)?)?", re.IGNORECASE)
+_ODD = re.compile(r"[\x00-\x1f\x7f]|//|^/|(?:^|/)\.{1,2}(?:/|$)")
 _PART = 8 * 1024 * 1024
 _OF_AN_OBJECT = frozenset({"get", "head", "copy", "remove"})
 """Requests for which 404 may mean that there is no such object; for others there is no such bucket."""
@@ -63,6 +63,11 @@ class Listed:
     size: int
     changed_at: datetime
     tag: str
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether obstore refuses the name: it can be listed and not read."""
+        return _ODD.search(self.path) is not None
 
 
 @dataclass(eq=False, slots=True)
@@ -153,15 +158,15 @@ class Objects:
         with file.open("rb") as content, self._named("put"):
             obstore.put(self.client, self.prefix + path, content)
 
-    def download(self, path: str, file: Path) -> str:
-        """Write the content of an object into a new file, part by part, and return its tag, as a list has it. Raises FileNotFoundError."""
+    def download(self, path: str, file: Path) -> Listed:
+        """Write the content of an object into a new file, part by part, and return it as a list has it. Raises FileNotFoundError."""
         import obstore
 
         with self._named("get"), file.open("wb") as target:
             found = obstore.get(self.client, self.prefix + path)
             for part in found.stream(min_chunk_size=_PART):
                 target.write(part)
-        return _tag(found.meta)
+        return self._listed(found.meta)
 
     def create(self, path: str, content: bytes) -> bool:
         """Write an object unless there is one of this name; True when it is there with this content.
@@ -187,6 +192,35 @@ class Objects:
             else:
                 return True
         raise AssertionError  # pragma: no cover  (the last try returns or raises)
+
+    def refuses_to_replace(self, path: str) -> bool:
+        """Whether the store refuses to create an object that is there, as ``If-None-Match: *`` asks it to.
+
+        One request where the object is there, two where it is not; more where answers are lost. An object that was written although its answer was
+        lost is found by the next request, which is then refused: the store looks at the condition. Only a request that succeeds after another one
+        has succeeded shows that it does not.
+
+        Raises StoreUnreachableError.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        there, until = False, time.monotonic() + _PATIENCE
+        for more in reversed(range(_TRIES)):
+            try:
+                with self._named("create"):
+                    obstore.put(self.client, self.prefix + path, b"", mode="create")
+            except AlreadyExistsError:
+                return True
+            except StoreUnreachableError:
+                if not more or time.monotonic() > until:
+                    raise
+                time.sleep(_PAUSE * (_TRIES - more))
+            else:
+                if there:
+                    return False
+                there = True
+        raise StoreUnreachableError(f"The object store {self.uri} has answered one of {_TRIES} requests to create {path!r}. Run the task again.")
 
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store. Raises FileNotFoundError."""
@@ -220,7 +254,62 @@ class Objects:
             offset = None if after is None else self.prefix + after
             for some in obstore.list(self.client, self.prefix + prefix, offset=offset, chunk_size=1_000):
                 for each in some:
-                    yield Listed(each["path"].removeprefix(self.prefix), each["size"], each["last_modified"], _tag(each))
+                    yield self._listed(each)
+
+    def list_all(self, prefix: str) -> Sequence[Listed]:
+        """Return the objects of a folder, also those whose names obstore refuses, which are odd: one of them ends its list. Of S3 alone."""
+        from obstore.exceptions import InvalidPathError
+
+        found: dict[str, Listed] = {}
+        try:
+            for each in self.list(prefix):
+                found[each.path] = each
+        except StoreUnreachableError as error:
+            if not isinstance(error.__cause__, InvalidPathError) or not self.uri.startswith(("s3://", "s3a://")):
+                raise
+        else:
+            return list(found.values())
+        found |= {each.path: each for each in self._list_by_arrow(prefix) if each.path not in found}
+        odd = max(path for path in found if found[path].is_odd)
+        if behind := [path for path in found if path > odd]:
+            found |= {each.path: each for each in self.list(prefix, min(behind))}
+        looked_at = side_by_side(self._look_at, [each.path for each in found.values() if not each.tag and not each.is_odd])
+        found |= {each.path: each for each in looked_at if each is not None}
+        return [each for each in found.values() if each.tag or each.is_odd]
+
+    def _look_at(self, path: str) -> Listed | None:
+        import obstore
+
+        with self._named("head"):
+            try:
+                return self._listed(obstore.head(self.client, self.prefix + path))
+            except FileNotFoundError:
+                return None
+
+    def _list_by_arrow(self, prefix: str) -> Iterator[Listed]:
+        """Yield the objects of a folder of S3, without tags."""
+        from pyarrow import fs
+
+        config = {name.removeprefix("aws_"): str(value) for name, value in cast("Any", self.client).config.items()}
+        scheme, _, host = config.get("endpoint", "").rpartition("://")
+        wanted = {
+            "access_key": config.get("access_key_id"),
+            "secret_key": config.get("secret_access_key"),
+            "session_token": config.get("session_token"),
+            "region": config.get("region") or config.get("default_region"),
+            "endpoint_override": host or None,
+            "scheme": scheme or None,
+        }
+        given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+        place = f"{self.uri.partition('://')[2].partition('/')[0]}/"
+        with self._named("list"):
+            for each in fs.S3FileSystem(**given).get_file_info(fs.FileSelector(f"{place}{self.prefix}{prefix}", recursive=True)):
+                if each.type == fs.FileType.File:
+                    changed_at = each.mtime or datetime.fromtimestamp(0, UTC)
+                    yield Listed(each.path.removeprefix(place).removeprefix(self.prefix), each.size, changed_at, "")
+
+    def _listed(self, meta: ObjectMeta) -> Listed:
+        return Listed(meta["path"].removeprefix(self.prefix), meta["size"], meta["last_modified"], _tag(meta))
 
     def signed(self, path: str, within: timedelta) -> str:
         """Return a URL that gives an object to whoever knows it. Raises StoreUnreachableError."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.errors import StoreConditionError, StoreUnreachableError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import check_name, no_queue, no_such_queue, object_store_of
 from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
 
 NAMES = ".queues"
 """Where the objects are that name the queues: one list of them tells all, whatever else lies in the bucket."""
+
+TRIAL = ".keeps-if-none-match"
+"""The object by which it is tried whether the store keeps the condition of ``create``. It stays: the next trial is one request, which is refused."""
+IGNORED = (
+    "it replaces objects that requests with the header If-None-Match: * may only create. Of two commits at the same time both would be acknowledged, "
+    "and the messages of one of them vanish"
+)
+ADVICE = (
+    "Keep queues in a store that honours If-None-Match on PUT (S3, Google Cloud Storage, Azure, MinIO from 2024 on), update the store or the proxy "
+    "in front of it, or use a folder"
+)
 
 
 @with_named_errors
@@ -68,11 +81,15 @@ class BucketStore:
         return ""
 
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
-        """Make a queue, or return it when it exists already. Raises QueueNameError, StoreUnreachableError."""
+        """Make a queue, or return it when it exists already.
+
+        Raises QueueNameError, StoreUnreachableError; StoreConditionError for a store on which no queue may be made.
+        """
         del now
         check_name(name)
         first = f"{name}/{LOG}/{0:020d}.json"
         if not self._objects.is_there(f"{NAMES}/{name}"):
+            self._try_condition()
             with tempfile.TemporaryDirectory() as beside:
                 make_table(beside, control)
                 row = next(path for path in Path(beside).rglob("*.parquet"))
@@ -83,6 +100,24 @@ class BucketStore:
             reach("store.create.before_name")
             self._objects.put(f"{NAMES}/{name}", b"")
         return self.open(name)
+
+    def _try_condition(self) -> None:
+        """Raise StoreConditionError for a store that ignores the condition on which every commit depends."""
+        if self._objects.refuses_to_replace(TRIAL):
+            return
+        with suppress(StoreUnreachableError):  # an object that is left changes nothing: the next trial overwrites it, or is refused
+            self._objects.remove([TRIAL])
+        raise StoreConditionError(f"The object store {self.uri} cannot hold queues: {IGNORED}. {ADVICE}. No queue was made.")
+
+    def unkept(self, name: str) -> str:
+        """Return what the store does not keep of what its queues need; empty: nothing, or this user may not write, so it cannot be tried.
+
+        One request, which asks to create the empty object that names the queue. A store that ignores the condition replaces it by the same.
+        """
+        with suppress(StoreUnreachableError):
+            if self._objects.is_there(f"{NAMES}/{check_name(name)}") and not self._objects.refuses_to_replace(f"{NAMES}/{name}"):
+                return f"the object store {self.uri} ignores a condition: {IGNORED}"
+        return ""
 
     def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
         """Return a queue; a table of an earlier format is upgraded first, in one commit.

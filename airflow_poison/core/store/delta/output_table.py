@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_poison.core.errors import OutputError
 from airflow_poison.core.fault_points import reach
+from airflow_poison.core.output_rules import rules_of
+from airflow_poison.core.output_values import cast, filled, without_unknown
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.bucket.objects import is_unencrypted
 
@@ -18,10 +21,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
 
+    from airflow_poison.core.output_rules import TableRules
     from airflow_poison.core.outputs import Output
 
 _KEY = "poison.key"
 _TRIES = 50
+_NOT_SUPPORTED = "Unsupported table features"
+"""What delta-rs says of a table that it does not write to, with the error of a commit that others have overtaken."""
 _FORCED = 20
 """Entries of the log that are forced to disk behind a new one: others may have made them without."""
 
@@ -33,6 +39,18 @@ def columns_of(uri: str, options: Mapping[str, str] | None = None) -> pa.Schema 
     """
     table = _opened(uri, _of_delta(options))
     return None if table is None else _columns(table)
+
+
+def table_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[pa.Schema, TableRules, bool] | None:
+    """Return the columns of a table, what it wants of its rows, and whether rows are never replaced; None when there is none. Raises OutputError.
+
+    :param options: see ``columns_of``.
+    """
+    table = _opened(uri, _of_delta(options))
+    if table is None:
+        return None
+    is_append_only = str(table.metadata().configuration.get("delta.appendOnly", "")).lower() == "true"
+    return _columns(table), rules_of(table, local="://" not in uri), is_append_only
 
 
 def land(
@@ -55,7 +73,7 @@ def land(
 
 
 def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, *, options: dict[str, str] | None) -> bool:
-    from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
+    from deltalake.exceptions import CommitFailedError
 
     for _ in range(_TRIES):
         table = _opened(output.uri, options)
@@ -69,17 +87,23 @@ def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, n
         reach("output.land.before_write")
         try:
             _write(output, table, batches, _properties(chosen, at, key), options)
-        except (CommitFailedError, FileExistsError):
+        except (CommitFailedError, FileExistsError) as error:
+            if _NOT_SUPPORTED in str(error):
+                raise _refused(output, error) from error
             continue  # somebody was faster: perhaps with these very rows
-        except (SchemaMismatchError, DeltaError, ValueError, TypeError, OSError) as error:
+        except Exception as error:  # delta-rs raises plain Exceptions, too
             if table is None and _opened(output.uri, options) is not None:
                 continue  # somebody has made it
-            raise OutputError(
-                f"Rows cannot be added to the output {output.uri!r}: {_first_line(error)}. They wait in the queue's own table: mend the "
-                "output's columns or constraints, or its place, then run the task again."
-            ) from error
+            raise _refused(output, error) from error
         return True
     raise OutputError(f"{_TRIES} commits to the output {output.uri!r} in a row were overtaken by others. The rows wait; run the task again.")
+
+
+def _refused(output: Output, error: Exception) -> OutputError:
+    return OutputError(
+        f"Rows cannot be added to the output {output.uri!r}: {_first_line(error)}. They wait in the queue's own table: repair the "
+        "output's columns or constraints, or its place, then run the task again."
+    )
 
 
 def _of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -123,10 +147,12 @@ def _write(
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    given = pa.unify_schemas([batch.schema for batch in batches])
+    given = _unified([batch.schema for batch in batches])
     target = None if table is None else _columns(table)
-    schema = _fitted(given, target, evolve=output.evolve)
+    generated = () if table is None else rules_of(table, local=True).generated
+    schema = _fitted(given, target, generated, evolve=output.evolve)
     rows = pa.Table.from_batches(list(_as(batches, schema)), schema)
+    evolves = output.evolve and target is not None and not {*schema.names} <= {*target.names}
     if table is None or not output.keys:
         if output.keys:
             rows = _last_of_each(rows, output.keys)
@@ -134,25 +160,42 @@ def _write(
             output.uri if table is None else table,
             rows,
             mode="append" if table is not None else "error",
-            schema_mode="merge" if output.evolve and table is not None else None,
+            schema_mode="merge" if evolves else None,
             commit_properties=properties,
             storage_options=options if table is None else None,
         )
         return
-    same = " AND ".join(f"output.`{key}` = rows.`{key}`" for key in output.keys)
     merging = table.merge(
         _last_of_each(rows, output.keys),
-        same,
+        " AND ".join(f"output.{_quoted(key)} <=> rows.{_quoted(key)}" for key in output.keys),  # null equals null
         source_alias="rows",
         target_alias="output",
-        merge_schema=output.evolve,
+        merge_schema=evolves,
         commit_properties=properties,
     )
     merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
-def _fitted(given: pa.Schema, target: pa.Schema | None, *, evolve: bool) -> pa.Schema:
-    """Return the columns as they are written: with the table's types, and text where nobody has seen a value."""
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the columns of all batches, in which one may know types that another one does not."""
+    import pyarrow as pa
+
+    fields: dict[str, pa.Field[Any]] = {}
+    for field in (field for schema in schemas for field in schema):
+        known = fields.setdefault(field.name, field)
+        fields[field.name] = known.with_type(filled(known.type, field.type))
+    return pa.schema(list(fields.values()))
+
+
+def _fitted(given: pa.Schema, target: pa.Schema | None, generated: Sequence[str], *, evolve: bool) -> pa.Schema:
+    """Return the columns as they are written: with the table's types, and text where no value has been seen.
+
+    :param generated: columns that are computed where rows do not have them.
+    """
     import pyarrow as pa
 
     fields = []
@@ -162,7 +205,8 @@ def _fitted(given: pa.Schema, target: pa.Schema | None, *, evolve: bool) -> pa.S
         elif target is not None and not evolve:
             raise ValueError(f"it has no column {field.name!r}; it has {', '.join(target.names)}")
         else:
-            fields.append(pa.field(field.name, pa.string()) if pa.types.is_null(field.type) else field)
+            fields.append(field.with_type(without_unknown(field.type)))
+    fields += [field for field in target or () if field.name not in given.names and field.name not in generated]
     return pa.schema(fields)
 
 
@@ -173,20 +217,35 @@ def _as(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Rec
         columns: list[pa.Array[Any]] = []
         for field in schema:
             at = batch.schema.get_field_index(field.name)
-            columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at).cast(field.type))
+            columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else cast(batch.column(at), field.type))
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _last_of_each(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the last row of each key, as Delta's MERGE wants it. Raises ValueError for a key that is no column."""
+    """Return the last row of each key, as Delta's MERGE wants it; keys are equal as there. Raises ValueError for a key that is no column."""
     import pyarrow as pa
 
     missing = next((key for key in keys if key not in rows.column_names), None)
     if missing is not None:
         raise ValueError(f"output_keys names {missing!r}, and the rows have the columns {', '.join(rows.column_names)}")
-    numbered = rows.append_column("_number", pa.array(range(rows.num_rows), pa.int64()))
-    last = numbered.group_by(list(keys), use_threads=False).aggregate([("_number", "max")]).column("_number_max")
+    names = [str(number) for number in range(len(keys))]
+    numbered = pa.table([*(_comparable(rows.column(key)) for key in keys), pa.array(range(rows.num_rows), pa.int64())], names=[*names, "number"])
+    last = numbered.group_by(names, use_threads=False).aggregate([("number", "max")]).column("number_max")
     return rows.take(last.combine_chunks().sort())
+
+
+def _comparable(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any] | pa.Array[Any]:
+    """Return values that Arrow groups as Delta's MERGE compares them: 0.0 and -0.0 are one, and so is each NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_nested(column.type):
+        return pa.array(map(repr, column.to_pylist()), pa.string())
+    if not pa.types.is_floating(column.type):
+        return column
+    nan, zero = (pa.array([value], column.type)[0] for value in (math.nan, 0.0))
+    found: pa.ChunkedArray[Any] = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))  # type: ignore[arg-type]  # of numbers
+    return found
 
 
 def _is_there(table: DeltaTable, key: str, uri: str) -> bool:

@@ -157,6 +157,11 @@ class DeltaStore:
         """Yield the table's own folder."""
         return nullcontext(str(self._root / name))
 
+    def unkept(self, name: str) -> str:
+        """Return nothing: commits of this store depend on no condition of others."""
+        del name
+        return ""
+
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what ``left_over`` finds and return the names. Each is put aside first: a maker that wakes up finds all of it or nothing."""
         gone = []

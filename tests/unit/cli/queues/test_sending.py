@@ -137,6 +137,7 @@ def test_a_send_key_names_what_is_sent(poison: Callable[..., Ran]) -> None:
         "first_lookup_id": 2,
         "repeated": False,
         "held": 0,
+        "malformed": 0,
     }
     poison("send orders one")
     poison("send orders one")

@@ -1,0 +1,241 @@
+"""What a Delta table wants of its rows beside their types: constraints, invariants, values that can name folders; and the trial of rows.
+
+A trial writes rows to an empty table with the output's protocol, columns and constraints. What delta-rs refuses there it would refuse in the output.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from airflow_poison.core.output_values import cast
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+
+_FEW = 4
+"""Rows whose conditions are asked of the engine, in a fraction of a millisecond; to write more of them takes less time for each."""
+_CONSTRAINT, _INVARIANT, _GENERATED = "delta.constraints.", "delta.invariants", "delta.generationExpression"
+_LISTS_READS, _LISTS_WRITES = 3, 7
+"""Versions of the protocol from which on features are listed."""
+_WIDEST = 13
+"""Bytes that a character can have in the name of a folder, and one more for the sign between column and value."""
+_NAME = 255
+"""Bytes of a name in a file system."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRules:
+    """What a Delta table wants of its rows beside their types.
+
+    :param log: the first entry of the log of a table that is its like: protocol and columns.
+    :param conditions: names and SQL expressions that must be true for each row: CHECK constraints and column invariants.
+    :param generated: columns that are computed from others.
+    :param partitions: columns whose values name folders.
+    :param longest: bytes that such a name may have; 0: there is no limit.
+    """
+
+    log: str = ""
+    conditions: tuple[tuple[str, str], ...] = ()
+    generated: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    longest: int = 0
+
+    def for_spark(self) -> dict[str, str]:
+        """Return why a row does not fit, and the expression of Spark that is true of each row that does."""
+        found = {f"it breaks the constraint {name!r}: {text}": text for name, text in self.conditions}
+        for name in self.partitions:
+            column = "`" + name.replace("`", "``") + "`"
+            size = f"octet_length(url_encode(replace({column}, ' ', '/')))"
+            short = f" AND {size} <= {self.longest - len(_folder(name, ''))}" if self.longest else ""
+            why = f"the column {name!r} is one of partitions, where an empty text would be null"
+            why += f", and the name of a folder has at most {self.longest} bytes" if short else ""
+            found[why] = f"{column} IS NULL OR typeof({column}) <> 'string' OR (CAST({column} AS STRING) <> ''{short})"
+        return found
+
+    def unnameable(self, column: str, value: Any) -> str | None:
+        """Return why a value cannot be that of a partition column; None: it can."""
+        if value == "" and isinstance(value, str):
+            return "the column is one of partitions, where Delta keeps an empty text as null"
+        text = format(Decimal(repr(value)), "f") if isinstance(value, float) and math.isfinite(value) else str(value)
+        if self.longest and (len(text) + len(column)) * _WIDEST > self.longest and len(_folder(column, text)) > self.longest:
+            return f"the column is one of partitions, and the name of a folder has at most {self.longest} bytes"
+        return None
+
+
+def _folder(column: str, text: str) -> str:
+    return f"{quote(column, safe='')}={quote(text, safe='').replace('~', '%7E')}"
+
+
+def rules_of(table: DeltaTable, *, local: bool) -> TableRules:
+    """Return what a table wants of its rows.
+
+    :param local: it is in a file system.
+    """
+    protocol, metadata = table.protocol(), table.metadata()
+    schema = json.loads(table.schema().to_json())
+    versions: dict[str, object] = {"minReaderVersion": protocol.min_reader_version, "minWriterVersion": protocol.min_writer_version}
+    if protocol.min_reader_version >= _LISTS_READS:
+        versions["readerFeatures"] = protocol.reader_features or []
+    if protocol.min_writer_version >= _LISTS_WRITES:
+        versions["writerFeatures"] = protocol.writer_features or []
+    like = {
+        "id": str(metadata.id),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(schema),
+        "partitionColumns": [],
+        "configuration": metadata.configuration,
+        "createdTime": 0,
+    }
+    entries = ({"protocol": versions}, {"metaData": like})
+    conditions = [
+        (name.removeprefix(_CONSTRAINT), text) for name, text in metadata.configuration.items() if name.startswith(_CONSTRAINT) and text is not None
+    ]
+    fields = {field["name"]: field.get("metadata") or {} for field in schema["fields"]}
+    for name, of_field in fields.items():
+        if (given := of_field.get(_INVARIANT)) is not None:
+            conditions.append((name, _expression(given)))
+    return TableRules(
+        log="\n".join(map(json.dumps, entries)),
+        conditions=tuple(conditions),
+        generated=tuple(name for name, of_field in fields.items() if _GENERATED in of_field),
+        partitions=tuple(metadata.partition_columns),
+        longest=_NAME if local else 0,
+    )
+
+
+def _expression(given: Any) -> str:
+    """Return the expression of an invariant, which Delta wraps twice."""
+    with suppress(ValueError, TypeError, KeyError):
+        return str(json.loads(given)["expression"]["expression"])
+    return str(given)
+
+
+def trial(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> str | None:
+    """Write rows to a table that is the output's like; return why delta-rs refuses them, None: it does not.
+
+    :param evolve: columns that the table does not have are added to it.
+    """
+    from deltalake import DeltaTable, write_deltalake
+
+    folder = Path(tempfile.mkdtemp(prefix="poison-trial-"))
+    try:
+        (folder / "_delta_log").mkdir()
+        (folder / "_delta_log" / f"{0:020d}.json").write_text(rules.log)
+        like = DeltaTable(str(folder))
+        write_deltalake(like, _whole(batch, like, rules), mode="append", schema_mode="merge" if evolve else None)
+    except Exception as error:  # noqa: BLE001  (delta-rs raises plain Exceptions, too)
+        return str(error).strip().partition("\n")[0] or type(error).__name__
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return None
+
+
+def _whole(batch: pa.RecordBatch, table: DeltaTable, rules: TableRules) -> pa.Table:
+    """Return rows with all columns of a table that are not computed, and with the table's types."""
+    import pyarrow as pa
+
+    there = pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]  # it has Arrow's C interface
+    columns, fields = [], []
+    for field in there:
+        at = batch.schema.get_field_index(field.name)
+        if at >= 0 or field.name not in rules.generated:
+            fields.append(field)
+            columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else cast(batch.column(at), field.type))
+    for field in batch.schema:
+        if field.name not in there.names and not pa.types.is_null(field.type):
+            fields.append(field)
+            columns.append(batch.column(field.name))
+    return pa.Table.from_arrays(columns, schema=pa.schema([field.with_nullable(nullable=True) for field in fields]))
+
+
+class Conditions:
+    """The conditions of an output, asked about rows.
+
+    :param evolve: see ``trial``.
+    """
+
+    def __init__(self, rules: TableRules, *, evolve: bool) -> None:
+        self._rules, self._evolve = rules, evolve
+        self._engine: Any = None
+
+    def broken_by(self, batch: pa.RecordBatch) -> str | None:
+        """Return which condition rows break; None: none."""
+        broken = self._asked(batch) if batch.num_rows <= _FEW else "?"
+        if broken is None:
+            return None
+        refused = trial(self._rules, batch, evolve=self._evolve)
+        if refused is None:
+            return None
+        broken = self._asked(batch) or "?" if broken == "?" and batch.num_rows == 1 else broken
+        named = dict(self._rules.conditions)
+        if broken in named:
+            return f"it breaks the constraint {broken!r}: {named[broken]}"
+        return f"{refused} (constraints: {'; '.join(text for _, text in self._rules.conditions)})"
+
+    def _asked(self, batch: pa.RecordBatch) -> str | None:
+        """Return the name of a condition that rows break; None: there is none; a question mark where only a trial shows it."""
+        from deltalake import QueryBuilder
+
+        rows = []
+        for row in batch.to_pylist():
+            cells = {name: _literal(value, batch.schema.field(name).type) for name, value in row.items()}
+            rows.append(", ".join(f"{text} AS {_quoted(name)}" for name, text in cells.items() if text is not None))
+        if not all(rows):
+            return "?"
+        asked = ", ".join(f"(({text})) IS TRUE AS c{number}" for number, (_, text) in enumerate(self._rules.conditions))
+        from_rows = " UNION ALL ".join(f"SELECT {row}" for row in rows)
+        if self._engine is None:
+            self._engine = QueryBuilder()
+        try:
+            import pyarrow as pa
+
+            answer = pa.table(self._engine.execute(f"SELECT {asked} FROM ({from_rows})").read_all())
+        except Exception:  # noqa: BLE001  (it names a column that has no literal here, or is written in another dialect)
+            return "?"
+        for number, (name, _) in enumerate(self._rules.conditions):
+            if not all(answer.column(number).to_pylist()):
+                return name
+        return None
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _literal(value: Any, kind: Any) -> str | None:
+    """Return a value as SQL; None where it is written in no way."""
+    import pyarrow as pa
+
+    of = pa.types
+    if of.is_decimal(kind):
+        name = f"Decimal128({kind.precision}, {kind.scale})"
+    elif of.is_timestamp(kind):
+        name = 'Timestamp(Microsecond, Some("UTC"))' if kind.tz else "Timestamp(Microsecond, None)"
+    else:
+        names = {pa.int8(): "Int8", pa.int16(): "Int16", pa.int32(): "Int32", pa.int64(): "Int64", pa.float32(): "Float32"}
+        names |= {pa.float64(): "Float64", pa.bool_(): "Boolean", pa.string(): "Utf8", pa.date32(): "Date32"}
+        if (found := names.get(kind)) is None:
+            return None
+        name = found
+    if value is None:
+        return f"arrow_cast(NULL, '{name}')"
+    if isinstance(value, datetime):
+        text = (value.astimezone(UTC) if value.tzinfo else value).replace(tzinfo=None).isoformat() + ("Z" if kind.tz else "")
+    elif isinstance(value, (Decimal, date, bool)):
+        text = format(value, "f") if isinstance(value, Decimal) else str(value)
+    else:
+        text = str(value)
+    escaped = text.replace("'", "''")
+    return f"arrow_cast('{escaped}', '{name}')"
