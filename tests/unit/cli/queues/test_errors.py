@@ -88,7 +88,7 @@ WRONG = [
     (
         "send orders --file list.jsonl --map group=a",
         2,
-        "line 1 of list.jsonl: it is no JSON object, of which fields are wanted, but list. Nothing was sent.",
+        "line 1 of list.jsonl: it is no JSON object, of which fields are wanted, but an array. Nothing was sent.",
     ),
     ("send orders --file list.jsonl --map body=a,b", 2, "line 1 of list.jsonl: expected a JSON object, not list. Nothing was sent."),
     ("send orders --file broken.jsonl", 2, "line 2 of broken.jsonl: it is no JSON: "),
