@@ -42,7 +42,7 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
             try:
                 fields = _object(body, empty)
                 made = cells(_chosen(body, fields, mapping.body), {**empty, **fields}, mapping, now)
-            except Exception as error:  # of whatever type a value leads to
+            except Exception as error:  # noqa: BLE001  (of whatever type a value leads to)
                 errors[number] = reason_of(error)
         rows.append(made)
     columns: dict[str, pa.Array[Any]] = dict(zip(records.schema.names, records.columns, strict=True))
