@@ -135,13 +135,13 @@ describe("an edit", () => {
     const opened = open(POISON);
     await begin(opened, "all 182,233 messages", "Edit");
     expect(screen.queryByRole("option", { name: "the whole body" })).toBeNull();
-    await type(opened, "Merge patch (RFC 7396)", '{"dep_delay": 15, "note": null}');
+    await type(opened, "Merge patch (RFC 7396)", '{"dep_delay": 15.10, "note": null, "id": 12345678901234567890}');
     await type(opened, "Properties", "fixed=yes\n-note");
     await plan(opened);
     expect(await screen.findByRole("region", { name: "Difference of message 1" })).toBeTruthy();
     expect(lastPost(opened.mock, "plan")["action"]).toEqual({
       verb: "edit",
-      patch: { dep_delay: 15, note: null },
+      patch: '{"dep_delay": 15.10, "note": null, "id": 12345678901234567890}', // as it was written: no digit goes through JavaScript's numbers
       properties: { fixed: "yes", note: null },
     });
   });
@@ -153,7 +153,6 @@ describe("an edit", () => {
       ["{", /This is no JSON/],
       ["[1]", /A merge patch is a JSON object/],
       ["{}", /The patch changes nothing/],
-      ['{"id": 12345678901234567890}', /too long for this page/],
     ] as const) {
       await type(opened, "Merge patch (RFC 7396)", text);
       await plan(opened);
