@@ -18,7 +18,7 @@ from airflow_poison.core.output_values import delta_schema, same_name
 from airflow_poison.core.outputs import ONLY
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import first_line
-from airflow_poison.core.spark.frames.messages import given_schema
+from airflow_poison.core.spark.frames.messages import check_bodies, given_schema
 from airflow_poison.core.spark.frames.plan import analyzed_plan, mixing_operator
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def check(spark: SparkSession, transformation: Transformation, outputs: Sequence
     """
     function = transformation.load()
     _let_travel(function)
+    if transformation.schema is not None:
+        check_bodies(spark)
     empty = spark.createDataFrame([], given_schema(transformation.schema))
     try:
         result = called(function, empty, transformation)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -11,8 +14,9 @@ import pyarrow.compute as pc
 from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.delivery.bodies import columns_of
 from airflow_poison.core.delivery.transform import VERDICT
-from airflow_poison.core.errors import BodyError
+from airflow_poison.core.errors import BodyError, ExecutorError
 from airflow_poison.core.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
+from airflow_poison.core.spark.jobs import is_connect, jobs_of, why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -150,7 +154,47 @@ class ClaimFrames:
 
         assert self._schema is not None, "there is something to parse"
         given = given_schema(self._schema)
-        return raw.mapInArrow(_parser(self._schema, strict=strict), given if strict else given.add(WHY, StringType()))
+        with _this_python(self._spark):
+            return raw.mapInArrow(_parser(self._schema, strict=strict), given if strict else given.add(WHY, StringType()))
+
+
+_swapping = threading.Lock()
+_tried: set[str] = set()
+
+
+@contextmanager
+def _this_python(spark: SparkSession) -> Iterator[None]:
+    """Let the functions of a local session run in this Python while the block runs: ``python3`` of the path may lack this package."""
+    if is_connect(spark) or not jobs_of(spark).local:
+        yield
+        return
+    context: Any = spark.sparkContext
+    with _swapping:
+        before, context.pythonExec = context.pythonExec, sys.executable
+        try:
+            yield
+        finally:
+            context.pythonExec = before
+
+
+def check_bodies(spark: SparkSession) -> None:
+    """Have the Python of a local session make columns of a body, once. Raises ExecutorError: otherwise each message would be charged for it.
+
+    Executors elsewhere have been tried with all that they need (``Executors.make_ready``).
+    """
+    jobs = jobs_of(spark)
+    if not jobs.local or jobs.identity in _tried:
+        return
+    try:
+        with _this_python(spark):
+            body = spark.createDataFrame([(1, bytearray(b"{}"))], f"{LOOKUP_ID} long, body binary")
+            body.mapInArrow(_parser("tried int", strict=True), given_schema("tried int")).collect()
+    except Exception as error:
+        raise ExecutorError(
+            f"Spark's Python ({sys.executable}) cannot make columns of bodies: {why(error)}\nNothing was claimed. It needs this package, numpy and "
+            "pyarrow: install them for this Python, or put them on PYTHONPATH."
+        ) from error
+    _tried.add(jobs.identity)
 
 
 def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
