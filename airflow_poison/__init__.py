@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.desk.rules import Rule
     from airflow_poison.core.desk.selection import Selection
     from airflow_poison.core.failures import ErrorHandler, PoisonRows, Postpone, Unprocessable
+    from airflow_poison.core.json_text import read_json, write_json
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import declare
     from airflow_poison.core.passes.maintain import maintain
@@ -112,6 +113,7 @@ __all__ = [
     "messages_to_batches",
     "open_store",
     "positions",
+    "read_json",
     "received_row",
     "repair",
     "replay",
@@ -123,6 +125,7 @@ __all__ = [
     "take_back_from_kafka",
     "track_failures",
     "typed_policy",
+    "write_json",
 ]
 
 _HOMES = {
@@ -139,6 +142,7 @@ _HOMES = {
     "desk.rules": "Rule",
     "desk.selection": "Selection",
     "failures": "ErrorHandler PoisonRows Postpone Unprocessable",
+    "json_text": "read_json write_json",
     "message": "Message",
     "passes.alter": "declare",
     "passes.maintain": "maintain",

@@ -31,10 +31,11 @@ def list_queues(args: Namespace) -> None:
 
     store, clock = opened_store(args), system_clock()
     found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
+    unreadable = [name for name in store.names() if name in failed] if failed else []
     if args.output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
-    elif found or failed:
-        tables.print_queues(found, failed)
+    elif found or unreadable:
+        tables.print_queues(found, unreadable)
     known = f"there is no queue yet: {store.absence}" if store.absence else f"there is no queue in {store.uri}"
     nothing = f"{known}. The first send to a queue makes it: send QUEUE BODY --system Msmq4"
     end_with(args.output, failed, found=bool(found), nothing=nothing)

@@ -30,7 +30,7 @@ NOTHING = "Nothing was sent."
 
 def format_of(place: str) -> str:
     """Return the format that a file's name says, also of a compressed one."""
-    from airflow_poison.core.sources.readers import PACKED
+    from airflow_poison.core.sources.text_lines import PACKED
 
     path = Path(place)
     return _BY_SUFFIX.get((path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower(), "lines")
@@ -77,7 +77,7 @@ def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> 
             _chosen(body, mapping.body, place) for body, place in zip(cast("list[bytes]", bodies.column("body").to_pylist()), where, strict=True)
         ]
         made = made.set_column(made.schema.get_field_index("body"), "body", pa.array(chosen, pa.binary()))
-    return made.drop_columns(ERROR)
+    return made.drop_columns([ERROR] if ERROR in made.schema.names else [])
 
 
 def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:

@@ -53,10 +53,12 @@ def table(*headings: str, right: Collection[str] = (), cut: str = "", wrapped: b
     from rich import box
     from rich.table import Table
 
+    from airflow_poison.core.texts import visible
+
     class Rows(Table):
         def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
             """Add a row whose texts write no lines of their own."""
-            super().add_row(*(one_line(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+            super().add_row(*(visible(cell) if isinstance(cell, str) else cell for cell in cells), **options)
 
     made = Rows(box=box.SIMPLE_HEAD, header_style="bold", show_edge=False, padding=(0, 1, 0, 0))
     for heading in headings:

@@ -47,13 +47,11 @@ def send_to_kafka(args: Namespace) -> None:
     refuses some, or passes hold some of them, 2: it could not be done.
     """
     kafka, chosen = _kafka(args), _chosen(args)
+    if args.take_back:
+        _take_back(args, kafka, chosen)
+        return
     if chosen is not None:
         check_asking(args, "'find' shows the messages of a selection.")
-    if args.take_back:
-        if chosen is not None:
-            raise wrong_usage("--take-back: expected no lookup ids and no options of a selection; all that waits for the topic is taken back.")
-        _take_back(args, kafka)
-        return
     table = opened_queue(args)
     number = 0 if chosen is None else _number(table, chosen)
     if number:
@@ -78,7 +76,9 @@ def send_to_kafka(args: Namespace) -> None:
         raise SystemExit(NO)
 
 
-def _take_back(args: Namespace, kafka: Kafka) -> None:
+def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | None) -> None:
+    if chosen is not None:
+        raise wrong_usage("--take-back: expected no lookup ids and no options of a selection; all that waits for the topic is taken back.")
     from airflow_poison.core.passes.to_kafka import take_back_from_kafka
 
     done = take_back_from_kafka(opened_queue(args), kafka, system_clock())

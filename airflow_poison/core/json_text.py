@@ -108,6 +108,10 @@ def patched(body: bytes, patch: Mapping[str, object]) -> bytes:
     return mark + new.encode(codec)
 
 
+read_json, write_json = values, written
+"""The names of the package's public face."""
+
+
 # Reading
 
 

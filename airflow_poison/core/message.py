@@ -115,7 +115,7 @@ class Message:
         return self.body.decode()
 
     def json(self) -> Any:
-        """Return the body parsed as JSON. A number that a float does not keep is a ``Decimal``: ``19.99`` is a float, ``12345678901234567.89`` is none.
+        """Return the body parsed as JSON. A number that a float does not keep is a ``Decimal``: ``19.99`` is a float, ``12345678901234567.89`` not.
 
         Raises ValueError (a rollback like any other) when it is no JSON, and for a name that stands twice in one object.
         """

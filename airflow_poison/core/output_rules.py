@@ -152,12 +152,19 @@ def _whole(batch: pa.RecordBatch, table: DeltaTable, rules: TableRules) -> pa.Ta
         at = batch.schema.get_field_index(field.name)
         if at >= 0 or field.name not in rules.generated:
             fields.append(field)
-            columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else cast(batch.column(at), field.type))
+            columns.append(_missing(batch.num_rows, field) if at < 0 else cast(batch.column(at), field.type))
     for field in batch.schema:
         if field.name not in there.names and not pa.types.is_null(field.type):
             fields.append(field)
             columns.append(batch.column(field.name))
     return pa.Table.from_arrays(columns, schema=pa.schema([field.with_nullable(nullable=True) for field in fields]))
+
+
+def _missing(number: int, field: pa.Field[Any]) -> pa.Array[Any]:
+    """Return what stands in a column that rows do not have yet; one that must have a value is a column of provenance, filled later."""
+    import pyarrow as pa
+
+    return pa.nulls(number, field.type) if field.nullable else pa.array([0] * number, pa.int64()).cast(field.type)
 
 
 class Conditions:
@@ -169,6 +176,7 @@ class Conditions:
     def __init__(self, rules: TableRules, *, evolve: bool) -> None:
         self._rules, self._evolve = rules, evolve
         self._engine: Any = None
+        self._texts = " ".join(text for _, text in rules.conditions).lower()
 
     def broken_by(self, batch: pa.RecordBatch) -> str | None:
         """Return which condition rows break; None: none."""
@@ -190,7 +198,7 @@ class Conditions:
 
         rows = []
         for row in batch.to_pylist():
-            cells = {name: _literal(value, batch.schema.field(name).type) for name, value in row.items()}
+            cells = {name: _literal(value, batch.schema.field(name).type) for name, value in row.items() if name.lower() in self._texts}
             rows.append(", ".join(f"{text} AS {_quoted(name)}" for name, text in cells.items() if text is not None))
         if not all(rows):
             return "?"

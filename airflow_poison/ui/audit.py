@@ -53,7 +53,7 @@ def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) ->
     if isinstance(action, dict):
         told["action"] = {name: _cut(action[name]) for name in _OF_ACTION if name in action}
     name = user.get_name()
-    entry = Log(event, owner=name, owner_display_name=name, extra=json.dumps(redact(told)))
+    entry = Log(event, owner=name, owner_display_name=name, extra=json.dumps(redact(told), default=str))
     for of_task in OF_TASK:
         if isinstance(body.get(of_task), str):
             setattr(entry, of_task, body[of_task][:MOST_IN_COLUMN])
@@ -80,5 +80,5 @@ def add_plan(entry_id: int, plan_id: str) -> None:
 
 def _cut(value: object) -> object:
     """Return a value that is not long; a long one as the beginning of its text."""
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
     return value if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

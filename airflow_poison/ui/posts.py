@@ -1,6 +1,5 @@
 """What people do at the pages: each change is a POST of JSON, checked, noted in Airflow's audit log and then carried out."""
 
-import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -9,8 +8,9 @@ from typing import Annotated, Any, Generic, TypeVar
 from airflow.api_fastapi.core_api.security import GetUserDep
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, HTTPException, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from airflow_poison.core import json_text
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.ui import audit, changes, decisions, desk
 from airflow_poison.ui.answers import HEADERS, answered, busy, refusal, written
@@ -40,12 +40,17 @@ class OnQueue(_Fields):
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
 
 
+def _patch(given: object) -> object:
+    """Return a patch that is JSON text as values; JavaScript would have lost digits of its numbers."""
+    return json_text.values(given) if isinstance(given, str) else given
+
+
 class Action(_Fields):
-    """What is to become of messages; see PlanAction."""
+    """What is to become of messages; see PlanAction. A patch may be JSON text: its numbers keep their digits."""
 
     verb: Annotated[str, Field(max_length=20)]
     target: Annotated[str, Field(max_length=100)] = ""
-    patch: dict[str, Any] | None = None
+    patch: Annotated[dict[str, Any] | None, BeforeValidator(_patch)] = None
     body: str | None = None
     function: Annotated[str, Field(max_length=200)] = ""
     properties: dict[str, str | None] = {}
@@ -142,8 +147,8 @@ async def _body(request: Request) -> bytes:
 
 def _object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        found = json_text.natural_values(body)
+    except json_text.JsonError as error:
         raise HTTPException(BAD, "The body is no JSON.", HEADERS) from error
     if not isinstance(found, dict):
         raise HTTPException(BAD, 'The body must be a JSON object, for example {"queue": "orders", "reason": "checked"}.', HEADERS)

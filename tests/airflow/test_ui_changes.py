@@ -767,6 +767,7 @@ def never(_body: bytes) -> bytes:
         ({"action": {"verb": "burn"}}, "verb='burn' is not allowed; allowed: put_back, move"),
         ({"action": {"verb": "move"}}, "target='' is not allowed"),
         ({"action": {"verb": "edit", "patch": [1]}}, "action.patch="),
+        ({"action": {"verb": "edit", "patch": "{"}}, "action.patch="),
         ({"action": {"verb": "edit", "properties": {"a": 7}}}, "action.properties.a='7'"),
         ({"action": {"verb": "put_back", "where": "x"}}, "action.where: there is no such field"),
         ({"selection": {"sub_queue": "main"}}, "sub_queue='main' is not allowed; allowed: poison"),

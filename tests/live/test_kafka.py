@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -502,6 +503,74 @@ def test_another_sender_that_begins_while_a_record_is_refused_sends_each_once(br
     sent = sorted(value[:1] for _, value, _ in small.values())
     assert (sent, list(poison_of(table))) == (([b"a", b"b", b"x"], []) if larger else ([b"a", b"b"], [2]))
     assert table.snapshot().outbox == ()
+
+
+def test_another_sender_that_has_read_a_file_before_it_is_divided_sends_none_of_it(broker: Broker, table: QueueTable) -> None:
+    """The later sender stops where it would send, or divide; the earlier one, which is shut out, divides; the later one goes on."""
+    small = Topic(broker, max_message_bytes="20000")
+    ids = send(table, ["a", "x" * 30_000, "b"])
+    stands, divided, later = Event(), Event(), list[Thread]()
+
+    def send_later() -> None:
+        allow(small, 100_000)
+        with suppress(OutputError, TableChangedError):
+            send_to_kafka(table, [], small.source(), CLOCK)
+        stands.set()
+
+    def act(name: str) -> None:
+        if later and current_thread() is later[0] and name in {"pass.to_kafka.before_commit", "pass.to_kafka.before_return"}:
+            stands.set()
+            assert divided.wait(30)
+        elif not later and name == "pass.to_kafka.before_return":
+            later.append(Thread(target=send_later))
+            later[0].start()
+            assert stands.wait(60)
+
+    install(act)
+    try:
+        with suppress(OutputError, TableChangedError):
+            send_to_kafka(table, ids, small.source(), CLOCK)
+        divided.set()
+        later[0].join()
+    finally:
+        install(None)
+    send_to_kafka(table, [], small.source(), CLOCK)
+    assert sorted([*(value[:1].decode() for _, value, _ in small.values()), *("x" for _ in poison_of(table))]) == ["a", "b", "x"]
+    assert table.snapshot().outbox == ()
+
+
+def test_a_sender_that_begins_again_looks_whether_another_one_has_sent_meanwhile(
+    broker: Broker, table: QueueTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = Topic(broker, max_message_bytes="20000")
+    ids = send(table, ["a", "x" * 30_000, "b"])
+    largest = type(small.source().kafka).largest
+    monkeypatch.setattr("airflow_poison.core.sources.kafka_topic.Topic.largest", lambda _topic: None)
+
+    class DiedError(BaseException):
+        pass
+
+    def meanwhile(name: str) -> None:
+        if name == "pass.to_kafka.before_another_producer":
+            monkeypatch.setattr("airflow_poison.core.sources.kafka_topic.Topic.largest", largest)
+            allow(small, 100_000)
+            install(die)
+            with suppress(DiedError):
+                send_to_kafka(table, [], small.source(), CLOCK)
+            install(None)
+
+    def die(name: str) -> None:
+        if name == "pass.to_kafka.before_removal":
+            raise DiedError
+
+    install(meanwhile)
+    try:
+        with pytest.raises(OutputError, match="another sender of this queue has sent messages meanwhile"):
+            send_to_kafka(table, ids, small.source(), CLOCK)
+    finally:
+        install(None)
+    assert send_to_kafka(table, [], small.source(), CLOCK).finished == 3
+    assert sorted(value[:1] for _, value, _ in small.values()) == [b"a", b"b", b"x"]
 
 
 def allow(topic: Topic, size: int) -> None:

@@ -169,7 +169,19 @@ def test_a_body_that_does_not_parse_is_its_messages_failure(tmp_path: Path, spar
     assert "id" in texts[8]
 
 
-BODIES = ('{"id": 1}', '{"id": 1, "amount": "3"}', "{}", '{"id": 1.0}', '\ufeff{"id": 1}', '{"id": null}', '{"id": 1} x', "{nope}", '{"id": 1, "id": 2}', "[]", "")
+BODIES = (
+    '{"id": 1}',
+    '{"id": 1, "amount": "3"}',
+    "{}",
+    '{"id": 1.0}',
+    '\ufeff{"id": 1}',
+    '{"id": null}',
+    '{"id": 1} x',
+    "{nope}",
+    '{"id": 1, "id": 2}',
+    "[]",
+    "",
+)
 
 
 @pytest.mark.parametrize("schema", ["id int, amount string", "id int NOT NULL, amount string"])

@@ -32,7 +32,9 @@ def cast(df: DataFrame) -> DataFrame:
 def verdict(df: DataFrame) -> DataFrame:
     """Name what does not cast."""
     amount = f.expr("try_cast(amount AS int)")
-    return df.select("lookup_id", "id", amount.alias("amount"), f.when(amount.isNull(), f.concat_ws(": ", f.lit("no amount"), "amount")).alias("_poison"))
+    return df.select(
+        "lookup_id", "id", amount.alias("amount"), f.when(amount.isNull(), f.concat_ws(": ", f.lit("no amount"), "amount")).alias("_poison")
+    )
 
 
 def lenient(df: DataFrame) -> DataFrame:

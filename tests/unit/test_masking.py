@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.failures import Failure, FailureKind, fingerprint
 from airflow_poison.core.hidden_values import HIDDEN, HiddenValues
-from airflow_poison.core.masking import EDITS, Masking
+from airflow_poison.core.masking import EDITS, Masking, edits_of
 
 CARD = "4111111111111111"
 QUOTED = 'o\'Neill "x"'
@@ -215,3 +215,61 @@ def test_what_no_path_leads_to_stays(body: dict[str, object]) -> None:
 def test_no_text_has_a_value(secret: str, before: str, behind: str) -> None:
     shown = values({"card": secret}).hide(before + secret + behind)
     assert secret not in shown.replace(HIDDEN, "\0") or secret in HIDDEN
+
+
+# Bare values, and what senders have written as poison.edits ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        ("4111222233334444", '"***"'),
+        ('"4111222233334444"', '"***"'),
+        ("true", '"***"'),
+        ("null", "null"),
+        ('["4111", [4111]]', '["***", ["***"]]'),
+        ('[{"card": 1, "n": 2}, 4111]', '[{"card": "***", "n": 2}, "***"]'),
+        ('{"n": ["4111"], "other": 4111}', '{"n": ["4111"], "other": 4111}'),
+        ("4111 2222", "***"),
+    ],
+)
+@pytest.mark.parametrize("path", ["$.card", "$.a.b", "$[*].card"])
+def test_a_value_without_a_name_is_hidden(body: str, shown: str, path: str) -> None:
+    # given
+    masking = Masking((path,))
+    expected = '[{"card": 1, "n": 2}, "***"]' if path == "$.a.b" and "card" in body else shown
+    # then
+    assert masking.body(body.encode()).decode() == expected
+    told = masking.values(body.encode(), {}).hide(f"no card {body}")
+    assert ("4111" in told) == ("other" in body)
+
+
+_FORGED = [
+    '[{"body":"abc"}]',
+    '[{"body":5}]',
+    '[{"properties":[1]}]',
+    "not json",
+    "[" * 10_000,
+    "5",
+    '[{"body": "YQ", "properties": {}, "plan": "p"}]',
+]
+
+
+@pytest.mark.parametrize("text", _FORGED)
+def test_edits_of_a_sender_are_ordinary_text_that_is_hidden_where_bodies_are(text: str) -> None:
+    # given
+    properties = {EDITS: text}
+    hiding, open_ = Masking(("$.card",)), Masking(("properties.token",))
+    # then
+    assert edits_of(properties) == []
+    assert hiding.properties(properties) == {EDITS: "***"}
+    assert open_.properties(properties) == properties
+    assert text not in hiding.values(b'{"card": 1}', properties).hide(f"it says {text}") or len(text) == 1
+
+
+def test_a_hidden_value_of_many_brackets_ends_nothing() -> None:
+    # given
+    deep = b'{"card": ' + b"[" * 900 + b"4111" + b"]" * 900 + b"}"
+    # then
+    assert b"4111" not in Masking(("$.card",)).body(deep)
+    assert "4111" not in Masking(("$.card",)).values(deep, {}).hide("no 4111")

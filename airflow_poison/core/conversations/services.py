@@ -8,16 +8,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from airflow_poison.core import json_text
 from airflow_poison.core.conversations import system_messages
 from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, is_system
 from airflow_poison.core.errors import SettingError
+from airflow_poison.core.json_schema import exact, words
 from airflow_poison.core.policies import settings
 from airflow_poison.core.policies.recovery import Validation
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import NoReturn
 
 
 DEFAULT = "DEFAULT"
@@ -244,6 +245,7 @@ def checked_schema(schema: object) -> dict[str, Any]:
 
     It is read as Draft 2020-12, or as the draft that its ``$schema`` names. ``format`` says something to people and refuses nothing.
     """
+    from jsonschema import Draft202012Validator
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
 
@@ -256,7 +258,7 @@ def checked_schema(schema: object) -> dict[str, Any]:
     if "$schema" in plain and validator_for(plain, default=None) is None:
         raise SettingError("$schema", plain["$schema"], "a draft of JSON Schema, for example 'https://json-schema.org/draft/2020-12/schema'")
     try:
-        _validator(plain).check_schema(plain)
+        validator_for(plain, default=Draft202012Validator).check_schema(plain)
     except SchemaError as error:
         raise SettingError("schema", schema, f"a valid JSON Schema ({error.message})") from error
     _check_references(plain)
@@ -268,11 +270,11 @@ def misfit(schema: Mapping[str, Any], body: bytes) -> str | None:
     from jsonschema.exceptions import best_match
 
     try:
-        value = json.loads(body, parse_constant=_refuse_constant)
+        value = json_text.values(body)
         error = best_match(_validator(schema).iter_errors(value))
-    except (ValueError, RecursionError, OverflowError) as problem:  # no JSON; nested too deeply; a number beyond all numbers
+    except Exception as problem:  # noqa: BLE001  (no JSON, or whatever jsonschema raises for a value)
         return f"it is no JSON that can be checked: {problem}"[:_LONGEST_REASON]
-    return None if error is None else f"at {error.json_path}: {error.message}"[:_LONGEST_REASON]
+    return None if error is None else f"at {error.json_path}: {words(error)}"[:_LONGEST_REASON]
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:
@@ -281,7 +283,9 @@ def _validator(schema: Mapping[str, Any]) -> Any:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
-    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+    kind = validator_for(schema, default=Draft202012Validator)
+    numbers = json_text.values(json_text.written(schema))
+    return exact(kind)({name: value for name, value in numbers.items() if name != "$schema"}, registry=Registry())
 
 
 def _check_references(schema: dict[str, Any]) -> None:
@@ -310,7 +314,3 @@ def _places(value: object) -> Iterator[dict[str, Any]]:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in inner:
         yield from _places(part)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")

@@ -3,7 +3,8 @@
 Batches and transformations have their columns from here, so a body means the same in both. docs/reference/bodies.md has the rules, type by type.
 
 Bodies are decoded by msgspec where it is installed (it comes with Airflow, and leaves out what the schema does not name). What it refuses, and what
-it would take although the rules do not, goes through ``json_text`` and the rules of single values below: so both ways give the same columns and errors.
+it would take although the rules do not, goes through ``json_text`` and the rules of single values below. So both ways give the same columns and the
+same errors.
 """
 
 from __future__ import annotations
@@ -107,11 +108,12 @@ def _slowly(place: int, body: bytes | None, schema: pa.Schema, failures: dict[in
         return (None,) * len(schema)
 
 
-def _column(cells: list[Any], kind: pa.DataType) -> pa.ChunkedArray[Any]:
+def _column(cells: list[Any], kind: Any) -> pa.ChunkedArray[Any]:
     import pyarrow as pa
 
-    column = pa.array(cells, kind)
-    return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column], kind)  # texts of more than 2 GiB come in chunks
+    column: Any = pa.array(cells, kind)
+    chunks: list[Any] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]  # texts of more than 2 GiB come in several
+    return pa.chunked_array(chunks, kind)
 
 
 # The rules of single values -------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def _values(body: bytes, schema: pa.Schema) -> Any:
     return _wanted(json_text.tree(text), _pa().struct(list(schema)))
 
 
-def _wanted(value: object, kind: pa.DataType) -> Any:
+def _wanted(value: object, kind: Any) -> Any:
     """Return a value of a tree as ``json_text.values`` has it, without names that the type does not have. Raises BodyError."""
     of = _pa().types
     if isinstance(value, Number):
@@ -158,7 +160,7 @@ def _wanted(value: object, kind: pa.DataType) -> Any:
             if name in found:
                 raise BodyError(f"The name {name!r} of the body stands twice in one object.")
             if name in kinds or of.is_map(kind):
-                found[name] = _wanted(each, kinds[name] if name in kinds else kind.item_type)
+                found[name] = _wanted(each, kinds.get(name) or kind.item_type)
         return found
     return [_wanted(each, kind.value_type) for each in value] if isinstance(value, list) and of.is_list(kind) else value
 
@@ -190,8 +192,14 @@ def _cell(field: pa.Field[Any], value: object) -> object:
     try:
         return _filled(value, field)
     except _REFUSED as error:
-        shown = "missing or null" if value is None else json_text.written(value)
-        raise BodyError(f"Column {field.name!r} of the body is {shown[:_SHOWN]}; {error}.") from error
+        raise BodyError(f"Column {field.name!r} of the body is {_shown(value)}; {error}.") from error
+
+
+def _shown(value: object) -> str:
+    try:
+        return "missing or null" if value is None else json_text.written(value)[:_SHOWN]
+    except JsonError:  # it is nested too deeply to be written
+        return _json_name(value)
 
 
 def _filled(value: object, field: pa.Field[Any]) -> Any:
@@ -201,7 +209,7 @@ def _filled(value: object, field: pa.Field[Any]) -> Any:
     return _converted(value, field.type)
 
 
-def _converted(value: Any, kind: pa.DataType) -> Any:
+def _converted(value: Any, kind: Any) -> Any:
     """Return a value of JSON as pyarrow takes it. Raises one of ``_REFUSED``."""
     of = _pa().types
     if value is None:
@@ -225,7 +233,7 @@ def _in_struct(value: object, field: pa.Field[Any]) -> Any:
         raise
 
 
-def _scalar(value: Any, kind: pa.DataType) -> Any:  # noqa: PLR0911  (one line for each type)
+def _scalar(value: Any, kind: Any) -> Any:  # noqa: PLR0911  (one line for each type)
     of = _pa().types
     if of.is_boolean(kind):
         return _expect(value, bool, kind)
@@ -291,7 +299,7 @@ def _decimal(value: Any, kind: Any) -> Decimal:
         zeros = next(place for place, digit in enumerate(reversed(digits)) if digit)  # that end it are no digits that are lost
         if -exponent - zeros > kind.scale or before > kind.precision - kind.scale:
             raise ValueError(f"expected is {ddl_type(kind)}: {kind.precision - kind.scale} digits before the point and {kind.scale} behind it")
-    return number if number else Decimal(0)
+    return number or Decimal(0)
 
 
 def _bytes(text: str) -> bytes:
@@ -375,7 +383,7 @@ def _or_null(kind: pa.DataType) -> Any:
     return _annotation(kind) if _pa().types.is_decimal(kind) else _annotation(kind) | None  # Raw has null, and is part of no union
 
 
-def _annotation(kind: pa.DataType) -> Any:
+def _annotation(kind: Any) -> Any:  # noqa: PLR0911  (one line for each type)
     """Return how msgspec takes values of a type. It takes none but those that the rules take, and ``_finished`` looks at the rest."""
     import msgspec
 
@@ -456,7 +464,11 @@ def _suspects(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.S
     if any(map(_has_instants, schema.types)):
         pattern += f"|{_ODD_INSTANT}"
     found.update(_places(pc.match_substring_regex(array, pattern)))
-    found.update(place for place in _places(pc.greater(pc.binary_length(array), DEEPEST)) if _is_too_deep(bodies[place] or b""))
+    found.update(
+        place
+        for place in _places(pc.greater(pc.binary_length(cast("Any", array)), pa.scalar(DEEPEST, pa.int64())))
+        if _is_too_deep(bodies[place] or b"")
+    )
     for first in range(0, len(array), _PIECE):  # of a size that the caches of a processor have
         repeating = (first + place for place in _repeating(array[first : first + _PIECE]).tolist())
         found.update(place for place in repeating if place not in found and not _is_plain(bodies[place] or b""))
@@ -515,7 +527,8 @@ def _repeating(array: pa.Array[Any]) -> NDArray[np.intp]:
 
     :param array: of ``large_binary``.
     """
-    _, ends_of, content = array.buffers()
+    buffers: list[Any] = array.buffers()
+    _, ends_of, content = buffers
     if not len(array) or content is None:
         return np.empty(0, np.intp)
     offsets = np.frombuffer(ends_of, np.int64, len(array) + 1, array.offset * 8)

@@ -13,7 +13,7 @@ from airflow_poison.core.schema import FRAME_COLUMNS, LOOKUP_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pandas
+    import pandas as pd  # type: ignore[import-untyped]  # its stubs are no dependency
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -77,7 +77,7 @@ class Frames:
         return table
 
 
-def as_pandas(table: pa.Table) -> pandas.DataFrame:
+def as_pandas(table: pa.Table) -> pd.DataFrame:
     """Return a table as a pandas DataFrame, each column of a dtype that its type decides, whether there is a null in it or not.
 
     Whole numbers, floats and booleans are of the nullable dtypes of pandas: a null is ``NA``, and no number goes through a float. What is nested is
@@ -105,8 +105,9 @@ def as_pandas(table: pa.Table) -> pandas.DataFrame:
 
 def _plain(value: Any, kind: Any) -> Any:
     """Return a nested value with dicts for the maps in it, which Arrow has as lists of pairs."""
-    import pyarrow.types as of
+    import pyarrow as pa
 
+    of: Any = pa.types
     if value is None or not of.is_nested(kind):
         return value
     if of.is_map(kind):

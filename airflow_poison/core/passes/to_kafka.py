@@ -5,8 +5,8 @@ file's name, to a consumer group of the queue's own; then the file is removed. W
 which file was the last: that one is only removed.
 
 When the topic refuses records of a file, its transaction is aborted. The next one commits ``held:`` and the file's name: no sender sends it under
-that name from then on, since only a producer that is not shut out can commit this, and a later one reads it first. Then one commit of the queue puts the
-refused messages into ``poison`` and the others into a new outbox file. A sender that finds a held file gives all of it a new name. So each file
+that name from then on, since only a producer that is not shut out can commit this, and a later one reads it first. Then one commit of the queue puts
+the refused messages into ``poison`` and the others into a new outbox file. A sender that finds a held file gives all of it a new name. So each file
 leaves the outbox by one commit, and either all of it is in the topic or nothing.
 """
 
@@ -269,6 +269,7 @@ class _Sender:
     def _begin_again(self, *, alone: bool) -> None:
         """Make another producer after a transaction that has failed. Raises OutputError when another sender has sent meanwhile."""
         self._alone = alone
+        reach("pass.to_kafka.before_another_producer")
         self._begin()
         if self._said() != self.last:
             raise OutputError(_refusal(self._topic, "another sender of this queue has sent messages meanwhile"))

@@ -67,7 +67,7 @@ def _shown(path: str) -> str:
     return path if "\n" not in path and is_utf8(path) else Path(path).as_uri() if path.startswith("/") else path.replace("\n", "%0A")
 
 
-class _PassedOver(dict[tuple[str, str], list[str]]):
+class _PassedOver(dict[tuple[str, str], set[str]]):
     """Files that a take leaves alone, by the reason why, which is said of one file and of several."""
 
     def add(self, one: str, many: str, name: str) -> None:
@@ -75,7 +75,7 @@ class _PassedOver(dict[tuple[str, str], list[str]]):
 
         :param one: the reason in a sentence on one file; ``many`` of several. Names follow at the colon, and stand at the end without one.
         """
-        self.setdefault((one, many), []).append(name)
+        self.setdefault((one, many), set()).add(name)
 
     def sentences(self) -> tuple[str, ...]:
         """Return what was passed over, a sentence for each reason."""
@@ -195,7 +195,7 @@ class Files(Source):
         found = self._objects(passed) if self._in_bucket else self._local(passed)
         first: dict[object, _Found] = {}
         for file in sorted(found, key=lambda file: (self._key(file) not in taken, file.linked, file.path)):
-            if first.setdefault(file.same or file.path, file) is not file:
+            if first.setdefault(file.same or file.path, file).path != file.path:
                 passed.add("name leads to a file that has another name, too", "names lead to files that have other names, too", file.shown)
         return sorted(first.values(), key=lambda file: (file.changed_at, file.path))
 

@@ -5,26 +5,25 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core import json_text
 from airflow_poison.core.errors import MalformedError, SettingError, SourceError
+from airflow_poison.core.json_schema import exact, words
 from airflow_poison.core.mapping import json_value, number_or_text
 from airflow_poison.core.sources.decoding import Schema
 from airflow_poison.core.sources.registry import Registry, registry_of, split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_poison.core.sources.source import Connection
 
 _TEXT = 300
-_DECIMAL, _AS_WRITTEN = re.compile(r"Decimal\('([^']*)'\)"), r"\1"
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class JsonSchema(Registered):
         except json_text.JsonError as error:
             raise MalformedError(f"it is no JSON: {error}") from error
         if (wrong := _first_error(validator, value)) is not None:
-            raise MalformedError(f"{wrong.json_path}: {short(_DECIMAL.sub(_AS_WRITTEN, wrong.message))}")
+            raise MalformedError(f"{wrong.json_path}: {short(words(wrong))}")
         return found
 
 
@@ -172,38 +171,7 @@ def _json_validator(text: str, referred: tuple[tuple[str, str], ...] = ()) -> An
     for name, found in referred:
         contents, dialect = parsed(found)
         known = known.with_resource(name, specification_with(dialect, default=DRAFT202012).create_resource(contents))
-    return _exact(kind)(parsed(text)[0], registry=known)
-
-
-@cache
-def _exact(kind: Any) -> Any:
-    """Return a dialect of JSON Schema whose numbers are ``int`` and ``Decimal``."""
-    from jsonschema import ValidationError
-    from jsonschema.validators import extend
-
-    def multiple_of(validator: Any, of: int | Decimal, instance: object, _schema: object) -> Iterator[ValidationError]:
-        if validator.is_type(instance, "number") and not _is_multiple(Decimal(cast("int | Decimal", instance)), Decimal(of)):
-            yield ValidationError(f"{instance!r} is not a multiple of {of!r}")
-
-    checker = kind.TYPE_CHECKER
-    if checker.is_type(1.0, "integer"):  # not in the oldest dialects
-        checker = checker.redefine("integer", lambda _checker, value: _is_whole(value))
-    names = [name for name in ("multipleOf", "divisibleBy") if name in kind.VALIDATORS]
-    return extend(kind, dict.fromkeys(names, multiple_of), type_checker=checker)
-
-
-def _is_whole(value: object) -> bool:
-    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, Decimal) and value == value.to_integral_value())
-
-
-def _is_multiple(number: Decimal, of: Decimal) -> bool:
-    """Say whether a number is a multiple of another, whatever their digits and exponents."""
-    (_, digits, exponent), (_, of_digits, of_exponent) = number.as_tuple(), of.as_tuple()
-    whole, of_whole = (int(Decimal((0, each, 0))) for each in (digits, of_digits))
-    shift = cast("int", exponent) - cast("int", of_exponent)
-    if shift >= 0:
-        return whole * pow(10, shift, of_whole) % of_whole == 0
-    return whole == 0 or (-shift <= len(digits) and whole % (of_whole * 10**-shift) == 0)
+    return exact(kind)(parsed(text)[0], registry=known)
 
 
 @cache

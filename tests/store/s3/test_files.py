@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+from dataclasses import replace
+from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,12 @@ import pytest
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.errors import SourceError
+from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.take import TakeResult, take
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.sources.files import Files
+from airflow_poison.core.sources.paths import PathFiles
 from airflow_poison.core.store.bucket.objects import Objects
 from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.testing.sources import SourceContract
@@ -126,9 +130,71 @@ def test_refusals_name_the_source_and_send_nothing(bucket: Bucket, queue: Queue)
     assert queue.take(files(bucket, "*.none")).sent == 0
 
 
-def test_an_object_that_is_removed_after_the_list_is_told(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_that_is_removed_after_the_list_is_not_taken(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, "a.txt", "1")
+    put(bucket, "b.txt", "2")
     after_list(monkeypatch, lambda: bucket.client.delete_object(Bucket=bucket.name, Key="a.txt"))
-    with pytest.raises(SourceError, match=r"a.txt of source .* was removed while it was read. Nothing was sent"):
-        queue.take(files(bucket, "*.txt"))
-    assert not queue.bodies()
+    assert queue.take(files(bucket, "*.txt")).sent == 1
+    monkeypatch.undo()
+    put(bucket, "a.txt", "1")
+    assert queue.take(files(bucket, "*.txt")).sent == 1
+    assert queue.bodies() == [b"2", b"1"]
+
+
+@pytest.mark.parametrize("rewritten", ["take", "ignore"])
+@pytest.mark.parametrize("odd", ["in//a.txt", "in/t\tab.txt", "in/../a.txt"])
+def test_an_object_with_a_name_that_clients_refuse_concerns_no_other_object(rewritten: str, odd: str, bucket: Bucket, queue: Queue) -> None:
+    source = files(bucket, "in/**/*.txt", rewritten=rewritten)
+    for name in ("in/.txt", "in/a.txt", "in/m/b.txt", "in/z.txt", "other/c.txt"):
+        put(bucket, name, name)
+    assert queue.take(source).sent == 4
+    put(bucket, odd, "odd")
+    put(bucket, "in/0.txt", "0")
+    put(bucket, "in/zz.txt", "zz")
+    result = queue.take(source)
+    assert result.sent == 2
+    refused = "1 object has a name that object stores' clients do not read (//, a control character, ..): "
+    assert result.passed_over == (f"{refused}'s3://{bucket.name}/{odd}'; rename it".replace("\t", r"\t"),)
+    assert queue.take(source).sent == 0
+
+
+def test_a_rewritten_object_that_is_ignored_is_said(bucket: Bucket, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = files(bucket, "*.txt")
+    put(bucket, "a.txt", "1")
+    assert queue.take(source).passed_over == ()
+    assert queue.take(source).passed_over == ()
+    listed = Objects.list
+
+    def a_minute_later(self: Objects, prefix: str, after: str | None = None) -> Iterator[Any]:
+        yield from (replace(each, changed_at=each.changed_at + timedelta(minutes=1)) for each in listed(self, prefix, after))
+
+    monkeypatch.setattr(Objects, "list", a_minute_later)
+    name = f"s3://{bucket.name}/a.txt"
+    assert queue.take(source).passed_over == (f"1 file was rewritten since it was taken: {name}; rewritten='take' takes it again",)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("in/a.json", ["in/a.json"]),
+        ("in", ["in/a.json", "in/b.json"]),
+        ("in/", ["in/a.json", "in/b.json"]),
+        ("i*/[ab].json", ["in/a.json", "in/b.json"]),
+        ("nowhere", None),
+        ("by_day", None),  # names of folders are fields: Spark reads them
+    ],
+)
+def test_objects_at_a_path_that_is_sent_are_read_here(bucket: Bucket, path: str, found: list[str] | None) -> None:
+    for name in ("in/a.json", "in/b.json", "in/_SUCCESS", "in/old/c.json", "in.json", "by_day/day=1/c.json"):
+        put(bucket, name, f'{{"in": "{name}"}}\n{{')
+
+    made = PathFiles.at(f"s3://{bucket.name}/{path}", "json", {}, bucket.direct)
+
+    assert (None if made is None else [name.removeprefix(f"s3://{bucket.name}/") for name in made.names]) == found
+    records = [] if made is None else [row for batch in made.messages(ColumnMapping(), CLOCK.now()) for row in batch.to_pylist()]
+    expected = [(body, error) for name in found or [] for body, error in ((f'{{"in": "{name}"}}'.encode(), False), (b"{", True))]
+    assert [(row["body"], row["poison.error"] is not None) for row in records] == expected
+
+
+def test_a_bucket_that_cannot_be_listed_is_left_to_spark(bucket: Bucket) -> None:
+    assert PathFiles.at("s3://not-there/in/a.json", "json", {}, bucket.direct) is None

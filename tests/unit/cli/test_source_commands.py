@@ -73,6 +73,25 @@ def test_a_pattern_of_files_is_taken_as_far_as_it_is_new(poison: Callable[..., R
     assert poison(f"send orders --source {landing}/*.json").out.startswith(f"Nothing is new in {landing}/*.json.\n")
 
 
+def test_what_is_passed_over_is_printed(poison: Callable[..., Ran], landing: Path) -> None:
+    put(landing, "a.json", "1\n")
+    line = f"send orders --source {landing}/*.json --system Msmq4"
+    poison(line)
+    (landing / "a.json").write_text("1\n2\n")
+    os.utime(landing / "a.json", (1, 1))
+    assert poison(line).out.splitlines()[:2] == [
+        f"Nothing is new in {landing}/*.json.",
+        f"Passed over: 1 file was rewritten since it was taken: {landing}/a.json; rewritten='take' takes it again.",
+    ]
+    assert len(answer(poison(f"{line} -o json"))["passed_over"]) == 1
+
+
+def test_how_csv_of_a_pattern_is_written_is_said(poison: Callable[..., Ran], landing: Path) -> None:
+    put(landing, "a.csv", "x;1,5\n")
+    ran = poison(f"send orders --source {landing}/*.csv --delimiter ; --header name,price --system Msmq4 -o json")
+    assert answer(ran)["malformed"] == 0
+
+
 def test_a_source_of_a_module_is_taken_and_shown_and_begins_anew(poison: Callable[..., Ran], landing: Path, tmp_path: Path) -> None:
     put(landing, "a.json", "1\n2\n")
     put(landing, "b.json", "3\n")
@@ -116,6 +135,8 @@ def test_a_backfill_takes_what_lies_between(poison: Callable[..., Ran], landing:
         ("--source {landing}/*.json --backfill 2013-13..2014", "'2013-13' is no instant; expected ISO 8601"),
         ("--source {landing}/*.json --format avro", "--format avro: expected one of"),
         ("--source {module}:bookings --format json", "--format: expected with a pattern of files; a source that is named says itself what it reads."),
+        ("--source {module}:bookings --header 2", "--header: expected with a pattern of files; a source that is named says itself what it reads."),
+        ("--source {landing}/*.json --delimiter ;", "delimiter=';' is not allowed; allowed: with format='csv'; files of json have none."),
         ("--source {module}:number", "expected a source (Files, Kafka, DeltaChanges, Jdbc …), not int."),
         ("--source {module}:bokings", "has no 'bokings'. Correct the name, or define it there."),
         ("--source bookings", "--source bookings: expected MODULE:NAME, for example shop.feeds:bookings."),

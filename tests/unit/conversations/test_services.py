@@ -100,10 +100,10 @@ def test_sb_52_validation_is_said_by_letter_or_by_the_manuals_word(validation: s
         pytest.param(MessageType("a", schema=FORM), b"{}", "'amount' is a required property", id="schema lacks"),
         pytest.param(MessageType("a", schema=FORM), b'{"amount": "1"}', "at $.amount", id="schema other type, by reference"),
         pytest.param(MessageType("a", schema=FORM), b"", "no JSON", id="schema nothing"),
-        pytest.param(MessageType("a", schema={}), b"NaN", "NaN is no JSON", id="schema NaN"),
+        pytest.param(MessageType("a", schema={}), b"NaN", "JSON has no NaN", id="schema NaN"),
         pytest.param(MessageType("a", schema={}), b"\xff", "no JSON", id="schema no text"),
         pytest.param(MessageType("a", schema={}), b"[" * 100_000, "no JSON", id="schema endless depth"),
-        pytest.param(MessageType("a", schema={"multipleOf": 0.1}), b"1e999", "no JSON", id="schema beyond all numbers"),
+        pytest.param(MessageType("a", schema={"multipleOf": 0.1}), b"1e999", None, id="schema a number beyond all floats"),
         pytest.param(MessageType("a", schema={"$ref": "#"}), b"1", "no JSON", id="schema that never ends"),
     ],
 )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.core.delivery import bodies as module
 from airflow_poison.core.delivery.bodies import columns_of
+from airflow_poison.core.message import Message
 
 
 @pytest.fixture(params=["msgspec", "json"])
@@ -125,6 +126,7 @@ def test_a_value_that_does_not_fit_names_column_and_value(kind: str, body: bytes
         ("c int", b'{"c": 1} {"c": 2}', "Extra data"),
         ("c int", b'{"c": 1, "other": ' + b"[" * 600 + b"]" * 600 + b"}", "nested more than 500 deep"),
         ("c int", '{"c": 1}'.encode("utf-16"), "is no UTF-8"),
+        ("c int", b'{"c": ' + b"[" * 490 + b"]" * 490 + b"}", "Column 'c' of the body is an array; expected is int, not an array."),
     ],
 )
 def test_a_body_that_says_more_than_one_thing_or_too_much_is_refused(ddl: str, body: bytes, text: str) -> None:
@@ -169,20 +171,126 @@ def test_what_a_body_says_is_in_its_columns_to_the_last_digit(ddl: str, body: by
 
 # msgspec and json_text take and refuse the same -------------------------------------------------------------------------
 
-SCALARS = ("byte", "int", "long", "float", "double", "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz", "decimal(4,1)", "decimal(38,20)", "void")
+SCALARS = (
+    "byte",
+    "int",
+    "long",
+    "float",
+    "double",
+    "boolean",
+    "string",
+    "binary",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "decimal(4,1)",
+    "decimal(38,20)",
+    "void",
+)
 NAMES = ("a", "b", "long_name_1", "\u00e9", 'q"')
 TEXTS = {
-    "number": ("0", "-0", "1", "127", "128", "-129", "2147483648", "9223372036854775807", "9223372036854775808", "1.0", "1e2", "1.5", "-0.0", "01", "1."),
-    "large": ("1e39", "3.4028235677973366e38", "3.4028235677973365e38", "1e400", "-1e400", "1e-400", "1" * 40, "9" * 400, "9007199254740993", "1E99999999999999999999"),
-    "digits": ("123.4", "1234", "0.05", "99.900", "0.1000000000000000000000001", "123456789012345678.12345678901234567890", '"1.5"', '"1_0"', '" 1"', '"NaN"', '"007"', "NaN"),
-    "text": ('""', '"a"', '"\\u00e9"', '"\u00e9"', '"\\ud800"', '"\\udc00"', '"\\ud83d\\ude00"', '"\\n\\/"', '"\\x"', '"tab\t"', '"\\"a\\":"', '"a": 1', "'a'"),
+    "number": (
+        "0",
+        "-0",
+        "1",
+        "127",
+        "128",
+        "-129",
+        "2147483648",
+        "9223372036854775807",
+        "9223372036854775808",
+        "1.0",
+        "1e2",
+        "1.5",
+        "-0.0",
+        "01",
+        "1.",
+    ),
+    "large": (
+        "1e39",
+        "3.4028235677973366e38",
+        "3.4028235677973365e38",
+        "1e400",
+        "-1e400",
+        "1e-400",
+        "1" * 40,
+        "9" * 400,
+        "9007199254740993",
+        "1E99999999999999999999",
+    ),
+    "digits": (
+        "123.4",
+        "1234",
+        "0.05",
+        "99.900",
+        "0.1000000000000000000000001",
+        "123456789012345678.12345678901234567890",
+        '"1.5"',
+        '"1_0"',
+        '" 1"',
+        '"NaN"',
+        '"007"',
+        "NaN",
+    ),
+    "text": (
+        '""',
+        '"a"',
+        '"\\u00e9"',
+        '"\u00e9"',
+        '"\\ud800"',
+        '"\\udc00"',
+        '"\\ud83d\\ude00"',
+        '"\\n\\/"',
+        '"\\x"',
+        '"tab\t"',
+        '"\\"a\\":"',
+        '"a": 1',
+        "'a'",
+    ),
     "moment": (
-        *('"2013-01-31"', '"2013-02-30"', '"2013-1-31"', '"20130131"', '"2013-01-31T05:00:00"', '"2013-01-31t05:00:00z"', '"2013-01-31 05:00:00+02:00"'),
-        *('"2013-01-31T05:00:00.1234567Z"', '"2013-01-31T05:00:00.1234560Z"', '"2013-01-31T05:00:00.99999999Z"', '"2013-01-31T05:00:60Z"', '"T05:00:00Z"'),
-        *('"0001-01-01T00:00:00+05:00"', '"9999-12-31T23:59:59-05:00"', '"2013-01-31T05:00:00.123456\\u0037Z"', '"2013-01-31T24:00:00Z"', '"2013-01-31T05:00:00-0200"'),
+        *(
+            '"2013-01-31"',
+            '"2013-02-30"',
+            '"2013-1-31"',
+            '"20130131"',
+            '"2013-01-31T05:00:00"',
+            '"2013-01-31t05:00:00z"',
+            '"2013-01-31 05:00:00+02:00"',
+        ),
+        *(
+            '"2013-01-31T05:00:00.1234567Z"',
+            '"2013-01-31T05:00:00.1234560Z"',
+            '"2013-01-31T05:00:00.99999999Z"',
+            '"2013-01-31T05:00:60Z"',
+            '"T05:00:00Z"',
+        ),
+        *(
+            '"0001-01-01T00:00:00+05:00"',
+            '"9999-12-31T23:59:59-05:00"',
+            '"2013-01-31T05:00:00.123456\\u0037Z"',
+            '"2013-01-31T24:00:00Z"',
+            '"2013-01-31T05:00:00-0200"',
+        ),
         *('"2013-01-31T05:00:00+02:60"', '"2013-01-31T05:00Z"', '"\\u0030001-01-01T00:00:00+05:00"'),
     ),
-    "other": ("null", "true", "false", '"true"', '"YWI="', '"YWJ="', '"YW I="', "[]", "{}", "[1]", '{"a": 1}', "[[[]]]", "tru", "", '{"x": NaN}', "Infinity"),
+    "other": (
+        "null",
+        "true",
+        "false",
+        '"true"',
+        '"YWI="',
+        '"YWJ="',
+        '"YW I="',
+        "[]",
+        "{}",
+        "[1]",
+        '{"a": 1}',
+        "[[[]]]",
+        "tru",
+        "",
+        '{"x": NaN}',
+        "Infinity",
+    ),
 }
 SAMPLES = [text for texts in TEXTS.values() for text in texts]
 
@@ -234,7 +342,10 @@ BODIES = st.one_of(
 )
 
 
-@given(st.lists(fields(ddls(3), " "), min_size=1, max_size=3, unique_by=lambda field: field.split()[0]).map(", ".join), st.lists(BODIES, min_size=1, max_size=8))
+@given(
+    st.lists(fields(ddls(3), " "), min_size=1, max_size=3, unique_by=lambda field: field.split()[0]).map(", ".join),
+    st.lists(BODIES, min_size=1, max_size=8),
+)
 @settings(max_examples=400)
 def test_msgspec_and_json_text_make_the_same_of_every_body(ddl: str, bodies: list[bytes]) -> None:
     schema = parse_ddl(ddl)
@@ -252,7 +363,9 @@ def test_msgspec_and_json_text_make_the_same_of_every_body(ddl: str, bodies: lis
 @pytest.mark.parametrize("form", ["{}", "array<{}>", "struct<a: {}>", "map<string, {}>"])
 def test_msgspec_and_json_text_make_the_same_of_every_sample(kind: str, form: str) -> None:
     schema = parse_ddl(f"c {form.format(kind)}")
-    bodies = [('{"c": ' + {"{": text, "a": f"[{text}]", "s": '{"a": ' + text + "}", "m": '{"x": ' + text + "}"}[form[0]] + "}").encode() for text in SAMPLES]
+    bodies = [
+        ('{"c": ' + {"{": text, "a": f"[{text}]", "s": '{"a": ' + text + "}", "m": '{"x": ' + text + "}"}[form[0]] + "}").encode() for text in SAMPLES
+    ]
 
     fast = columns_of(bodies, schema)
     with pytest.MonkeyPatch.context() as patch:
@@ -261,3 +374,23 @@ def test_msgspec_and_json_text_make_the_same_of_every_sample(kind: str, form: st
 
     assert [repr(row) for row in fast[0].to_pylist()] == [repr(row) for row in slow[0].to_pylist()]
     assert {place: str(error) for place, error in fast[1].items()} == {place: str(error) for place, error in slow[1].items()}
+
+
+@pytest.mark.parametrize(
+    ("body", "value"),
+    [
+        (b'{"a": 19.99, "b": 12345678901234567.89, "c": 1}', {"a": 19.99, "b": Decimal("12345678901234567.89"), "c": 1}),
+        ('{"a": "é"}'.encode("utf-16"), {"a": "é"}),
+        (b"\xef\xbb\xbf[1e400]", [Decimal("1e400")]),
+    ],
+)
+def test_a_handler_of_one_message_gets_each_digit_of_its_body(body: bytes, value: object) -> None:
+    found = Message(body).json()
+
+    assert (found, repr(found)) == (value, repr(value))
+
+
+@pytest.mark.parametrize("body", [b'{"a": 1, "a": 2}', b'{"a": NaN}', b'{"a": 1} {"a": 2}', b"", b"[" * 100_000])
+def test_a_handler_of_one_message_gets_no_body_that_is_none_or_two(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Message(body).json()

@@ -204,6 +204,11 @@ def test_a_type_that_no_delta_table_holds_is_named_where_it_is_declared(kind: pa
     outputs_of(deliver=True, schema=pa.schema([("v", kind)]))
 
 
+def test_columns_that_differ_by_case_are_refused_where_they_are_declared() -> None:
+    with pytest.raises(SettingError, match="no columns 'a' and 'A', which differ by case"):
+        outputs_of("/x", schema=pa.schema([("a", pa.int64()), ("A", pa.int64())]))
+
+
 @pytest.mark.parametrize(
     ("value", "says"),
     [

@@ -70,7 +70,7 @@ def test_a_patch_changes_no_other_byte_and_no_digit(store: QueueStore, tmp_path:
 def test_bodies_that_cannot_be_patched_stay_and_are_named_and_the_plan_ends(store: QueueStore, tmp_path: Path, mask: list[str]) -> None:
     # given odd bodies among good ones
     queue = a_queue(store, tmp_path)
-    queue.sent('{"a": 1}', b"\xff\xfe{", DEEP, '{"a": "\\ud800"}', "4111 no JSON", '{"a": 2}', properties={EDITS: "forged"})
+    queue.sent('{"a": 1}', b"\xff\xfe{", DEEP, '{"a": "\\ud800"}', "4111 no JSON", '{"a": 2}')
     declare_mask(queue.table, SystemClock(), mask)
     before = contents(queue)
     # when

@@ -201,7 +201,7 @@ def test_a_body_that_is_no_json_is_told_nothing_of(shop: Queue, caplog: pytest.L
     has_none(everything(shop))
     error: Any = shop.rows()[1]["last_error"]
     assert error["message"] == "***"
-    assert "json.decoder.JSONDecodeError" in error["type"]
+    assert "airflow_poison.core.json_text.JsonError" in error["type"]
     [row] = look_up(shop.table, Chosen.ids([1]))
     assert row.body == b"***"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,8 @@ import pytest
 
 from airflow_poison.core.checking.check import check, check_store
 from airflow_poison.core.checking.findings import Finding, Kind, Severity
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.errors import InputError, QueueNameError
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.repair import repair_store
 from airflow_poison.core.store.files import Replacement, Transaction
 from airflow_poison.core.store.memory import MemoryStore
@@ -109,7 +111,34 @@ def test_damage_is_found_and_nothing_else(worked: Queue, damage: Callable[[Queue
 
 def test_every_kind_of_finding_has_its_damage() -> None:
     tested = set().union(*(expected for _, expected, _ in DAMAGE.values()))
-    assert set(Kind) - tested == {Kind.CREATION_LEFT, Kind.FILE_UNREADABLE, Kind.CONDITION_IGNORED}
+    assert set(Kind) - tested == {Kind.CREATION_LEFT, Kind.OTHER_TABLE, Kind.FILE_UNREADABLE, Kind.CONDITION_IGNORED}
+
+
+def test_a_table_that_is_no_queue_is_named_once_and_never_opened(worked: Queue) -> None:
+    # given an output beside the queues
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    write_deltalake(str(Path(worked.store.uri, "landed")), pa.table({"n": [1]}))
+    # then
+    found = [(finding.kind, finding.where) for result in check_store(worked.store, worked.clock) for finding in result.findings]
+    assert found == [(Kind.OTHER_TABLE, "landed")]
+    assert "landed" not in worked.store.names()
+    for act in (worked.store.open, lambda name: declare(worked.store, name, worked.policy, worked.clock)):
+        with pytest.raises(QueueNameError, match="is a Delta table, but no queue"):
+            act("landed")
+
+
+@pytest.mark.parametrize("left", ["no_messages", "no_log"])
+def test_a_damaged_queue_is_still_a_queue(worked: Queue, left: str) -> None:
+    # given a queue that has lost its log, or everything else
+    root = Path(worked.table.uri)
+    for folder in root.iterdir():
+        if (folder.name == "_delta_log") == (left == "no_log"):
+            shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+    # then
+    assert root.name in worked.store.names()
+    assert worked.store.others() == []
 
 
 def test_what_is_young_may_be_under_way(worked: Queue) -> None:

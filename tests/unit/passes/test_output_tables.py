@@ -166,6 +166,18 @@ def test_a_condition_is_asked_of_exact_values(out: Path, kind: str, condition: s
         fitting.rows([{"v": bad}])
 
 
+def test_columns_of_provenance_that_must_have_a_value_are_filled(queue: Queue, out: Path) -> None:
+    own = [field("_queue", "string", nullable=False), field("_lookup_id", nullable=False), field("_pass", "string", nullable=False)]
+    conditions = {"delta.constraints.positive": "n > 0 OR n = any_of"}
+    at = field("_received_at", "timestamp", nullable=False)
+    a_table(out, field("n"), field("any_of"), *own, at, features=("checkConstraints", "invariants"), configuration=conditions)
+
+    queue = received(queue, out, {"n": 1}, {"n": -1}, provenance=True)
+
+    assert [(row["n"], row["_queue"], row["_lookup_id"]) for row in rows(out)] == [(1, "orders", 1)]
+    assert len(errors_of(queue)) == 1
+
+
 def test_many_rows_are_tried_at_once_and_one_row_is_only_asked_about(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
     monkeypatch.setattr("airflow_poison.core.output_rules.trial", lambda _rules, batch, **_: tried.append(batch.num_rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import gzip
 import os
 import pickle
@@ -19,7 +20,9 @@ from airflow_poison.core.errors import InputError, SettingError, SourceError
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.take import positions, take
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.sources import readers
 from airflow_poison.core.sources.files import Files
+from airflow_poison.core.sources.source import Position
 from airflow_poison.testing.sources import SourceContract
 
 if TYPE_CHECKING:
@@ -91,29 +94,36 @@ def test_a_rewritten_file_comes_again_only_when_asked_for(queue: Queue, tmp_path
     ignoring, taking = (Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE, rewritten=how, name=how) for how in ("ignore", "take"))
     put(tmp_path / "a", "1")
     assert (taken(queue, ignoring).sent, taken(queue, taking).sent) == (1, 1)
-    put(tmp_path / "a", "1\n2")
-    assert (taken(queue, ignoring).sent, taken(queue, taking).sent) == (0, 2)
+    os.utime(put(tmp_path / "a", "1\n2"), (1, 1))
+    ignored = taken(queue, ignoring)
+    assert (ignored.sent, taken(queue, taking).sent) == (0, 2)
+    assert ignored.passed_over == (f"1 file was rewritten since it was taken: {tmp_path}/a; rewritten='take' takes it again",)
+    assert taken(queue, taking).passed_over == ()
 
 
 def test_a_file_that_is_still_written_waits(queue: Queue, tmp_path: Path) -> None:
     source = Files(f"{tmp_path}/*", format="lines")
     path = put(tmp_path / "a", "1")
-    assert taken(queue, source).sent == 0
+    result, version = taken(queue, source), queue.table.snapshot().version
+    assert (result.sent, result.what) == (0, "")
+    assert result.passed_over == (f"1 file was changed less than 10 s ago and may still be written: {path}; later takes look again",)
+    taken(queue, source)
+    assert queue.table.snapshot().version == version, "nothing is committed"
     os.utime(path, (time.time() - 11,) * 2)
-    assert taken(queue, source).sent == 1
+    assert (taken(queue, source).sent, taken(queue, source).passed_over) == (1, ())
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_taken(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from airflow_poison.core.sources import files
 
     path = put(tmp_path / "a", "1\n")
-    read = files._READERS["lines"]
+    read = readers.records
 
-    def slow(name: str, here: Path) -> Any:
-        yield from read(name, here)
+    def slow(*given: Any) -> Any:
+        yield from read(*given)
         put(path, "1\n2\n")
 
-    monkeypatch.setattr(files, "_READERS", {"lines": slow})
+    monkeypatch.setattr(files, "records", slow)
     with pytest.raises(SourceError, match=r"was changed while it was read.*Nothing was sent"):
         taken(queue, Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE))
     assert not queue.rows()
@@ -147,15 +157,14 @@ def test_compressed_files_are_read_as_what_they_contain(queue: Queue, tmp_path: 
         ("parquet", "a.parquet", b"PAR1 no"),
         ("json", "a.json.gz", gzip.compress(b"1\n" * 1_000)[:-12]),
         ("json", "b.json.gz", b"no gzip at all"),
-        ("csv", "a.csv", b"a,a\n1,2\n"),
-        ("csv", "b.csv", b"caf\xe9,b\n1,2\n"),
+        ("csv", "a.csv.gz", b"a,b\n1,2\n"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_message_with_its_error_and_others_go_on(
     queue: Queue, tmp_path: Path, format_: str, name: str, content: bytes
 ) -> None:
     put(tmp_path / name, content)
-    good = tmp_path / f"z{Path(name).suffix}" if format_ != "json" else tmp_path / "z.json.gz"
+    good = tmp_path / {"json": "z.json.gz"}.get(format_, f"z.{format_}")
     match format_:
         case "parquet":
             pq.write_table(pa.table({"a": [1]}), good)
@@ -181,14 +190,15 @@ def test_a_file_that_cannot_be_opened_is_told_once_and_taken_when_it_can_be(queu
     put(tmp_path / "a", "1\n")
     put(tmp_path / "b", "2\n")
     source = Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE, max_files=1)
-    monkeypatch.setattr(files, "_READERS", {"lines": refused})
+    monkeypatch.setattr(files, "records", refused)
     monkeypatch.setattr(files, "_can_be_opened", lambda _path: False)
     assert taken(queue, source).malformed == 1
     assert errors(queue) == [f"{tmp_path}/a cannot be opened: Permission denied. It is taken when this user may read it"]
     monkeypatch.undo()
     monkeypatch.setattr(files, "_can_be_opened", lambda _path: False)
     assert taken(queue, source).sent == 1, "the other one"
-    assert taken(queue, source).sent == 0, "told once"
+    told = taken(queue, source)
+    assert (told.sent, told.passed_over) == (0, (f"1 file cannot be opened by this user: {tmp_path}/a",)), "it is malformed once"
     monkeypatch.undo()
     assert taken(queue, source).sent == 1
     assert bodies(queue) == ["2", "1"]
@@ -202,7 +212,7 @@ def test_an_error_of_the_disk_is_no_fault_of_the_file(queue: Queue, tmp_path: Pa
 
     put(tmp_path / "a", "1\n")
     source = Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE)
-    monkeypatch.setattr(files, "_READERS", {"lines": broken})
+    monkeypatch.setattr(files, "records", broken)
     with pytest.raises(SourceError, match=r"a of source .* cannot be read: .*Input/output error. Nothing was sent"):
         taken(queue, source)
     monkeypatch.undo()
@@ -243,7 +253,20 @@ def test_a_folder_that_is_not_there_is_an_error_and_one_that_is_empty_is_nothing
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("pattern", "landing/*.json"), ("pattern", " "), ("format", "avro"), ("rewritten", "yes"), ("max_files", 0)],
+    [
+        ("pattern", "landing/*.json"),
+        ("pattern", " "),
+        ("format", "avro"),
+        ("rewritten", "yes"),
+        ("max_files", 0),
+        ("max_files", "3"),
+        ("settled", 10),
+        ("settled", timedelta(seconds=-1)),
+        ("name", 7),
+        ("delimiter", ";"),
+        ("encoding", "cp037"),
+        ("header", "id,name"),
+    ],
 )
 def test_wrong_settings_are_named(setting: str, value: object) -> None:
     with pytest.raises(SettingError, match=setting):
@@ -254,6 +277,160 @@ def test_its_text_tells_no_secret_and_it_travels() -> None:
     source = Files("s3://bucket/*.json", storage_options={"aws_secret_access_key": "hush"})
     assert "hush" not in repr(source)
     assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_how_csv_is_written_is_said(queue: Queue, tmp_path: Path) -> None:
+    put(tmp_path / "a.csv", b"# export\nid;name\n1;caf\xe9\n")
+    source = Files(f"{tmp_path}/*.csv", format="csv", delimiter=";", encoding="latin-1", header=2, settled=AT_ONCE)
+    assert taken(queue, source).malformed == 0
+    assert bodies(queue) == ['{"id":"1","name":"caf\u00e9"}']
+    assert pickle.loads(pickle.dumps(source)) == source
+
+
+def test_each_broken_record_is_malformed_with_its_line_and_the_file_is_taken(queue: Queue, tmp_path: Path) -> None:
+    path = put(tmp_path / "a.csv", b'id,name\n1,a,\n2,b\n3,"c\n4,\xe9\n5,e\n')
+    source = Files(f"{tmp_path}/*.csv", format="csv", settled=AT_ONCE)
+    assert (taken(queue, source).malformed, taken(queue, source).sent) == (3, 0)
+    assert bodies(queue) == ['{"id":"2","name":"b"}', '{"id":"5","name":"e"}']
+    rows = [row for _, row in sorted(queue.rows(SubQueue.POISON).items())]
+    assert [(row["body"], row["message_id"], dict(row["properties"])["file.line"]) for row in rows] == [  # type: ignore[call-overload]  # pairs
+        (b"1,a,", f"{path}:2", "2"),
+        (b'3,"c', f"{path}:4", "4"),
+        (b"4,\xe9", f"{path}:5", "5"),
+    ]
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_reached_under_several_names_is_taken_once(queue: Queue, tmp_path: Path) -> None:
+    put(tmp_path / "in" / "a.txt", "1")
+    (tmp_path / "in" / "0.txt").symlink_to("a.txt")
+    (tmp_path / "in" / "hard.txt").hardlink_to(tmp_path / "in" / "a.txt")
+    (tmp_path / "in0").symlink_to("in")
+    result = taken(queue, Files(f"{tmp_path}/in*/*.txt", format="lines", settled=AT_ONCE))
+    assert result.sent == 1
+    assert queue.rows()[1]["message_id"] == f"{tmp_path}/in/a.txt:1"
+    names = f"{tmp_path}/in/0.txt, {tmp_path}/in/hard.txt, {tmp_path}/in0/0.txt, ..."
+    assert result.passed_over == (f"5 names lead to files that have other names, too: {names}",)
+
+
+def test_a_link_that_comes_after_its_file_was_taken_is_not_taken(queue: Queue, tmp_path: Path) -> None:
+    source = Files(f"{tmp_path}/in/*", format="lines", settled=AT_ONCE)
+    put(tmp_path / "in" / "b", "1")
+    assert taken(queue, source).sent == 1
+    (tmp_path / "in" / "a").hardlink_to(tmp_path / "in" / "b")
+    result = taken(queue, source)
+    assert (result.sent, result.passed_over) == (0, (f"1 name leads to a file that has another name, too: {tmp_path}/in/a",))
+
+
+def test_two_stars_follow_no_link(queue: Queue, tmp_path: Path) -> None:
+    put(tmp_path / "in" / "deep" / "a.txt", "1")
+    put(tmp_path / "in" / ".hidden" / "b.txt", "2")
+    put(tmp_path / "beside" / "c.txt", "3")
+    (tmp_path / "in" / "deep" / "up").symlink_to("..")
+    (tmp_path / "in" / "beside").symlink_to(tmp_path / "beside")
+    result = taken(queue, Files(f"{tmp_path}/in/**/*.txt", format="lines", settled=AT_ONCE))
+    assert (bodies(queue), result.passed_over) == (["1"], ())
+    assert taken(queue, Files(f"{tmp_path}/in/**", format="lines", settled=AT_ONCE)).sent == 1
+    assert taken(queue, Files(f"{tmp_path}/in/*/*.txt", format="lines", settled=AT_ONCE)).sent == 2
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"line\nend"])
+@pytest.mark.parametrize("format_", ["json", "whole", "csv", "parquet"])
+def test_a_name_that_is_no_utf_8_is_taken_once_under_a_uri(queue: Queue, tmp_path: Path, name: bytes, format_: str) -> None:
+    put(tmp_path / "a", b"n\n1")
+    if format_ == "parquet":
+        pq.write_table(pa.table({"n": [1]}), tmp_path / "a")
+    (tmp_path / "a").rename(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    put(tmp_path / "b", b"[\n1,2")
+    source = Files(f"{tmp_path}/*", format=format_, settled=AT_ONCE)
+    assert taken(queue, source).sent >= 2
+    assert taken(queue, source).sent == 0
+    if format_ == "whole":
+        uri = f"file://{tmp_path}/" + {b"caf\xe9": "caf%E9", b"line\nend": "line%0Aend"}[name]
+        assert {row["message_id"] for row in queue.rows().values()} == {uri, f"{tmp_path}/b"}
+
+
+def test_links_that_lead_nowhere_concern_no_other_file(queue: Queue, tmp_path: Path) -> None:
+    put(tmp_path / "a", "1")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "broken").symlink_to("nothing")
+    result = taken(queue, Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE))
+    reasons = f"{tmp_path}/broken (No such file or directory), {tmp_path}/circle (Too many levels of symbolic links)"
+    assert (result.sent, result.passed_over) == (1, (f"2 names lead to no file: {reasons}",))
+
+
+def test_a_file_that_vanishes_concerns_no_other_file(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow_poison.core.sources import files
+
+    put(tmp_path / "a", "1")
+    gone = put(tmp_path / "b", "2")
+    put(tmp_path / "c", "3")
+    source = Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE)
+    listed = files._entries
+
+    def then_removed(*given: Any) -> Any:
+        found = listed(*given)
+        gone.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(files, "_entries", then_removed)
+    assert (taken(queue, source).sent, bodies(queue)) == (2, ["1", "3"]), "after the list"
+    monkeypatch.undo()
+    os.utime(put(tmp_path / "d", "4"), (1, 1))
+    put(tmp_path / "e", "5")
+    read = readers.records
+
+    def removed_before(name: str, *given: Any) -> Any:
+        (tmp_path / "d").unlink(missing_ok=True)
+        yield from read(name, *given)
+
+    monkeypatch.setattr(files, "records", removed_before)
+    assert (taken(queue, source).sent, bodies(queue)) == (1, ["1", "3", "5"]), "after a look at it"
+    monkeypatch.undo()
+    put(tmp_path / "d", "4")
+    assert taken(queue, source).sent == 1, "it was not taken"
+
+
+def test_a_date_in_the_future_does_not_hide_a_file(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = put(tmp_path / "a", "1")
+    os.utime(path, (time.time() + 86_400,) * 2)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now - 60)
+    result = taken(queue, Files(f"{tmp_path}/*", format="lines"))
+    assert (result.sent, result.passed_over) == (0, (f"1 file is dated in the future: {path}; later takes look again",))
+    monkeypatch.setattr(time, "time", lambda: now + 60)
+    assert taken(queue, Files(f"{tmp_path}/*", format="lines")).sent == 1
+
+
+def test_a_folder_that_may_not_be_listed_is_said(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    put(tmp_path / "in" / "closed" / "a", "1")
+    put(tmp_path / "in" / "open" / "b", "2")
+    scan = os.scandir
+
+    def refused(path: str) -> Any:
+        if path.endswith("/closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    result = taken(queue, Files(f"{tmp_path}/in/**/*", format="lines", settled=AT_ONCE))
+    assert (bodies(queue), result.passed_over) == (["2"], (f"1 folder cannot be listed: {tmp_path}/in/closed (Permission denied)",))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*", "**", "**/*", "*/*", "d/*.txt", "d/a.txt", "[ad]/*", "**/d/*", "*/**/*.txt", "d**", "**/**/*.txt", "?/./a.txt"]
+)
+def test_a_pattern_matches_what_glob_matches(tmp_path: Path, pattern: str) -> None:
+    for name in ("a", "b.txt", "d/a.txt", "d/e/b.txt", "d/e/f/c.txt", ".h/x.txt", "d/.k", "e/d/y"):
+        put(tmp_path / name, name)
+    found = Files(f"{tmp_path}/{pattern}", format="lines", settled=AT_ONCE).plan(Position(), limit=None)
+    names = [] if found is None else [name for batch in found.batches() for name in batch["message_id"].to_pylist()]
+    wanted = {name for name in glob.glob(f"{tmp_path}/{pattern}", recursive=True) if Path(name).is_file()}  # noqa: PTH207
+    assert {name.removesuffix(":1") for name in names if name} == wanted
+    assert found is None or found.passed_over == ()
 
 
 def test_dying_between_two_files_takes_neither(queue: Queue, tmp_path: Path, at_point: AtPoint) -> None:

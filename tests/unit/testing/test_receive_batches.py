@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]  # its stubs are a package of their own
@@ -217,3 +218,42 @@ def test_a_transformation_without_pyspark_is_told_to_need_it(monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(SettingError, match=r"transform='a transformation' is not allowed; .*install pyspark where it is tried"):
         receive(None, ["{}"], POLICY, transform=clean)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
+@pytest.mark.parametrize("nulls", [0, 1])
+def test_a_frame_that_is_returned_as_it_came_lands_with_all_its_digits(kind: str, nulls: int) -> None:
+    schema = "n bigint, f double, o boolean, l array<bigint>, s struct<n: bigint>, m decimal(38,2)"
+    full = {"n": 2**60 + 1, "f": 0.1, "o": True, "l": [2**60 + 1, *[None] * nulls], "s": {"n": 2**60 + 1}, "m": "12345678901234567890.12"}
+
+    received = receive(
+        lambda frame: frame, [full, *[{}] * nulls], POLICY, batch=kind, schema=schema, output="landed", output_schema=f"lookup_id bigint, {schema}"
+    )
+
+    assert [dict(row) for row in received.rows] == [
+        {"lookup_id": 1, **full, "m": Decimal("12345678901234567890.12")},
+        *[dict.fromkeys(full) | {"lookup_id": 2}] * nulls,
+    ]
+
+
+@pytest.mark.parametrize("nulls", [0, 1])
+def test_the_dtypes_of_a_pandas_frame_follow_from_the_schema_alone(nulls: int) -> None:
+    seen: list[dict[str, str]] = []
+
+    def keep(frame: Any) -> None:
+        seen.append(frame.dtypes.astype(str).to_dict())
+
+    receive(keep, [{"b": 1, "n": 2, "f": 1.5, "d": 1, "o": True, "l": [1]}, *[{}] * nulls], POLICY, batch="pandas", schema=PANDAS)
+
+    assert seen == [{"lookup_id": "Int64", "b": "Int8", "n": "Int64", "f": "Float32", "d": "Float64", "o": "boolean", "l": "object"}]
+
+
+PANDAS = "b byte, n bigint, f float, d double, o boolean, l array<int>"
+
+
+def test_a_null_in_a_mask_of_a_pandas_frame_names_nothing() -> None:
+    def check(frame: Any) -> None:
+        if (late := frame["n"] > 10).any():
+            raise PoisonRows(late)
+
+    assert receive(check, [{"n": 1}, {}, {"n": 11}], POLICY, batch="pandas", schema="n bigint").places == ["processed", "processed", "poison"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -174,7 +174,7 @@ def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]]
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield a batch in pieces of some bytes; a larger body comes alone."""
-    behind = np.cumsum(pc.fill_null(pc.binary_length(batch.column("body")), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    behind = np.cumsum(pc.fill_null(pc.binary_length(cast("Any", batch.column("body"))), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
     first = 0
     while first < batch.num_rows:
         before = behind[first - 1] if first else 0

@@ -83,5 +83,10 @@ def _explained(frame: DataFrame, which: str) -> str:
 
 
 def has_python(plan: str) -> bool:
-    """Whether the JVM hands rows of an optimized plan to a Python function of the transformation: many at once, so that nobody knows which it is at."""
-    return any(word in line for line in plan.splitlines() if f"MapInArrow {BODIES_PARSER}(" not in line for word in ("Python", "Pandas", "ArrowEval", "InArrow"))
+    """Whether the JVM hands rows of an optimized plan to Python of the transformation: many at once, so that nobody knows which it is at."""
+    return any(
+        word in line
+        for line in plan.splitlines()
+        if f"MapInArrow {BODIES_PARSER}(" not in line
+        for word in ("Python", "Pandas", "ArrowEval", "InArrow")
+    )

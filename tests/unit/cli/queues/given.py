@@ -26,6 +26,6 @@ def answer(ran: Ran) -> Any:
     return json.loads(ran.out)
 
 
-def messages(poison: Callable[..., Ran]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = answer(poison("show orders --body --limit 100 -o json"))["messages"]
+def messages(poison: Callable[..., Ran], queue: str = "orders") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer(poison(f"show {queue} --body --limit 100 -o json"))["messages"]
     return sorted(found, key=lambda message: message["lookup_id"])

@@ -34,7 +34,7 @@ def test_a_size_is_read_at_once(count: int, told: str) -> None:
 
 
 def test_what_messages_say_steers_no_terminal(poison: Callable[..., Ran], here: Path) -> None:
-    assert terminal.one_line("a\x1b[2J\tb\r\n") == "a?[2J b"
+    assert terminal.one_line("a\x1b[2J\tb\r\n") == r"a\x1b[2J\tb"
     (here / "in").write_bytes(b"bad \x1b[2Jred\x07\tend")
     poison(f"send orders --file in {MOVE} --group 'g\x1b[1m'")
     poison(f"receive orders {TAKE}")
