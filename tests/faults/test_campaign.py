@@ -20,7 +20,7 @@ VIOLATIONS = ("lost", "doubled", "changed", "uncounted", "innocents_charged", "a
 REPORTED = {"kills", "zombies", "io_errors", "power_losses", "seed", "seconds", *VIOLATIONS}
 
 
-_QUIET, _POWER, _DAMAGED, _SHARED = "19", "9", "0", "24"
+_QUIET, _POWER, _DAMAGED, _SHARED = "19", "9", "0", "85"
 """Seeds of an episode without strangers, of one in which the power fails, of one in which people damage files, and of one that two Airflows share."""
 FOUND = {
     "no-claim-check": (_QUIET, {"doubled", "uncounted"}),
