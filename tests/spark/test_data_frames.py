@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
@@ -15,13 +16,14 @@ from pyspark.logger import PySparkLogger
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, SettingError, TransformError
+from airflow_poison.core.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.engine import SparkEngine
+from airflow_poison.core.spark.frames import messages
 from airflow_poison.core.spark.frames.failures import _TOLD, expected
 from airflow_poison.core.spark.frames.messages import SPREAD, ClaimFrames, _pieces, is_of_body, shares
 from airflow_poison.core.spark.frames.plan import has_python, optimized_plan
@@ -214,6 +216,30 @@ def test_marks_are_above_the_python_that_makes_columns_of_bodies(tmp_path: Path,
 
     assert {jvm.getProperty(name) for name in jvm.getProperties().stringPropertyNames() if name.startswith("poison.test.")} == {"7"}
     assert not has_python(optimized_plan(given))
+
+
+def test_bodies_become_columns_in_the_python_of_the_driver_whatever_python_the_session_names(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/no/such/python3")
+
+    result = received(sent(tmp_path, [*bodies(3), "{nope"]), spark, Transformation(transforms.cast, SCHEMA))
+
+    assert (result.settled, result.poisoned) == (3, 1)
+    assert spark.sparkContext.pythonExec == "/no/such/python3"
+
+
+def test_a_python_that_cannot_make_columns_is_found_before_anything_is_claimed(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = sent(tmp_path, bodies(3))
+    monkeypatch.setattr(sys, "executable", "/no/such/python3")
+    monkeypatch.setattr(messages, "_tried", set())
+
+    with pytest.raises(ExecutorError, match=r"Spark's Python \(/no/such/python3\) cannot make columns of bodies: (?s:.*)Nothing was claimed"):
+        received(work, spark, Transformation(transforms.cast, SCHEMA))
+
+    assert work.table().snapshot().claims == ()
 
 
 @pytest.mark.parametrize("size", [100, 3 << 20])

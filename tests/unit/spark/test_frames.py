@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
 import pytest
 
 from airflow_poison.core.ddl import parse_ddl
+from airflow_poison.core.delivery.units.runner import Broke, Ran
+from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.spark.frames.failures import failure_of_job
 from airflow_poison.core.spark.frames.function import fits
 from airflow_poison.core.spark.frames.plan import has_python, mixing_operator
+from airflow_poison.core.spark.frames.units import SparkUnits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WIDE = "array<struct<a: bigint, b: string>>"
 
@@ -106,3 +116,39 @@ OURS = "MapInArrow poison_columns_of_bodies(lookup_id#0L, body#2)#11, [lookup_id
 )
 def test_the_python_that_makes_columns_of_bodies_is_none_of_the_transformations(plan: str, python: bool) -> None:  # noqa: FBT001
     assert has_python(plan) is python
+
+
+KILLED = Broke(Failure(FailureKind.EXCEPTION, "Py4JJavaError", "java.nio.channels.CancelledKeyException", ""))
+DEAD = Broke(Failure(FailureKind.CRASH, "crashed", "Python worker exited unexpectedly (crashed)", ""))
+RAISED = Broke(Failure(FailureKind.EXCEPTION, "ValueError", "no such amount: bad", ""))
+
+
+class Played(SparkUnits):
+    """Units whose jobs end as written.
+
+    :param late: seconds since a job was cancelled.
+    """
+
+    def __init__(self, late: float, *ends: Ran | Broke) -> None:
+        self._late_at, self.ends = time.monotonic() - late, list(ends)
+
+    def _run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool) -> Ran | Broke:
+        return self.ends.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("late", "ends", "expected"),
+    [
+        (4, [KILLED, Ran({}, {})], Ran({}, {})),
+        (4, [DEAD, Ran({}, {})], Ran({}, {})),
+        (4, [DEAD, DEAD], DEAD),
+        (4, [RAISED], RAISED),
+        (3_600, [DEAD], DEAD),
+    ],
+)
+def test_what_spark_may_have_killed_for_a_cancelled_job_runs_once_more(late: float, ends: list[Ran | Broke], expected: Ran | Broke) -> None:
+    units = Played(late, *ends)
+
+    found = units.run(np.array([1]), lands=None)
+
+    assert (found, units.ends) == (expected, [])
