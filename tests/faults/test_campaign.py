@@ -24,7 +24,7 @@ _QUIET, _POWER, _DAMAGED, _SHARED = "19", "9", "0", "85"
 """Seeds of an episode without strangers, of one in which the power fails, of one in which people damage files, and of one that two Airflows share."""
 FOUND = {
     "no-claim-check": (_QUIET, {"doubled", "uncounted"}),
-    "no-revalidation": (_QUIET, {"doubled", "lost"}),
+    "no-revalidation": (_QUIET, {"doubled", "lost", "events"}),
     "charge-the-batch": (_QUIET, {"innocents_charged"}),
     "no-sync": (_POWER, {"lost"}),
     "no-marks": (_DAMAGED, {"lost"}),
