@@ -28,8 +28,15 @@ MARKS = (
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 
-class JsonError(ValueError):
-    """A text that is no JSON, or a value that JSON does not have."""
+class JsonError(json.JSONDecodeError):
+    """A text that is no JSON, or a value that JSON does not have. It is what handlers expect of Python's own JSON, but for places in the text."""
+
+    def __init__(self, why: str) -> None:
+        ValueError.__init__(self, why)
+        self.msg, self.doc, self.pos, self.lineno, self.colno = why, "", 0, 1, 1
+
+    def __reduce__(self) -> tuple[type[JsonError], tuple[str]]:
+        return type(self), (self.msg,)
 
 
 class Number(str):
