@@ -52,7 +52,7 @@ def place(history: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pl
 @pytest.mark.parametrize("name", [*DAMAGE, AWAY])
 def test_every_damage_is_mended_and_loses_nothing(place: Place, name: str) -> None:
     actor = Actor(Task("damage", QUEUE, "damage", 1), place, random.Random(1))
-    during = Task("send", QUEUE, f"send-{QUEUE}-during", 1)
+    during = Task("send", QUEUE, f"send-{QUEUE}-during", 0)  # a sender: in a copy, files of the first place are others
     assert damagers.begins(actor, name)
     if name in REFUSED:
         with pytest.raises(PoisonError):

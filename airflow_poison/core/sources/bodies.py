@@ -24,7 +24,7 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
     """Return the records with the parts of messages that a mapping names, taken from fields of their bodies; properties join those there are.
 
     A field that is not there is null; so are all fields of a record that has no body. A body that is no JSON object, and a field that cannot be what
-    it is mapped to, is an error of its record, which keeps the body that arrived. So is a body that is mapped to a field that has no text.
+    it is mapped to, is an error of its record, which keeps the body that arrived, and its id. So is a body that is mapped to a field that has no text.
     """
     import pyarrow as pa
 
@@ -52,6 +52,9 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
     before = cast("list[list[tuple[str, str]] | None]", columns["properties"].to_pylist()) if "properties" in columns else [None] * len(rows)
     for name in dict.fromkeys(name for row in rows for name in row if name != "body"):
         values = [row.get(name) for row in rows]
+        if name in columns and name != "properties":  # a malformed record has no fields, and keeps the id that says where it stood
+            known = columns[name].to_pylist()
+            values = [known[at] if errors[at] is not None and not row else row.get(name) for at, row in enumerate(rows)]
         if name == "properties":
             values = [[*dict([*(old or ()), *(new or ())]).items()] for old, new in zip(before, values, strict=True)]
         columns[name] = pa.array(values, message_schema().field(name).type)

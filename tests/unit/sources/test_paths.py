@@ -81,6 +81,15 @@ def test_fields_of_lines_become_parts_and_a_body_of_some_keeps_their_digits(queu
     assert (second["body"], second["group_id"], second["priority"]) == (b'{"b": null, "a": 1e400}', None, 5)
 
 
+def test_a_malformed_line_keeps_the_id_that_says_where_it_stood(queue: Queue, tmp_path: Path) -> None:
+    path = put(tmp_path / "x.json", '{"id": "one"}\n{\n{"id": "two"}\n')
+
+    sent(queue, at(path), message_id="id")
+
+    assert [row["message_id"] for row in rows(queue)] == ["one", "two"]
+    assert [row["message_id"] for row in rows(queue, SubQueue.POISON)] == [f"{path}:2"]
+
+
 def test_a_field_of_text_is_a_body_and_a_record_without_it_is_malformed(queue: Queue, tmp_path: Path) -> None:
     path = put(tmp_path / "x.json", '{"text": "one"}\n{"other": 1}\n{"text": 2}\n')
 
