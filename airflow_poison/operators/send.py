@@ -39,8 +39,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
     Returns ``{"queue", "sent", "first_lookup_id", "repeated", "held", "malformed"}``; of a source also ``"source"``, ``"what"``, ``"position"``,
     ``"passed_over"``.
 
-    :param path: a file, a folder or a pattern. Files of lines (``json``, ``text``), ``csv`` and ``parquet`` that this task reaches are read without
-        Spark, others by Spark. Records that are not what they should be go to the poison sub-queue. (templated)
+    :param path: a file, a folder or a pattern. (templated) Files of lines (``json``, ``text``), ``csv`` and ``parquet`` that this task reaches are
+        read without Spark, others by Spark. Records that are not what they should be go to the poison sub-queue.
     :param format: the format of ``path``, as Spark names it.
     :param options: options for reading ``path``, as Spark names them, text by name. (templated)
     :param table: a table of Spark's catalog. (templated)
