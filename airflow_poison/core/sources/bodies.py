@@ -24,7 +24,8 @@ def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) 
     """Return the records with the parts of messages that a mapping names, taken from fields of their bodies; properties join those there are.
 
     A field that is not there is null; so are all fields of a record that has no body. A body that is no JSON object, and a field that cannot be what
-    it is mapped to, is an error of its record, which keeps the body that arrived, and its id. So is a body that is mapped to a field that has no text.
+    it is mapped to, is an error of its record, which keeps the body that arrived, and its id. So is a body that is mapped to a field that has no
+    text.
     """
     import pyarrow as pa
 
