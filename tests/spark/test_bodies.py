@@ -19,6 +19,8 @@ from airflow_poison.testing import receive
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_poison.core.message import Message
+
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bodies.md"
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(minutes=5))
@@ -132,6 +134,32 @@ def test_a_body_is_in_a_transformation_what_the_page_says(spark: SparkSession) -
     )
 
     assert wrong(seen(received.places, {row["id"]: {"c_void": None, **row} for row in received.rows})) == []
+
+
+def refused_in_a_handler() -> set[tuple[str, bytes]]:
+    """Return types and values that the page says a handler's output refuses beside the others."""
+    found = set()
+    for line in PAGE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
+        if cells[0] == "refused":
+            found.add((code(cells[1]), b'{"' + column_of(code(cells[1])).encode() + b'": ' + code(cells[2]).encode() + b"}"))
+    return found
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "void"])
+def test_a_handler_lands_what_the_page_says_or_its_output_refuses_the_row(kind: str) -> None:
+    name, rows = column_of(kind), [row for row in ROWS if row.kind == kind and row.body.startswith((b"{", b" {", b"\xef"))]
+
+    def land(message: Message) -> dict[str, Any]:
+        return {"n": message.lookup_id, name: message.json().get(name)}
+
+    received = receive(land, [row.body for row in rows], POLICY, output="landed", output_schema=f"n bigint, {name} {kind}")
+
+    landed = {row["n"]: shown(row[name], parse_ddl(f"{name} {kind}").field(0).type) for row in received.rows}
+    others = {(kind, row.body) for number, row in enumerate(rows, 1) if row.expected != landed.get(number)}
+    stand_twice = {(kind, row.body) for row in rows if b'"other": 1, "other"' in row.body}
+    assert {row.body for number, row in enumerate(rows, 1) if number in landed and row.expected != landed[number]} == set()
+    assert others == {each for each in refused_in_a_handler() if each[0] == kind} | stand_twice
 
 
 def test_the_page_has_every_type_and_takes_and_refuses_values_of_each() -> None:
