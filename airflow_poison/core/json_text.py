@@ -115,8 +115,10 @@ def patched(body: bytes, patch: Mapping[str, object]) -> bytes:
     return mark + new.encode(codec)
 
 
-read_json, write_json = values, written
-"""The names of the package's public face."""
+read_json = values
+"""The public name of ``values``: for functions that edit bodies."""
+write_json = written
+"""The public name of ``written``, which returns text."""
 
 
 # Reading
