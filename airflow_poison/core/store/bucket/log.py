@@ -60,10 +60,14 @@ class BucketLog:
     def load(self) -> DeltaState:
         """Return the newest version. Raises TableChangedError, StoreUnreachableError."""
         self.look()
+        return self.known()
+
+    def known(self) -> DeltaState:
+        """Return the newest version of this node's copy: no request, unless the copy is at fault. Raises TableChangedError, StoreUnreachableError."""
         try:
             return self._local.load()
         except TableChangedError:
-            self._forget()  # the copy may be at fault
+            self._forget()
             self.look()
             return self._local.load()
 

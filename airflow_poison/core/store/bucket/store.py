@@ -138,7 +138,7 @@ class BucketStore:
         log.look()
         if not log.exists:
             raise no_such_queue(self, name)
-        if log.load().table.metadata().partition_columns != PARTITION_BY:
+        if log.known().table.metadata().partition_columns != PARTITION_BY:
             raise no_queue(name, self.uri)
         return folder, log
 
