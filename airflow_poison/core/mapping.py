@@ -114,11 +114,20 @@ def rows_to_batches(rows: Iterable[object], mapping: ColumnMapping, now: datetim
 
     from airflow_poison.core.schema import message_schema
 
+    check_several(rows)
     messages = (_message(number, row, mapping, now) for number, row in enumerate(rows))
     while chunk := list(islice(messages, BATCH)):
         names = list(chunk[0])
         schema = pa.schema([message_schema().field(name) for name in names])
         yield pa.RecordBatch.from_pylist(chunk, schema=schema)
+
+
+def check_several(messages: object) -> None:
+    """Raise InputError for one message where several are expected: its characters, or its names, would each be a message."""
+    if isinstance(messages, str | bytes | bytearray | dict):
+        raise InputError(
+            f"messages={messages!r:.100} is {type(messages).__name__}; expected a list of messages. Write [...] around it. Nothing was sent."
+        )
 
 
 def check_priorities(batch: pa.RecordBatch, column: str | None) -> pa.RecordBatch:

@@ -32,6 +32,8 @@ def check_key(key: str) -> str:
         key.encode()
     except UnicodeEncodeError as error:
         raise SettingError("key", key, "text that UTF-8 can hold (no lone surrogate)") from error
+    if not key.strip():
+        raise SettingError("key", key, "a name for what is done once; it is blank")
     return key
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_poison.core.errors import InputError, MessageTooLargeError
 from airflow_poison.core.failures import Failure, FailureKind, fingerprint
-from airflow_poison.core.mapping import check_priorities, utf8
+from airflow_poison.core.mapping import check_priorities, check_several, utf8
 from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, OWN_PROPERTIES, is_reserved, message_schema
 from airflow_poison.core.sources.bodies import alone
@@ -71,7 +71,12 @@ def _made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def messages_to_batches(bodies: Iterable[bytes | str], size: int = 10_000) -> Iterator[pa.RecordBatch]:
-    """Return batches of messages from bare bodies. Raises InputError for text that UTF-8 cannot hold."""
+    """Return batches of messages from bare bodies. Raises InputError for text that UTF-8 cannot hold, and for one body where a list is expected."""
+    check_several(bodies)
+    return _batches_of(bodies, size)
+
+
+def _batches_of(bodies: Iterable[bytes | str], size: int) -> Iterator[pa.RecordBatch]:
     chunk: list[bytes] = []
     held = 0
     for number, body in enumerate(bodies):

@@ -14,7 +14,7 @@ from airflow_poison.core.errors import InputError, SettingError, SourceError, So
 from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.passes.send import as_messages
 from airflow_poison.core.sources.bodies import alone, reason_of
-from airflow_poison.core.sources.source import ERROR, NO_BODY, JsonValue, Position
+from airflow_poison.core.sources.source import ERROR, NO_BODY, JsonValue, Position, Source
 from airflow_poison.core.store.files import Advance
 from airflow_poison.core.texts import Plain
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.mapping import ColumnMapping
     from airflow_poison.core.sources.decoding import Schema
-    from airflow_poison.core.sources.source import Reached, Source, Take
+    from airflow_poison.core.sources.source import Reached, Take
     from airflow_poison.core.store.files import Sent, Snapshot
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.core.store.table.sources import StoredSource
@@ -118,6 +118,11 @@ def take(
     :param read: reads the records instead of ``Take.batches``, elsewhere.
     Raises SourceError, InputError, StoreUnreachableError; then nothing was sent, and the position is where it was.
     """
+    if not isinstance(source, Source):
+        raise InputError(
+            f"source={source!r:.100} is {type(source).__name__}; expected a source: Files('/landing/*.json'), Kafka, DeltaChanges, Jdbc or one of "
+            "yours. Nothing was sent."
+        )
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit!r}: expected a number of messages from 1 on, or None for all that is new. Nothing was sent.")
     if (done := table.sent_before(check_key(key))) is not None:

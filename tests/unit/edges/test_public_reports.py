@@ -14,7 +14,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison import JsonSchema, Msmq4
-from airflow_poison.core.errors import MalformedError
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.errors import InputError, MalformedError, SettingError
+from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.passes.take import take
+from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.testing import receive
 from tests.unit.edges.conftest import LONG_AGO, MOVE
 
@@ -341,3 +347,28 @@ def test_a_table_that_is_no_queue_stops_no_command(shell: Shell) -> None:
         assert ran.code != 0
         assert "landed" in ran.err
         assert "Traceback" not in ran.err
+
+
+# What is not understood is refused ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("one", ["one", b"one", {"n": 1}])
+def test_one_message_is_not_taken_for_several(one: object) -> None:
+    for made in (lambda: messages_to_batches(one), lambda: list(rows_to_batches(one, ColumnMapping(), VirtualClock().now()))):  # type: ignore[arg-type]
+        with pytest.raises(InputError, match="expected a list of messages"):
+            made()
+
+
+def test_a_path_is_not_taken_for_a_source() -> None:
+    table = declare(MemoryStore(), "q", POLICY, VirtualClock())
+
+    with pytest.raises(InputError, match=r"expected a source: Files\("):
+        take(table, "/landing/*.json", key="take", clock=VirtualClock())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", ["", "  ", "\n"])
+def test_a_blank_key_names_nothing(key: str) -> None:
+    table = declare(MemoryStore(), "q", POLICY, VirtualClock())
+
+    with pytest.raises(SettingError, match="it is blank"):
+        send(table, messages_to_batches(["one"]), key=key, clock=VirtualClock())
