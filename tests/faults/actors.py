@@ -27,7 +27,7 @@ from tests.faults.talkers import mends as ends_conversations
 from tests.faults.talks import TALKERS
 from tests.faults.watches import watch_bucket_commits, watch_claims, watch_commits
 from tests.faults.workers import alerts, declares, receives, returns, sends
-from tests.faults.world import LONGEST_STOP, queues
+from tests.faults.world import LONGEST_STOP_IN_A_BUCKET, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -66,7 +66,7 @@ def _enter_node(place: Place, node: str) -> None:
     folder = place.node(node)
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    bucket_log.TRUSTED_SECONDS = LONGEST_STOP / 2
+    bucket_log.TRUSTED_SECONDS = LONGEST_STOP_IN_A_BUCKET / 2
     note("entered", node=node)
 
 
@@ -125,7 +125,7 @@ def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: fl
             _receive_all(place, name, ordinal)
     for name in group:
         act_quietly(Task("alert", name, "last", 0), place)
-        maintainers.look(place.store.open(name), place.clock)
+        maintainers.look(place.store.open(name), place.store, place.clock)
 
 
 def act_quietly(task: Task, place: Place) -> None:

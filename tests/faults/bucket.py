@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from tests.faults.keeping import is_history, kept_in
 from tests.faults.ledger import append
+from tests.faults.world import RETENTION_IN_A_BUCKET
 from tests.store.s3.proxy import Answer, Harm, Proxy, Request, running
 from tools.servers.s3 import LOOPBACK, options
 
@@ -122,7 +123,8 @@ class _Keeping(Proxy):
         beside = place.with_name(f".{place.name}")
         beside.write_bytes(found.body)
         beside.replace(place)
-        append(str(self.folder), "removed", 0, queue=name.parts[0], path=str(Path(*name.parts[1:])), at=time.time())
+        path, kept = str(Path(*name.parts[1:])), RETENTION_IN_A_BUCKET.total_seconds()
+        append(str(self.folder), "removed", 0, queue=name.parts[0], path=path, at=time.time(), kept=kept)
 
 
 @dataclass(slots=True)

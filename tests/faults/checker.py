@@ -262,9 +262,11 @@ def _check_committed(histories: Mapping[str, History], lines: Iterable[Line], ve
 def _check_removed(histories: Mapping[str, History], lines: Iterable[Line], verdict: Verdict) -> None:
     """Nothing was removed that a version within the retention needs, and nothing came into the table that had been removed before."""
     removed: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    retention = RETENTION.total_seconds()
     for line in lines:
         if line["kind"] == "removed":
             removed[line["queue"]][line["path"]].append(line["at"])
+            retention = line.get("kept", retention)
     for queue, times in removed.items():
         left: dict[str, float] = {}
         came: dict[str, float] = {}
@@ -273,18 +275,18 @@ def _check_removed(histories: Mapping[str, History], lines: Iterable[Line], verd
             left |= {file.path: made.at for file in made.removed}
         for path, at in times.items():
             if path.startswith("_delta_log/"):
-                _check_removed_entry(histories[queue], int(Path(path).stem), max(at), verdict)
+                _check_removed_entry(histories[queue], int(Path(path).stem), max(at), retention, verdict)
             elif path in came and min(at) < came[path]:
                 verdict.lost.append(f"{queue}: {path} was removed from the folder before a commit added it")
-            elif path in came and min(at) - left.get(path, min(at)) < RETENTION.total_seconds():
+            elif path in came and min(at) - left.get(path, min(at)) < retention:
                 verdict.lost.append(f"{queue}: {path} was removed from the folder within the retention")
 
 
-def _check_removed_entry(history: History, version: int, at: float, verdict: Verdict) -> None:
+def _check_removed_entry(history: History, version: int, at: float, retention: float, verdict: Verdict) -> None:
     """An entry goes when its version was not the newest for as long as the retention. One that a loss of power had cut was no version."""
     if version < len(history.commits) and at > history.commits[version].at:
         overtaken = history.commits[version + 1].at if version + 1 < len(history.commits) else at
-        if at - overtaken < RETENTION.total_seconds():
+        if at - overtaken < retention:
             verdict.lost.append(f"{history.name}: the entry of version {version} was removed within the retention")
 
 

@@ -41,7 +41,7 @@ from tests.faults.ledger import Reader, append, note
 from tests.faults.processes import end_children, ended
 from tests.faults.talks import TALKERS
 from tests.faults.verdict import Verdict
-from tests.faults.world import LONGEST_STOP, SPEED, Strangers, queues
+from tests.faults.world import LONGEST_STOP, LONGEST_STOP_IN_A_BUCKET, SPEED, Strangers, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -268,9 +268,9 @@ class Episode:
             self._score.kills += 1
             self._score.children += 1
 
-    @staticmethod
-    def _longest_stop(run: Run) -> float:
-        return LONGEST_STOP if run.attempts or run.task.role == "maintain" else 0.4
+    def _longest_stop(self, run: Run) -> float:
+        longest = LONGEST_STOP_IN_A_BUCKET if self._place.bucket else LONGEST_STOP
+        return longest if run.attempts or run.task.role == "maintain" else 0.4
 
     def _heed(self, line: Mapping[str, object]) -> None:  # noqa: C901, PLR0912  (one short case a kind of line)
         run = next((run for run in self._runs.values() if run.number == line["run"]), None)

@@ -18,10 +18,11 @@ from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.table import files
 from tests.faults.ledger import note
 from tests.faults.planted import replace
-from tests.faults.world import RETENTION, Strangers
+from tests.faults.world import RETENTION, RETENTION_IN_A_BUCKET, Strangers
 
 if TYPE_CHECKING:
     import random
+    from datetime import timedelta
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store import QueueStore
@@ -30,13 +31,18 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
+def retention_in(store: QueueStore) -> timedelta:
+    return RETENTION if store.is_folder else RETENTION_IN_A_BUCKET
+
+
 def maintain_one(table: QueueTable, store: QueueStore, clock: Clock) -> None:
     """Do everything that maintenance does; it keeps what a stopped process needs, and not more."""
-    maintain(table, clock, store=store, retention=RETENTION, safe_age=RETENTION, min_files=2)
+    kept = retention_in(store)
+    maintain(table, clock, store=store, retention=kept, safe_age=kept, min_files=2)
 
 
 def repair_one(store: QueueStore, queue: str, clock: Clock, *, accept: bool = False) -> RepairResult:
-    return repair(store, queue, clock, accept=accept, safe_age=RETENTION)
+    return repair(store, queue, clock, accept=accept, safe_age=retention_in(store))
 
 
 def intrude(uri: str, strangers: Strangers, chance: random.Random) -> None:
@@ -49,9 +55,9 @@ def intrude(uri: str, strangers: Strangers, chance: random.Random) -> None:
             table.alter.set_table_properties({"delta.logRetentionDuration": f"interval {chance.randint(1, 90)} days"})
 
 
-def look(table: QueueTable, clock: Clock) -> None:
+def look(table: QueueTable, store: QueueStore, clock: Clock) -> None:
     """Note what ``check`` says is wrong with a table."""
-    for finding in check(table, clock, safe_age=RETENTION).findings:
+    for finding in check(table, clock, safe_age=retention_in(store)).findings:
         if finding.severity is Severity.ERROR:
             note("finding", queue=table.name, what=f"{finding.kind}: {finding.what} ({finding.where})")
 

@@ -26,10 +26,10 @@ SPEED = 60.0
 """Seconds of the queues' clock in a second: a lease is over, and a retry cycle, in less than a second."""
 LEASE = timedelta(seconds=45)
 DELAY = timedelta(seconds=20)
-LONGEST_STOP = 4.0
-"""Seconds of the world's clock that a stopped process stands still."""
-RETENTION = timedelta(seconds=2 * LONGEST_STOP)
-"""How long maintainers keep what nobody needs now, on the world's clock: longer than any process stands still."""
+LONGEST_STOP, LONGEST_STOP_IN_A_BUCKET = 4.0, 12.0
+"""Seconds of the world's clock that a stopped process stands still: in a bucket, another one needs longer to take its claim over."""
+RETENTION, RETENTION_IN_A_BUCKET = timedelta(seconds=2 * LONGEST_STOP), timedelta(seconds=2 * LONGEST_STOP_IN_A_BUCKET)
+"""How long maintainers keep what is not needed now, on the world's clock: longer than any process stands still."""
 
 
 class Strangers(StrEnum):
