@@ -52,6 +52,13 @@ def print_queues(queues: Sequence[QueueOverview], unreadable: Iterable[str] = ()
     for name in unreadable:
         rows.add_row(Text(one_line(name), "bold"), Text("unreadable", "bold red"))
     out.print(rows)
+    for queue in queues:
+        if queue.blocked_until is not None:
+            line(out, f"{queue.queue} is blocked{_blocked(queue)}")
+
+
+def _blocked(queue: QueueOverview) -> str:
+    return f" by message {queue.blocked_by}: {queue.obstacle}" if queue.obstacle else f" by message {queue.blocked_by}"
 
 
 def _state(queue: QueueOverview) -> Text:
@@ -76,7 +83,7 @@ def print_queue(queue: QueueOverview) -> None:
     if queue.blocked_until is not None:
         restart = queue.blocked_until == NOT_BEFORE_RESTART
         until = "its broker is restarted or the message is removed" if restart else terminal.instant(queue.blocked_until)
-        line(out, (f"blocked until {until}", "bold yellow"))
+        line(out, (f"blocked until {until}{_blocked(queue)}", "bold yellow"))
     for place, outage in ((SubQueue.MAIN, queue.outage), (SubQueue.POISON, queue.poison_outage)):
         if outage is not None:
             since, probe = terminal.instant(outage.since), terminal.instant(outage.next_probe_at)

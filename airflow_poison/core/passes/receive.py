@@ -122,7 +122,8 @@ class ReceivePass:
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
-            return ReceiveResult(self.table.name, key, blocked_until=_instant(until), landed=dict(landed))
+            by, obstacle = snapshot.control.blocked_by, self.policy.obstacle
+            return ReceiveResult(self.table.name, key, blocked_until=_instant(until), blocked_by=by, obstacle=obstacle, landed=dict(landed))
         if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
         outputs = prepared(self.outputs, self.store) if self.outputs else ()

@@ -263,6 +263,11 @@ class DefaultMessaging(Policy):
         return () if self.exception_destination in own else (self.exception_destination,)
 
     @property
+    def obstacle(self) -> str:
+        """Why a message stays that has used its deliveries (spec DMP-6); empty: it goes to an exception destination."""
+        return "exception_destination=None: a message that has used its deliveries stays" if self.keeps_messages else ""
+
+    @property
     def blocked_wait(self) -> timedelta | None:
         """How long a message that has used its deliveries waits for the next one (spec DMP-9 to DMP-11); None: for ever."""
         if not self.override_blocked_retry_timeout:
@@ -354,7 +359,7 @@ class DefaultMessagingReceiver(Receiver):
         policy = self.policy
         block = partial(Block, counts, events=(EventType.BLOCKED,), whole_queue=policy.blocks_destination)
         if policy.keeps_messages:
-            return block(until=None if policy.blocked_wait is None else now + policy.blocked_wait)
+            return block(until=None if policy.blocked_wait is None else now + policy.blocked_wait, details={"obstacle": policy.obstacle})
         if why := _discard(policy, entry):
             return Dispose(Disposition.DROP, counts, (EventType.DROPPED,), details={"reason": why})
         queue, warning = self._usable()

@@ -240,6 +240,11 @@ class Policy(ABC):
         """The queues that must exist and be writable for its dispositions: ``Opening.access`` tells of them."""
         return ()
 
+    @property
+    def obstacle(self) -> str:
+        """Why a message that has used its deliveries stays in its queue and blocks it (spec DMP-14); empty: none does."""
+        return ""
+
     def counts_after(self, counts: Counts, restart: Restart) -> Counts:  # noqa: ARG002  (the simplest answer)
         """Return what is left of a message's counts after a restart."""
         return counts

@@ -88,6 +88,13 @@ def test_a_blocked_queue_is_told_with_its_end(until: str, words: str) -> None:
     assert list(account(replace(NOTHING, blocked_until=until))) == [last]
 
 
+def test_dmp_14_a_block_names_the_message_and_its_obstacle() -> None:
+    *_, blocked, why = account(replace(SOME, blocked=1, blocked_until="restart", blocked_by=7, obstacle="exception_destination=None"))
+
+    assert "is blocked by message 7 until" in blocked
+    assert why == "Why messages are blocked: exception_destination=None. To go on, change that and restart the broker, or remove the message 7."
+
+
 @pytest.mark.parametrize(
     ("how", "system", "details", "happened", "next_step"),
     [

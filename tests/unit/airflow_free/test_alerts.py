@@ -214,6 +214,9 @@ def test_dmp_17_a_missing_exception_destination_is_warned_of_in_the_alert(store:
     assert alert.details["warning"] in alert.reason
 
 
+KEPT = "exception_destination=None: a message that has used its deliveries stays"
+
+
 def blocking(**settings: object) -> DefaultMessaging:
     with warnings.catch_warnings(action="ignore"):
         return DefaultMessaging(max_failed_deliveries=1, exception_destination="None", **settings)  # type: ignore[arg-type]  # settings
@@ -224,14 +227,14 @@ def test_dmp_9_a_queue_that_is_blocked_for_a_while_is_alerted_and_goes_on_by_its
 
     until = (CLOCK.now() + timedelta(seconds=5)).isoformat()
     assert (alert.kind, alert.event, alert.lookup_ids, alert.details["until"]) == (AlertKind.BLOCKED, "BLOCKED", (1,), until)
-    assert alert.reason == f"1 message of queue 'orders': blocked, the whole queue waits until {until}."
+    assert alert.reason == f"1 message of queue 'orders': blocked, the whole queue waits until {until}. {KEPT}."
     assert "goes on by itself" in alert.what_to_do
 
 
 def test_dmp_10_a_message_that_waits_for_ever_needs_somebody(store: QueueStore) -> None:
     [alert] = alerts_of(received(store, blocking(override_blocked_retry_timeout=True, destination_blocked=False)))
 
-    assert alert.reason == "1 message of queue 'orders': blocked, waiting at their place until the broker is restarted."
+    assert alert.reason == f"1 message of queue 'orders': blocked, waiting at their place until the broker is restarted. {KEPT}."
     assert "QueueHook().restart('orders', 'broker')" in alert.what_to_do
     assert "remove('orders', 1)" in alert.what_to_do
 

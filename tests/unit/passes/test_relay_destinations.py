@@ -129,8 +129,10 @@ def test_a_queue_of_an_unknown_system_is_relayed_all_the_same(queue: Queue) -> N
     [{"system": "ActivationSpecification", "failureDeliveryCount": 5}, {"system": "ListenerPort", "maxRetries": 5}],
     ids=["activation specification", "listener port"],
 )
-def test_wmq_10_the_dead_letter_queue_as_backout_queue_is_there_in_a_new_store(store: QueueStore, tmp_path: Path, settings: dict[str, object]) -> None:
-    policy = policy_from_dict({**settings, "BOTHRESH": 1, "BOQNAME": "SYSTEM.DEAD.LETTER.QUEUE"})  # the settings of the article
+def test_wmq_10_the_dead_letter_queue_as_backout_queue_is_there_in_a_new_store(
+    store: QueueStore, tmp_path: Path, settings: dict[str, object]
+) -> None:
+    policy = policy_from_dict({**settings, "BOTHRESH": 1, "BOQNAME": "SYSTEM.DEAD.LETTER.QUEUE"})  # the article
     queue = a_queue(store, tmp_path, policy).sent("bad", "good")
 
     result = queue.receive()

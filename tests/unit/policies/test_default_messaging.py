@@ -196,14 +196,14 @@ def test_dmp_9_10_11_15_how_long_a_message_waits(settings: dict[str, Any], wait:
     policy = lenient(exception_destination="None", **settings)
 
     until = None if wait is None else NOW + timedelta(milliseconds=wait)
-    assert last_rollback(policy) == Block(Counts(5), until, (EventType.BLOCKED,), whole_queue=True)
+    assert last_rollback(policy) == Block(Counts(5), until, (EventType.BLOCKED,), whole_queue=True, details={"obstacle": policy.obstacle})
 
 
 @given(st.integers(4, 2147483646))
 def test_dmp_12_with_none_the_count_keeps_growing_and_each_further_failure_waits_again(count: int) -> None:
     decision = KEPT.open().after_rollback(message(count), RAISED, NOW)
 
-    assert decision == Block(Counts(count + 1), NOW + timedelta(seconds=5), (EventType.BLOCKED,))
+    assert decision == Block(Counts(count + 1), NOW + timedelta(seconds=5), (EventType.BLOCKED,), details={"obstacle": KEPT.obstacle})
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,22 @@ def test_list_tells_of_halted_queues_claims_and_what_is_rare(poison: Callable[..
     assert "the next receive takes it over" in " ".join(poison("show bills").out.split())
 
 
+def test_dmp_14_a_blocked_queue_names_the_message_and_its_obstacle(poison: Callable[..., Ran]) -> None:
+    why = "exception_destination=None: a message that has used its deliveries stays"
+    poison("send orders 'bad one' two --system DefaultMessaging --set exceptionDestination=None maxFailedDeliveries=1 blocked_retry_interval=1h")
+
+    received = " ".join(poison(f"receive orders {TAKE}").out.split())
+    again = " ".join(poison(f"receive orders {TAKE}").out.split())
+
+    assert f"Why messages are blocked: {why}" in received
+    assert "is blocked by message 1 until" in again
+    assert why in again
+    assert f"orders is blocked by message 1: {why}" in " ".join(poison("list").out.split())
+    assert f"by message 1: {why}" in " ".join(poison("show orders").out.split())
+    [queue] = answer(poison("list -o json"))["queues"]
+    assert (queue["blocked_by"], queue["obstacle"]) == (1, why)
+
+
 def test_list_without_a_queue_says_so_and_ends_with_1(poison: Callable[..., Ran]) -> None:
     Path("q").mkdir()
     ran = poison("list", code=1)
