@@ -91,8 +91,8 @@ def enable(table: QueueTable, clock: Clock) -> EnableResult:
     def change(control: Control) -> Control:
         seen.append(control)
         after = control.enabled()
-        counters = after.endpoint_counters
-        return after.with_endpoint_counters(policy_from_dict(after.policy).counters_when_enabled(counters)) if counters else after
+        counters, starts = after.endpoint_counters, control.state is not QueueState.ENABLED
+        return after.with_endpoint_counters(policy_from_dict(after.policy).counters_when_enabled(counters, starts=starts)) if counters else after
 
     table.alter(change, lambda before, after: started(before, after, clock), clock.now())
     endpoints = [seen[-1].endpoint(reads) for reads in ENDPOINTS]

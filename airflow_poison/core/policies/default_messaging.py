@@ -284,7 +284,7 @@ class DefaultMessaging(Policy):
         """Begin the sequence of failures anew: it is that of one consumer session (spec DMP-20)."""
         return {}
 
-    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
+    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence of failures anew."""
         return {}
 

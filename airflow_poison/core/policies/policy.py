@@ -253,9 +253,12 @@ class Policy(ABC):
         """Return what is left of the endpoint's counters after a restart. A crash of an endpoint is a restart of its server."""
         return counters
 
-    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:
-        """Return what is left of the endpoint's counters when people set the queue to ON (spec SB-7)."""
-        return counters
+    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:
+        """Return what is left of the endpoint's counters when people set the queue to ON (spec SB-7).
+
+        :param starts: its endpoint did not receive, and starts now (spec WMQ-8).
+        """
+        return self.counters_after(counters, Restart.ENDPOINT) if starts else counters
 
     def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
         """Return what these settings, just changed, leave of the counters: what an endpoint of them would have kept itself (spec SB-7)."""

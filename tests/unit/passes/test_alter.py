@@ -203,6 +203,20 @@ def test_wmq_8_a_change_of_a_setting_is_no_start(store: QueueStore, tmp_path: Pa
     assert counters(queue) == {"sequential_failures": 1}
 
 
+@pytest.mark.parametrize("reset", [True, False])
+def test_wmq_8_a_pass_is_no_start_and_an_enable_is_one(store: QueueStore, tmp_path: Path, reset: bool) -> None:  # noqa: FBT001
+    settings = {"failureDeliveryCount": 2, "BOTHRESH": 1, "BOQNAME": "SYSTEM.DEAD.LETTER.QUEUE", "maxServerSessions": 1, "reset_on_start": reset}
+    queue = a_queue(store, tmp_path, ActivationSpecification.from_dict(settings))
+
+    one = queue.sent("bad").receive("one")
+    two = queue.sent("bad").receive("two")
+
+    assert (one.requeued, one.halted, one.counters) == (1, None, {"sequential_failures": 1})
+    assert (two.halted is not None, counters(queue)["sequential_failures"]) == (True, 2)
+    enable(queue.table, queue.clock)
+    assert counters(queue).get("sequential_failures", 0) == (0 if reset else 2)
+
+
 def test_wmq_4_without_a_stop_there_is_no_counter(store: QueueStore, tmp_path: Path) -> None:
     queue = a_queue(store, tmp_path, ActivationSpecification())
     put(queue, state=QueueState.STOPPED, counters={"sequential_failures": 1})
