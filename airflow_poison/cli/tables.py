@@ -207,8 +207,12 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
             yield word, f"{terminal.instant(at)} ({f'{terminal.about(now - at)} ago' if at <= now else f'in {terminal.about(at - now)}'})"
     for name, value in message.properties.items():
         yield f"property {name}", str(value)
-    if message.reason:
-        yield "last error", message.reason
+    error = message.last_error or {}
+    said = f"{error['type']}: {error.get('message') or ''}" if error.get("type") else ""
+    if said:
+        yield "last error", said
+    if message.reason and not said.startswith(message.reason):
+        yield "reason" if said else "last error", message.reason
 
 
 def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_BYTES) -> None:

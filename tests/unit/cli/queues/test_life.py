@@ -186,6 +186,25 @@ def test_dmp_14_a_blocked_queue_names_the_message_and_its_obstacle(poison: Calla
     assert (queue["blocked_by"], queue["obstacle"]) == (1, why)
 
 
+@pytest.mark.parametrize(
+    ("settings", "letters"),
+    [
+        ("--system ActivationSpecification --set BOTHRESH=1 failureDeliveryCount=5", "SYSTEM.DEAD.LETTER.QUEUE"),
+        ("--system Msmq4 --set ReceiveRetryCount=0 MaxRetryCycles=0 ReceiveErrorHandling=Reject", "orders.dead-letter"),
+    ],
+    ids=["WMQ-24", "WCF-23"],
+)
+def test_a_dead_letter_is_inspected_with_its_exception(poison: Callable[..., Ran], settings: str, letters: str) -> None:
+    poison(f"send orders 'bad one' {settings}")
+    poison(f"receive orders {TAKE}")
+
+    seen = " ".join(poison(f"inspect {letters}").out.split())
+
+    assert "last error: LookupError: unknown plane bad one" in seen
+    assert "reason: " in seen
+    assert "in take raise LookupError" in seen  # its trace
+
+
 def test_list_without_a_queue_says_so_and_ends_with_1(poison: Callable[..., Ran]) -> None:
     Path("q").mkdir()
     ran = poison("list", code=1)
