@@ -467,7 +467,7 @@ def test_an_error_handler_is_told_of_a_hopeless_message_once_in_each_cycle(store
     for cycle in range(3):
         return_due(table, CLOCK)
         receive(store, table, policy, key=f"cycle {cycle}")
-        assert hand_over(table, "me", handler, CLOCK) == 1
+        assert hand_over(table, "me", handler, CLOCK) == []
     assert handler.lookup_ids == [1, 1, 1]  # spec WCF-18: max_retry_cycles + 1 times
     assert [event.type for event in table.events() if event.type is EventType.FAULTED] == [EventType.FAULTED]
 
@@ -481,5 +481,20 @@ def test_an_error_handler_that_raises_is_told_again(store: QueueStore) -> None:
     receive(store, table)
     with pytest.raises(PoisonMessageError):
         hand_over(table, "me", Broken(), CLOCK)
-    assert hand_over(table, "me", PoisonErrorHandler(), CLOCK) == 1
-    assert hand_over(table, "me", PoisonErrorHandler(), CLOCK) == 0
+    for told in ([1], []):
+        handler = PoisonErrorHandler()
+        assert hand_over(table, "me", handler, CLOCK) == []
+        assert handler.lookup_ids == told
+
+
+def test_wcf_26_what_an_error_handler_did_not_deal_with_is_returned_once(store: QueueStore) -> None:
+    class Second(ErrorHandler):
+        def handle_error(self, error: BaseException) -> bool:
+            return error.lookup_id == 2  # type: ignore[attr-defined]  # a PoisonMessageError
+
+    table = orders(store, "Move", messages=3)
+    error_subscription(table, "me", CLOCK).begin()
+    receive(store, table)
+
+    assert hand_over(table, "me", Second(), CLOCK) == [1, 3]
+    assert hand_over(table, "me", Second(), CLOCK) == []
