@@ -22,7 +22,7 @@ from airflow_poison.core.masking import Masking
 from airflow_poison.core.parking import check_parking, parks
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
-from airflow_poison.core.passes.halts import halt_event, halted_row
+from airflow_poison.core.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.core.passes.land import land, prepared
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
@@ -297,7 +297,7 @@ class ReceivePass:
         if state is not QueueState.ENABLED:
             raise QueueHaltedError(
                 f"Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
-                "Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then."
+                f"Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then. {WHEN_ENABLED}"
             )
 
     def _of_the_dead(self, own: str) -> list[Claim]:

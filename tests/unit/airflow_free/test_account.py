@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_poison.core.delivery.stage import HaltRecord
+from airflow_poison.core.passes.halts import WHEN_ENABLED
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.operators.account import account, halted
 
@@ -111,6 +112,7 @@ def test_a_halted_queue_says_what_happened_which_message_and_the_next_step(
     text = halted(replace(SOME, settled=2, untouched=6, halted={**HALT, "how": how, "details": details}), system)
 
     assert text.startswith(f"Message 7 of queue 'orders' halted it ({how}): ValueError: bad.")
+    assert text.endswith(WHEN_ENABLED)  # whether the failed task is to be cleared
     for words in (happened, next_step, "QueueHook().remove('orders', 7)", "QueueHook().enable('orders')", "2 messages were settled before, 6 were"):
         assert words in text
 
