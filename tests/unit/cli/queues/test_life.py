@@ -336,6 +336,9 @@ def test_state_and_settings_are_changed(poison: Callable[..., Ran]) -> None:
     assert "its reason stays" in poison("disable orders --reason other").out
     assert poison("enable orders").out == "Queue orders is enabled; it was disabled: no registry.\n"
     assert poison("enable orders").out == "Queue orders is enabled; it was already.\n"
+    assert poison("disable orders --endpoint-only").out == "Queue orders is stopped. What is sent to it arrives, and waits in main.\n"
+    assert poison("disable orders --endpoint-only").out.startswith("Queue orders is stopped; it was already")
+    poison("enable orders")
     assert poison("alter orders --set RetryCycleDelay=90s").out.splitlines()[0] == "retry_cycle_delay: 1800 -> 90"
     assert poison("alter orders --set RetryCycleDelay=90s").out == "orders had these settings already.\n"
     assert answer(poison("restart orders broker -o json"))["after"] == "enabled"
