@@ -160,6 +160,7 @@ class DefaultMessaging(Policy):
         "transaction_timeout": partial(settings.duration, least=settings.TICK),
     }
     meant: ClassVar[settings.Meaning] = staticmethod(_in_seconds)
+    jms: ClassVar[bool] = True
     title: ClassVar[str] = "WebSphere default messaging provider (service integration bus)"
     aliases: ClassVar[Mapping[str, str]] = {
         "Maximum failed deliveries": "max_failed_deliveries",

@@ -161,6 +161,8 @@ class Policy(ABC):
     """How this system's endpoint ends receiving."""
     locks_groups: ClassVar[bool] = False
     """Whether a conversation group is with one session at a time (spec SB-47)."""
+    jms: ClassVar[bool] = False
+    """Whether handlers see the properties by which a JMS provider tells deliveries (``Message.properties``)."""
     transaction_timeout: timedelta
 
     def __post_init__(self) -> None:

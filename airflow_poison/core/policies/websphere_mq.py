@@ -119,6 +119,7 @@ class WebSphereMqSettings(Policy):
     """
 
     reads_properties = True
+    jms: ClassVar[bool] = True
     checks: ClassVar[Mapping[str, settings.Check]] = {
         "backout_requeue_queue": _queue_or_nothing,
         "dead_letter_queue": partial(_matching, pattern=_QUEUE_NAME, allowed="a queue's name"),
