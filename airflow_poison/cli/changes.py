@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
 from airflow_poison.cli.acting import PLANNED, act, is_planned
-from airflow_poison.cli.command import IDS, QUEUE, REASON, SET, WHERE, Argument, command, noted_warnings, option, wrong_usage
+from airflow_poison.cli.command import IDS, QUEUE, REASON, SET, WHERE, Argument, command, noted_warnings, option, switch, wrong_usage
 from airflow_poison.cli.selecting import ANY
 from airflow_poison.cli.stores import opened_queue, opened_store, shell_user, system_clock
 from airflow_poison.cli.terminal import one_line, tell
@@ -114,18 +114,21 @@ def enable(args: Namespace) -> None:
     tell(args.output, done.to_dict(), f"Queue {done.queue} is enabled{was}.")
 
 
-@command("disable", QUEUE, REASON, *WHERE)
+@command("disable", QUEUE, switch("--endpoint-only", "stop its endpoint alone: messages go on arriving"), REASON, *WHERE)
 def disable(args: Namespace) -> None:
     """Set a queue to OFF.
 
-    Disable a queue: no pass begins, and what is sent to it waits. A pass that runs finishes. Exit code 0: it is disabled, 2: not.
+    Disable a queue: no pass begins, and what is sent to it waits; with --endpoint-only it arrives. A pass that runs finishes. Exit code 0: done,
+    2: not.
     """
     from airflow_poison.core.passes.alter import disable as verb
     from airflow_poison.core.store.control import QueueState
 
-    done = verb(opened_queue(args), system_clock(), args.reason or "")
-    again = "; it was already, and its reason stays" if done.before == QueueState.DISABLED else ""
-    told = [f"Queue {done.queue} is disabled{again}. What is sent to it waits until it is enabled."]
+    done = verb(opened_queue(args), system_clock(), args.reason or "", endpoint_only=args.endpoint_only)
+    halted = done.before == QueueState.DISABLED or (args.endpoint_only and done.before != QueueState.ENABLED)
+    state = done.before if halted else QueueState.STOPPED if args.endpoint_only else QueueState.DISABLED
+    sent = "waits until it is enabled" if state == QueueState.DISABLED else "arrives, and waits in main"
+    told = [f"Queue {done.queue} is {state}{'; it was already, and its reason stays' if halted else ''}. What is sent to it {sent}."]
     if done.receiving:
         told.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
     tell(args.output, done.to_dict(), *told)

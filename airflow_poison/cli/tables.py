@@ -52,6 +52,13 @@ def print_queues(queues: Sequence[QueueOverview], unreadable: Iterable[str] = ()
     for name in unreadable:
         rows.add_row(Text(one_line(name), "bold"), Text("unreadable", "bold red"))
     out.print(rows)
+    for queue in queues:
+        if queue.blocked_until is not None:
+            line(out, f"{queue.queue} is blocked{_blocked(queue)}")
+
+
+def _blocked(queue: QueueOverview) -> str:
+    return f" by message {queue.blocked_by}: {queue.obstacle}" if queue.obstacle else f" by message {queue.blocked_by}"
 
 
 def _state(queue: QueueOverview) -> Text:
@@ -76,7 +83,7 @@ def print_queue(queue: QueueOverview) -> None:
     if queue.blocked_until is not None:
         restart = queue.blocked_until == NOT_BEFORE_RESTART
         until = "its broker is restarted or the message is removed" if restart else terminal.instant(queue.blocked_until)
-        line(out, (f"blocked until {until}", "bold yellow"))
+        line(out, (f"blocked until {until}{_blocked(queue)}", "bold yellow"))
     for place, outage in ((SubQueue.MAIN, queue.outage), (SubQueue.POISON, queue.poison_outage)):
         if outage is not None:
             since, probe = terminal.instant(outage.since), terminal.instant(outage.next_probe_at)
@@ -200,8 +207,12 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
             yield word, f"{terminal.instant(at)} ({f'{terminal.about(now - at)} ago' if at <= now else f'in {terminal.about(at - now)}'})"
     for name, value in message.properties.items():
         yield f"property {name}", str(value)
-    if message.reason:
-        yield "last error", message.reason
+    error = message.last_error or {}
+    said = f"{error['type']}: {error.get('message') or ''}" if error.get("type") else ""
+    if said:
+        yield "last error", said
+    if message.reason and not said.startswith(message.reason):
+        yield "reason" if said else "last error", message.reason
 
 
 def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_BYTES) -> None:

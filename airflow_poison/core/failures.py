@@ -135,7 +135,7 @@ class ErrorHandler(ABC):
 
     @abstractmethod
     def handle_error(self, error: BaseException) -> bool:
-        """Take note of an error; return True when it is dealt with."""
+        """Take note of an error; return True when it is dealt with. Any other answer fails the receive task, after its commit."""
 
     @final  # noqa: B027  (doing nothing is the rule)
     def provide_fault(self, error: BaseException) -> None:

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 class _Columns:
     """The columns of an Arrow batch of one queue as Python lists, each converted when first asked for."""
 
-    __slots__ = ("_batch", "_lists", "queue")
+    __slots__ = ("_batch", "_lists", "jms", "queue")
 
-    def __init__(self, batch: pa.RecordBatch | None, queue: str, lists: dict[str, list[Any]] | None = None) -> None:
+    def __init__(self, batch: pa.RecordBatch | None, queue: str, lists: dict[str, list[Any]] | None = None, *, jms: bool = False) -> None:
         self._batch = batch
         self.queue = queue
+        self.jms = jms
         self._lists: dict[str, list[Any]] = lists if lists is not None else {}
 
     def get(self, name: str, row: int) -> Any:
@@ -100,9 +101,12 @@ class Message:
         return self
 
     @staticmethod
-    def columns(batch: pa.RecordBatch | None, queue: str = "") -> _Columns:
-        """Return the shared, lazily converted columns that views of this batch of a queue read."""
-        return _Columns(batch, queue)
+    def columns(batch: pa.RecordBatch | None, queue: str = "", *, jms: bool = False) -> _Columns:
+        """Return the shared, lazily converted columns that views of this batch of a queue read.
+
+        :param jms: their properties say how often a message was delivered, as a JMS provider does.
+        """
+        return _Columns(batch, queue, jms=jms)
 
     @property
     def body(self) -> bytes:
@@ -198,8 +202,15 @@ class Message:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Further values by name."""
-        return dict(self._columns.get("properties", self._row) or ())
+        """Further values by name.
+
+        With a policy of WebSphere ``JMSXDeliveryCount`` is which delivery this is, 1 for the first (spec DMP-4, WMQ-9), and ``JMSRedelivered``
+        ``true`` from the second on; what a sender has set under these names is not seen.
+        """
+        sent = dict(self._columns.get("properties", self._row) or ())
+        if not self._columns.jms:
+            return sent
+        return sent | {"JMSXDeliveryCount": str(self._abort_count + 1), "JMSRedelivered": str(self._abort_count > 0).lower()}
 
     @property
     def enqueued_at(self) -> datetime | None:

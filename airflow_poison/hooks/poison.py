@@ -139,12 +139,15 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
             Ending(table, clock, store).carry()
         return result
 
-    def disable(self, queue_name: str, reason: str = "") -> DisableResult:
-        """Set a queue to OFF (spec SB-18): no pass begins, and what is sent to it waits. A pass that runs finishes what it has claimed."""
+    def disable(self, queue_name: str, reason: str = "", *, endpoint_only: bool = False) -> DisableResult:
+        """Set a queue to OFF (spec SB-18): no pass begins, and what is sent to it waits. A pass that runs finishes what it has claimed.
+
+        :param endpoint_only: stop its endpoint alone: no pass begins, and messages go on arriving (spec WMQ-27).
+        """
         from airflow_poison.core.passes.alter import disable
 
         with acting_here(reason):
-            return disable(self.store().open(queue_name), SystemClock(), reason)
+            return disable(self.store().open(queue_name), SystemClock(), reason, endpoint_only=endpoint_only)
 
     def alter(
         self,

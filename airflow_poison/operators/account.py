@@ -43,7 +43,11 @@ def _lines(result: ReceiveResult) -> Iterator[str]:
     if result.blocked_until is not None:
         restart = result.blocked_until == "restart"
         until = "until its broker is restarted or the message is removed" if restart else f"until {result.blocked_until}"
-        yield f"Queue {result.queue!r} is blocked {until}; nothing is received meanwhile."
+        by = f"by message {result.blocked_by} " if result.blocked_by is not None else ""
+        yield f"Queue {result.queue!r} is blocked {by}{until}; nothing is received meanwhile."
+    if result.obstacle:
+        message = "message" if result.blocked_by is None else f"message {result.blocked_by}"
+        yield f"Why messages are blocked: {result.obstacle}. To go on, change that and restart the broker, or remove the {message}."
     if (outage := result.outage) is not None:
         error = f": {outage['error'].rstrip('.')}" if outage["error"] else ""
         back = f" {counted(outage['given_back'], 'message')} that failed so are given back uncounted." if outage["given_back"] else ""

@@ -33,6 +33,7 @@ class Action(StrEnum):
 
     ENABLE = "enable"
     DISABLE = "disable"
+    STOP_ENDPOINT = "stop_endpoint"
     ALTER = "alter"
     RESTART_ENDPOINT = "restart_endpoint"
     RESTART_SERVER = "restart_server"
@@ -43,17 +44,18 @@ class QueueAlterOperator(QueueOperator):
     """Enable or disable a queue, change its settings, or restart what its system restarts. Starts no JVM.
 
     ``enable`` starts a disabled, stopped or faulted endpoint, and lets in what was sent while it was disabled. ``disable`` sets it to OFF: no pass
-    begins, a pass that runs finishes what it has claimed. ``alter`` changes settings that are recorded in the queue; a DAG that declares a policy
-    records its own again at its next run. A restart takes from the queue what the system loses then: ``restart_endpoint``, ``restart_server`` (the
-    application's host), ``restart_broker`` (database engine, messaging engine, queue manager).
+    begins, a pass that runs finishes what it has claimed. ``stop_endpoint`` stops the endpoint alone: messages go on arriving. ``alter`` changes
+    settings that are recorded in the queue; a DAG that declares a policy records its own again at its next run. A restart takes from the queue what
+    the system loses then: ``restart_endpoint``, ``restart_server`` (the application's host), ``restart_broker`` (database engine, messaging engine,
+    queue manager).
 
     Returns what was done as a dict with ``queue``.
 
-    :param action: ``enable``, ``disable``, ``alter``, ``restart_endpoint``, ``restart_server`` or ``restart_broker``. (templated)
+    :param action: ``enable``, ``disable``, ``stop_endpoint``, ``alter``, ``restart_endpoint``, ``restart_server`` or ``restart_broker``. (templated)
     :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
     :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
     :param park_group: for ``alter``: whether messages wait behind earlier ones of their groups that have failed; None: as it is recorded.
-    :param reason: why, one line, for the events; of ``disable``, whoever meets the disabled queue is told. (templated)
+    :param reason: why, one line, for the events; that of ``disable`` and ``stop_endpoint`` is shown with the queue's state. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "action", "settings", "system", "reason", "conn_id")
@@ -94,8 +96,8 @@ class QueueAlterOperator(QueueOperator):
         match action:
             case Action.ENABLE:
                 return hook.enable(self.queue_name, reason=self.reason)
-            case Action.DISABLE:
-                return hook.disable(self.queue_name, self.reason)
+            case Action.DISABLE | Action.STOP_ENDPOINT:
+                return hook.disable(self.queue_name, self.reason, endpoint_only=action is Action.STOP_ENDPOINT)
             case Action.ALTER:
                 return hook.alter(self.queue_name, self.settings, self.system, park_group=self.park_group, reason=self.reason)
             case Action.RESTART_ENDPOINT | Action.RESTART_SERVER | Action.RESTART_BROKER:

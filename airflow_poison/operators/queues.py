@@ -16,6 +16,7 @@ from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, Sett
 from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.passes.runs import check_named_once
 from airflow_poison.core.policies import checked_policy
+from airflow_poison.core.texts import counted
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.operators.account import halted
 from airflow_poison.operators.base import declare_parking, redrive_by_itself, whole
@@ -136,6 +137,7 @@ class QueuePass:
 
     :ivar tell: tells people and the error handler of all that has happened since the queue was opened. Raises AlertError.
     :ivar system: the name of the messaging system whose rules the pass goes by; empty before they are known.
+    :ivar unhandled: after ``tell``: what the error handler has not dealt with (spec WCF-26); empty: nothing.
     """
 
     task: QueueReceiveOperator
@@ -145,6 +147,7 @@ class QueuePass:
     table: QueueTable | None = None
     tell: Callable[[], None] = lambda: None
     system: str = ""
+    unhandled: str = ""
 
     def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
@@ -198,10 +201,16 @@ class QueuePass:
             alert_subscription(table, name, clock).begin()
 
         def tell() -> None:
-            if error_handler is not None:
-                hand_over(table, name, error_handler, clock)
+            left = [] if error_handler is None else hand_over(table, name, error_handler, clock)
             if task.alerts:
                 task.alerts.send(table, name, self.context, clock, task.log)
+            if left:
+                self.unhandled = (
+                    f"The error handler {type(error_handler).__name__} did not deal with {counted(len(left), 'poison message')} of queue "
+                    f"{table.name!r}: {left[:20]}. handle_error returned False or nothing for them. What was received is committed: look at these "
+                    "messages; there is nothing to clear."
+                )
+                task.log.error(self.unhandled)
 
         return tell
 
@@ -209,7 +218,8 @@ class QueuePass:
 def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequence[QueueToReceive], context: Context) -> dict[str, object]:
     """Run a pass over every queue, side by side; tell of each as soon as it has ended; return all numbers.
 
-    Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted.
+    Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted, or whose error
+    handler did not deal with a message.
     """
     from airflow_poison.core.passes.runs import QueueRun, receive_many
 
@@ -242,6 +252,8 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
     task.note_landed(landed, context, hook.store())
     task.push(numbers, context)
     _raise_what_failed(result, untold, {queue: one.system for queue, one in ones.items()})
+    if unhandled := [one.unhandled for one in ones.values() if one.unhandled]:
+        raise AirflowFailException("\n".join(unhandled))
     return numbers
 
 

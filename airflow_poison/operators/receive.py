@@ -274,7 +274,8 @@ class QueueReceiveOperator(ReceivingOperator):
     :param on_blocked: told when a message blocks the queue, or waits at its place.
     :param on_outage: told once when failures are an outage of what the handler needs and no poison, see ``outage``.
     :param on_outage_over: told once when a probe has succeeded.
-    :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26).
+    :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26);
+        the task fails after its commit where ``handle_error`` does not return True.
     :param conn_id: connection of type ``poison``. (templated)
     """
 
@@ -356,4 +357,6 @@ class QueueReceiveOperator(ReceivingOperator):
             raise AirflowFailException(str(error)) from error
         finally:
             one.tell()
+        if one.unhandled:
+            raise AirflowFailException(one.unhandled)
         return numbers

@@ -79,7 +79,7 @@ class QueueRecoverOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
         from airflow_poison.core.passes.decide import Decision, decide
-        from airflow_poison.core.passes.halts import HaltedEndpoint
+        from airflow_poison.core.passes.halts import WHEN_ENABLED, HaltedEndpoint
         from airflow_poison.core.texts import counted
 
         hook = QueueHook(self.conn_id)
@@ -110,7 +110,7 @@ class QueueRecoverOperator(QueueOperator):
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error
         went = f"{counted(result.messages, 'message')} went to {result.to!r}" if result.to else f"{counted(result.messages, 'message')} gone"
-        self.log.info("Queue %r is enabled%s. %s.", halt.name, _because(self.decision), went)
+        self.log.info("Queue %r is enabled%s. %s. %s", halt.name, _because(self.decision), went, WHEN_ENABLED)
         return result.to_dict()
 
     def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:

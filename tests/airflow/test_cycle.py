@@ -8,14 +8,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from airflow.sdk import DAG, BaseNotifier
 
-from airflow_poison import Message, Msmq4
+from airflow_poison import ErrorHandler, Message, Msmq4
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import PoisonMessageError
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
 
@@ -24,7 +27,6 @@ from .conftest import define_connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import pytest
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.core.policies.policy import Policy
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
 NO_DELAY = timedelta(0)
 ONE_CYCLE = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=NO_DELAY, receive_error_handling="Move")
+ONCE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 FAULT = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Fault")
 WHEN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -191,6 +194,29 @@ def test_a_pass_with_nothing_due_starts_no_spark(store: QueueStore, run_dag: Cal
     ran = run_dag(cycle_only("idle", ONE_CYCLE, never))
     assert ran.state == "success", ran
     assert ran.returned["retry_cycle.receive"]["received"] == 0
+
+
+class Answers(ErrorHandler):
+    """Deals with the first message alone."""
+
+    def handle_error(self, error: BaseException) -> bool:
+        return isinstance(error, PoisonMessageError) and error.lookup_id == 1
+
+
+@pytest.mark.parametrize(("bad", "state"), [(1, "success"), (2, "failed")], ids=["True", "False"])
+def test_wcf_26_an_error_handler_that_does_not_deal_with_a_message_fails_the_task_after_the_commit(
+    store: QueueStore, run_dag: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, bad: int, state: str
+) -> None:
+    define_connection(monkeypatch, "poison_default", {"store": store.uri, "spark": "auto"})
+    with DAG("answered", schedule=None) as dag:
+        sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["x"] * bad, policy=ONCE)
+        sent >> QueueReceiveOperator(task_id="receive", queue_name="orders", handler=never, isolation="none", error_handler=Answers)
+    ran = run_dag(dag)
+
+    assert ran.tasks["receive"] == state
+    assert store.open("orders").snapshot().depth(SubQueue.POISON, SystemClock().now()).messages == bad
+    if state == "failed":
+        assert "did not deal with 1 poison message of queue 'orders': [2]" in str(ran.errors["receive"])
 
 
 def test_a_small_pass_starts_no_spark(store: QueueStore, run_dag: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,9 +96,11 @@ class Settler:
         if isinstance(end, Halt):
             lookup_id = delivered.batch.column("lookup_id")[row].as_py()
             tally.halt = halt_record(end, lookup_id, summary(delivered.failures.get(row)) or "", delivered.at)
-        elif isinstance(end, Block) and end.whole_queue:
-            until = end.until.isoformat() if end.until else None
-            tally.block = BlockRecord(lookup_id=delivered.batch.column("lookup_id")[row].as_py(), until=until)
+        elif isinstance(end, Block):
+            tally.obstacle = tally.obstacle or end.obstacle
+            if end.whole_queue:
+                until = end.until.isoformat() if end.until else None
+                tally.block = BlockRecord(lookup_id=delivered.batch.column("lookup_id")[row].as_py(), until=until)
 
 
 def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:

@@ -427,7 +427,8 @@ class Tally:
     ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
     exceptioned``. Of the dropped, ``discarded`` were discarded by the state of their conversations. Handlers have ``sent`` messages to
     partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed. A pass that ``probed``
-    has tried whether an outage is over; it is, unless ``outage`` says otherwise. ``handler`` is the code of the pass's handler.
+    has tried whether an outage is over; it is, unless ``outage`` says otherwise. ``handler`` is the code of the pass's handler. ``obstacle``: why
+    messages are blocked.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -439,6 +440,7 @@ class Tally:
     outage: OutageRecord | None = None
     probed: bool = False
     handler: str = ""
+    obstacle: str = ""
 
     def close(self, opened_with: Mapping[str, int], counters: Mapping[str, int]) -> None:
         """Note what an endpoint found when it opened, and what it leaves behind."""
@@ -454,6 +456,7 @@ class Tally:
         self.outage = self.outage or other.outage
         self.probed = self.probed or other.probed
         self.handler = other.handler or self.handler
+        self.obstacle = self.obstacle or other.obstacle
         self._add_counters(other)
 
     def counters_over(self, present: Mapping[str, int]) -> dict[str, int]:
@@ -502,4 +505,5 @@ class Tally:
             cast("OutageRecord | None", record.get("outage")),
             bool(record.get("probed")),
             str(record.get("handler") or ""),
+            str(record.get("obstacle") or ""),
         )

@@ -59,7 +59,7 @@ class EnableResult(Plain):
 class DisableResult(Plain):
     """What disabling did.
 
-    :param before: the state before, ``disabled`` when there was nothing to do.
+    :param before: the state before; there was nothing to do when it was ``disabled``, or not ``enabled`` and only the endpoint was to stop.
     :param receiving: messages that passes have claimed, which they still finish.
     """
 
@@ -91,8 +91,8 @@ def enable(table: QueueTable, clock: Clock) -> EnableResult:
     def change(control: Control) -> Control:
         seen.append(control)
         after = control.enabled()
-        counters = after.endpoint_counters
-        return after.with_endpoint_counters(policy_from_dict(after.policy).counters_when_enabled(counters)) if counters else after
+        counters, starts = after.endpoint_counters, control.state is not QueueState.ENABLED
+        return after.with_endpoint_counters(policy_from_dict(after.policy).counters_when_enabled(counters, starts=starts)) if counters else after
 
     table.alter(change, lambda before, after: started(before, after, clock), clock.now())
     endpoints = [seen[-1].endpoint(reads) for reads in ENDPOINTS]
@@ -100,7 +100,7 @@ def enable(table: QueueTable, clock: Clock) -> EnableResult:
     return EnableResult(table.name, state.value, reason)
 
 
-def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
+def disable(table: QueueTable, clock: Clock, reason: str = "", *, endpoint_only: bool = False) -> DisableResult:
     """Set the queue to OFF (spec SB-18, SB-19): no pass begins, and what is sent to it waits in ``transmission``.
 
     No event of the specification (its section 11, item 3); whoever acts by name leaves ``POLICY_CHANGED``.
@@ -108,18 +108,21 @@ def disable(table: QueueTable, clock: Clock, reason: str = "") -> DisableResult:
     A pass that runs finishes what it has claimed. The reader of the poison sub-queue goes on: it is an endpoint of its own.
 
     :param reason: why; people see its first 500 characters, as one line.
+    :param endpoint_only: the endpoint alone is stopped (spec WMQ-27): no pass begins, and messages go on arriving in ``main``. One that is
+        halted stays as it is.
     """
+    off = QueueState.STOPPED if endpoint_only else QueueState.DISABLED
     why_off = " ".join(str(reason).encode("utf-8", "replace").decode().split()) or _BY_HAND
     seen: list[Control] = []
 
     def change(control: Control) -> Control:
         seen.append(control)
-        if control.state is QueueState.DISABLED:
+        if control.state is QueueState.DISABLED or (endpoint_only and control.state is not QueueState.ENABLED):
             return control
         why = why_off
         if control.state is not QueueState.ENABLED:
             why = f"{why}; it was {control.state.value} before: {control.reason}"
-        return replace(control, state=QueueState.DISABLED, reason=why[:LONGEST_REASON])
+        return replace(control, state=off, reason=why[:LONGEST_REASON])
 
     def told(before: Control, after: Control) -> list[Event]:
         by_name = is_anybody_acting() and before.state is not after.state

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from airflow_poison.core.errors import SettingError
 from airflow_poison.core.masking import Masking
 from airflow_poison.core.passes.messages import find, with_columns
 from airflow_poison.core.passes.take import positions
+from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.decisions import Counts
 from airflow_poison.core.schema import SubQueue, message_schema, table_schema
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
@@ -53,6 +55,7 @@ class QueueOverview:
 
     :param state: of the endpoint that reads ``main``; ``poison_state``: of the one that reads ``poison``.
     :param blocked_until: the queue is blocked until then; the year 9999: until a restart or a removal.
+    :param blocked_by: the message that blocks it; ``obstacle``: why it stays in the queue.
     :param policy: the recorded settings, with ``system``.
     :param outage: what the handler of ``main`` needs is away, as the last pass knows; ``poison_outage``: of the reader of ``poison``.
     :param outbox: messages on their way to other queues.
@@ -77,6 +80,8 @@ class QueueOverview:
     outage: OutageState | None = None
     poison_outage: OutageState | None = None
     sources: tuple[SourcePosition, ...] = ()
+    blocked_by: int | None = None
+    obstacle: str = ""
 
     @property
     def halted(self) -> bool:
@@ -103,6 +108,8 @@ class QueueOverview:
         same = {name: getattr(self, name) for name in ("queue", "uri", "version", "state", "reason", "poison_state", "poison_reason", "halted_by")}
         return same | {
             "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else plain(self.blocked_until),
+            "blocked_by": self.blocked_by,
+            "obstacle": self.obstacle,
             "outage": _told(self.outage),
             "poison_outage": _told(self.poison_outage),
             "policy": dict(self.policy),
@@ -132,6 +139,7 @@ def overview(table: QueueTable, clock: Clock) -> QueueOverview:
 def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOverview:
     """Return what one version of a queue shows at a time."""
     control: Control = snapshot.control
+    blocked_until = control.blocked_until(now)
     return QueueOverview(
         queue=table.name,
         uri=table.uri,
@@ -142,7 +150,9 @@ def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOv
         poison_state=control.poison_state.value,
         poison_reason=control.poison_reason,
         halted_by=control.halted_by,
-        blocked_until=control.blocked_until(now),
+        blocked_until=blocked_until,
+        blocked_by=None if blocked_until is None else control.blocked_by,
+        obstacle="" if blocked_until is None else _obstacle(control.policy),
         policy=control.policy,
         counters=control.endpoint_counters,
         sub_queues={place: snapshot.depth(place, now) for place in SubQueue},
@@ -154,6 +164,13 @@ def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOv
             ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now) for claim in snapshot.claims
         ),
     )
+
+
+def _obstacle(settings: Mapping[str, object]) -> str:
+    try:
+        return policy_from_dict(settings).obstacle
+    except SettingError:  # another version's
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

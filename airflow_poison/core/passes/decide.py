@@ -216,7 +216,7 @@ class _Act:
         row = control.with_counters({SUSPECTS[place]: None})
         left = row.endpoint_counters
         if place is SubQueue.MAIN and left:
-            row = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left))
+            row = row.with_endpoint_counters(policy_from_dict(row.policy).counters_when_enabled(left, starts=True))
         return receiving(row, place)
 
     def end(self, ending: Ending, result: DecideResult) -> DecideResult:

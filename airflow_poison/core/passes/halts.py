@@ -40,6 +40,10 @@ STARTED: Mapping[QueueState, EventType] = {
 """The event of an endpoint that receives again, by the state that it was in."""
 STARTS = frozenset(STARTED.values())
 LONGEST_REASON = 500
+WHEN_ENABLED = (
+    "The next run of its receive task receives what is left; clear the failed task only to have that at once, or to let later tasks of its run go on."
+)
+"""What the run that has failed over a halted queue needs when that is enabled: a pass is committed before its task fails."""
 _EXHAUSTED = "its delivery attempts are exhausted"
 _FORGETS = "Msmq3"
 """The system whose listener gives a message fresh attempts when it is opened again (spec M3-10)."""
@@ -169,7 +173,7 @@ def what_to_do_when_halted(halt: HaltRecord, queue: str, system: str = "") -> st
             steps, then = (f"{out} (its attempts are used up, it would halt the queue again)",), "Nothing is received until then."
         case _:
             assert_never(how)
-    return f"To go on, {', then '.join((*(steps if lookup_id is not None else ()), enable))}. {then}"
+    return f"To go on, {', then '.join((*(steps if lookup_id is not None else ()), enable))}. {then} {WHEN_ENABLED}"
 
 
 def _said(facts: Mapping[str, str]) -> list[str]:

@@ -177,13 +177,15 @@ def error_subscription(table: QueueTable, subscriber: str, clock: Clock) -> Subs
     return Subscription(table, f"error:{subscriber}", frozenset({EventType.POISON_EXCEPTION}), clock)
 
 
-def hand_over(table: QueueTable, subscriber: str, handler: ErrorHandler, clock: Clock) -> int:
-    """Call the error handler once for each poison exception that is recorded since the last time; return how many it dealt with.
+def hand_over(table: QueueTable, subscriber: str, handler: ErrorHandler, clock: Clock) -> list[int]:
+    """Call the error handler once for each poison exception that is recorded since the last time; return the messages that it did not deal with.
 
-    At least once: after a crash, or when the handler itself raises, the same ones are handed over again.
+    At least once: after a crash, or when the handler itself raises, the same ones are handed over again. An answer is final (spec WCF-26).
     """
-    dealt = 0
+    left = []
     with error_subscription(table, subscriber, clock).range() as told:
         for event in told.events:
-            dealt += handler.handle_error(PoisonMessageError(event.lookup_id or 0, table.name))
-    return dealt
+            number = event.lookup_id or 0
+            if not handler.handle_error(PoisonMessageError(number, table.name)):
+                left.append(number)
+    return left

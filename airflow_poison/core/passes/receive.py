@@ -22,7 +22,7 @@ from airflow_poison.core.masking import Masking
 from airflow_poison.core.parking import check_parking, parks
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
-from airflow_poison.core.passes.halts import halt_event, halted_row
+from airflow_poison.core.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.core.passes.land import land, prepared
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
@@ -122,7 +122,8 @@ class ReceivePass:
         if not self.policy.server_sessions:  # nobody reads (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
-            return ReceiveResult(self.table.name, key, blocked_until=_instant(until), landed=dict(landed))
+            by, obstacle = snapshot.control.blocked_by, self.policy.obstacle
+            return ReceiveResult(self.table.name, key, blocked_until=_instant(until), blocked_by=by, obstacle=obstacle, landed=dict(landed))
         if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
         outputs = prepared(self.outputs, self.store) if self.outputs else ()
@@ -296,7 +297,7 @@ class ReceivePass:
         if state is not QueueState.ENABLED:
             raise QueueHaltedError(
                 f"Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
-                "Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then."
+                f"Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then. {WHEN_ENABLED}"
             )
 
     def _of_the_dead(self, own: str) -> list[Claim]:

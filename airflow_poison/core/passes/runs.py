@@ -95,6 +95,7 @@ class ReceiveResult(Plain):
         groups they are of.
     :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
+    :param blocked_by: the message that blocks it; ``obstacle``: why blocked messages stay, one line.
     :param outage: what ended the pass, or why it delivered nothing: ``{"error", "fingerprint", "since", "next_probe_at", "given_back", "at"}``.
     :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
     :param landed: returned rows that are in their outputs now, by output; those of an earlier run that was killed before that, too.
@@ -129,6 +130,8 @@ class ReceiveResult(Plain):
     rows_handed: int = 0
     halted: HaltRecord | None = None
     blocked_until: str | None = None
+    blocked_by: int | None = None
+    obstacle: str = ""
     outage: OutageRecord | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
     sent_on: Mapping[str, int] = field(default_factory=dict)
@@ -171,6 +174,8 @@ def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[st
         **cast("dict[str, Any]", {name: total.counts[counted_as] for name, counted_as in _COUNTED.items()}),
         halted=total.halt,
         blocked_until=None if total.block is None else total.block["until"] or "restart",
+        blocked_by=None if total.block is None else total.block["lookup_id"],
+        obstacle=total.obstacle,
         outage=total.outage,
         counters=total.counters,
         sent_on=dict(sent_on),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
 
 from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
 from airflow_poison.core.policies import settings
@@ -47,7 +47,7 @@ class ActivationSpecification(WebSphereMqSettings):
     :param stop_endpoint_if_delivery_fails: count failures in a row, and stop the endpoint at a limit (spec WMQ-4); False: it never stops.
     :param failure_delivery_count: the limit N, 0 to 2147483647; 0: the first failure stops the endpoint (spec WMQ-6).
     :param stop_rule: the counter ``reaches`` max(N, 1) (spec WMQ-7), is ``more_than`` N (spec WMQ-28), or ``equals`` N.
-    :param reset_on_start: every start of the endpoint sets the counter to 0 (spec WMQ-8).
+    :param reset_on_start: every start of the endpoint by people (enable, restart) sets the counter to 0 (spec WMQ-8); a pass is no start.
     :param requeue_resets_counter: a requeue sets the counter to 0, as a success does (spec section 11, item 21).
     :param counter_over_broker_restart: the counter is ``kept`` over a restart of the queue manager or ``reset`` (spec ZOS-8).
     :param max_server_sessions: how many messages are processed at the same time, 1 to 2147483647 (spec WMQ-17).
@@ -121,9 +121,16 @@ class ActivationSpecification(WebSphereMqSettings):
         return Halted.STOPPED if self.endpoint_initial_state == InitialState.INACTIVE else None
 
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:
-        """Lose the counter with the application server, which it lives in (spec ZOS-8, section 11.1)."""
-        reset_by_broker = self.counter_over_broker_restart == CounterOverBrokerRestart.RESET
-        lost = restart is Restart.SERVER or (restart is Restart.BROKER and reset_by_broker)
+        """Lose the counter with the application server, which it lives in (spec ZOS-8, section 11.1); at a mere start as ``reset_on_start`` says."""
+        match restart:
+            case Restart.ENDPOINT:
+                lost = self.reset_on_start
+            case Restart.SERVER:
+                lost = True
+            case Restart.BROKER:
+                lost = self.counter_over_broker_restart == CounterOverBrokerRestart.RESET
+            case _:
+                assert_never(restart)
         return {} if lost else counters
 
     def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
@@ -132,8 +139,7 @@ class ActivationSpecification(WebSphereMqSettings):
 
     def open(self, opening: Opening = FIRST) -> ActivationSpecificationReceiver:
         """Start the endpoint, with the counter that an earlier one left behind (spec WMQ-8)."""
-        failures = 0 if self.reset_on_start else opening.counters.get(SEQUENTIAL_FAILURES, 0)
-        return ActivationSpecificationReceiver(self, opening, failures)
+        return ActivationSpecificationReceiver(self, opening, opening.counters.get(SEQUENTIAL_FAILURES, 0))
 
     @classmethod
     def arguments(cls, stored: Mapping[str, object]) -> dict[str, Any]:

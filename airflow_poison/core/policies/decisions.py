@@ -139,6 +139,11 @@ class Block:
     whole_queue: bool = True
     details: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def obstacle(self) -> str:
+        """Why the message stays, one line: the queue that it cannot be sent to, or the setting that keeps it."""
+        return self.details.get("obstacle") or self.details.get("warning", "")
+
 
 @dataclass(frozen=True, slots=True)
 class Halt:

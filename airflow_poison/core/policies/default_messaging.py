@@ -160,6 +160,7 @@ class DefaultMessaging(Policy):
         "transaction_timeout": partial(settings.duration, least=settings.TICK),
     }
     meant: ClassVar[settings.Meaning] = staticmethod(_in_seconds)
+    jms: ClassVar[bool] = True
     title: ClassVar[str] = "WebSphere default messaging provider (service integration bus)"
     aliases: ClassVar[Mapping[str, str]] = {
         "Maximum failed deliveries": "max_failed_deliveries",
@@ -263,6 +264,11 @@ class DefaultMessaging(Policy):
         return () if self.exception_destination in own else (self.exception_destination,)
 
     @property
+    def obstacle(self) -> str:
+        """Why a message stays that has used its deliveries (spec DMP-6); empty: it goes to an exception destination."""
+        return "exception_destination=None: a message that has used its deliveries stays" if self.keeps_messages else ""
+
+    @property
     def blocked_wait(self) -> timedelta | None:
         """How long a message that has used its deliveries waits for the next one (spec DMP-9 to DMP-11); None: for ever."""
         if not self.override_blocked_retry_timeout:
@@ -279,7 +285,7 @@ class DefaultMessaging(Policy):
         """Begin the sequence of failures anew: it is that of one consumer session (spec DMP-20)."""
         return {}
 
-    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
+    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Begin the sequence of failures anew."""
         return {}
 
@@ -354,7 +360,7 @@ class DefaultMessagingReceiver(Receiver):
         policy = self.policy
         block = partial(Block, counts, events=(EventType.BLOCKED,), whole_queue=policy.blocks_destination)
         if policy.keeps_messages:
-            return block(until=None if policy.blocked_wait is None else now + policy.blocked_wait)
+            return block(until=None if policy.blocked_wait is None else now + policy.blocked_wait, details={"obstacle": policy.obstacle})
         if why := _discard(policy, entry):
             return Dispose(Disposition.DROP, counts, (EventType.DROPPED,), details={"reason": why})
         queue, warning = self._usable()

@@ -161,6 +161,8 @@ class Policy(ABC):
     """How this system's endpoint ends receiving."""
     locks_groups: ClassVar[bool] = False
     """Whether a conversation group is with one session at a time (spec SB-47)."""
+    jms: ClassVar[bool] = False
+    """Whether handlers see the properties by which a JMS provider tells deliveries (``Message.properties``)."""
     transaction_timeout: timedelta
 
     def __post_init__(self) -> None:
@@ -240,6 +242,11 @@ class Policy(ABC):
         """The queues that must exist and be writable for its dispositions: ``Opening.access`` tells of them."""
         return ()
 
+    @property
+    def obstacle(self) -> str:
+        """Why a message that has used its deliveries stays in its queue and blocks it (spec DMP-14); empty: none does."""
+        return ""
+
     def counts_after(self, counts: Counts, restart: Restart) -> Counts:  # noqa: ARG002  (the simplest answer)
         """Return what is left of a message's counts after a restart."""
         return counts
@@ -248,9 +255,12 @@ class Policy(ABC):
         """Return what is left of the endpoint's counters after a restart. A crash of an endpoint is a restart of its server."""
         return counters
 
-    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:
-        """Return what is left of the endpoint's counters when people set the queue to ON (spec SB-7)."""
-        return counters
+    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:
+        """Return what is left of the endpoint's counters when people set the queue to ON (spec SB-7).
+
+        :param starts: its endpoint did not receive, and starts now (spec WMQ-8).
+        """
+        return self.counters_after(counters, Restart.ENDPOINT) if starts else counters
 
     def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
         """Return what these settings, just changed, leave of the counters: what an endpoint of them would have kept itself (spec SB-7)."""

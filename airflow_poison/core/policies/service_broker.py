@@ -152,7 +152,7 @@ class ServiceBroker(Policy):
         """Lose everything but at a mere reopening: the counters are in memory (spec SB-7)."""
         return counters if restart is Restart.ENDPOINT else {}
 
-    def counters_when_enabled(self, counters: Mapping[str, int]) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
+    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
         """Start anew, also when the queue was ON already (spec SB-7, section 11.1)."""
         return {}
 

@@ -119,6 +119,7 @@ class WebSphereMqSettings(Policy):
     """
 
     reads_properties = True
+    jms: ClassVar[bool] = True
     checks: ClassVar[Mapping[str, settings.Check]] = {
         "backout_requeue_queue": _queue_or_nothing,
         "dead_letter_queue": partial(_matching, pattern=_QUEUE_NAME, allowed="a queue's name"),
@@ -168,8 +169,8 @@ class WebSphereMqSettings(Policy):
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The backout queue, which somebody must have made; a dead-letter queue belongs to every queue manager."""
-        return tuple(filter(None, (self.backout_requeue_queue,)))
+        """The backout queue, which somebody must have made, unless it is the dead-letter queue: every queue manager has one (spec WMQ-10)."""
+        return () if self.backout_requeue_queue in {"", self.dead_letter_queue} else (self.backout_requeue_queue,)
 
     @property
     def hardened(self) -> bool:

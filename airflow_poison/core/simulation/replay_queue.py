@@ -334,9 +334,9 @@ class ReplayQueue:
 
     def _start(self, *, reset: bool) -> None:
         """Open a closed or halted endpoint; ``reset``: start its counters anew, even when it is open (spec section 11.1)."""
-        if reset or self.halted is Halted.DISABLED:
+        if reset or self.halted is not None:
             self._close()
-            self._counters = self.policy.counters_when_enabled(self._counters)
+            self._counters = self.policy.counters_when_enabled(self._counters, starts=self.halted is not None)
         if self.receiver is None:
             self._open()
 

@@ -136,6 +136,11 @@ class Control:
         until = None if instant is None else _instant(instant)
         return until if until is not None and until > now else None
 
+    @property
+    def blocked_by(self) -> int | None:
+        """The message that blocks the queue, or did; None: none has since the last pass."""
+        return self.counters.get(BLOCKED_BY)
+
     def outage(self, reads: SubQueue = SubQueue.MAIN) -> OutageState | None:
         """Return the outage that the endpoint of a sub-queue waits for the end of; None: it knows of none."""
         since, next_at, mark = (self.counters.get(name) for name in _outage_names(reads))

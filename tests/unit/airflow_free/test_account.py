@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_poison.core.delivery.stage import HaltRecord
+from airflow_poison.core.passes.halts import WHEN_ENABLED
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.operators.account import account, halted
 
@@ -88,6 +89,13 @@ def test_a_blocked_queue_is_told_with_its_end(until: str, words: str) -> None:
     assert list(account(replace(NOTHING, blocked_until=until))) == [last]
 
 
+def test_dmp_14_a_block_names_the_message_and_its_obstacle() -> None:
+    *_, blocked, why = account(replace(SOME, blocked=1, blocked_until="restart", blocked_by=7, obstacle="exception_destination=None"))
+
+    assert "is blocked by message 7 until" in blocked
+    assert why == "Why messages are blocked: exception_destination=None. To go on, change that and restart the broker, or remove the message 7."
+
+
 @pytest.mark.parametrize(
     ("how", "system", "details", "happened", "next_step"),
     [
@@ -104,6 +112,7 @@ def test_a_halted_queue_says_what_happened_which_message_and_the_next_step(
     text = halted(replace(SOME, settled=2, untouched=6, halted={**HALT, "how": how, "details": details}), system)
 
     assert text.startswith(f"Message 7 of queue 'orders' halted it ({how}): ValueError: bad.")
+    assert text.endswith(WHEN_ENABLED)  # whether the failed task is to be cleared
     for words in (happened, next_step, "QueueHook().remove('orders', 7)", "QueueHook().enable('orders')", "2 messages were settled before, 6 were"):
         assert words in text
 

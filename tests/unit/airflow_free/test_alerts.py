@@ -214,6 +214,9 @@ def test_dmp_17_a_missing_exception_destination_is_warned_of_in_the_alert(store:
     assert alert.details["warning"] in alert.reason
 
 
+KEPT = "exception_destination=None: a message that has used its deliveries stays"
+
+
 def blocking(**settings: object) -> DefaultMessaging:
     with warnings.catch_warnings(action="ignore"):
         return DefaultMessaging(max_failed_deliveries=1, exception_destination="None", **settings)  # type: ignore[arg-type]  # settings
@@ -224,14 +227,14 @@ def test_dmp_9_a_queue_that_is_blocked_for_a_while_is_alerted_and_goes_on_by_its
 
     until = (CLOCK.now() + timedelta(seconds=5)).isoformat()
     assert (alert.kind, alert.event, alert.lookup_ids, alert.details["until"]) == (AlertKind.BLOCKED, "BLOCKED", (1,), until)
-    assert alert.reason == f"1 message of queue 'orders': blocked, the whole queue waits until {until}."
+    assert alert.reason == f"1 message of queue 'orders': blocked, the whole queue waits until {until}. {KEPT}."
     assert "goes on by itself" in alert.what_to_do
 
 
 def test_dmp_10_a_message_that_waits_for_ever_needs_somebody(store: QueueStore) -> None:
     [alert] = alerts_of(received(store, blocking(override_blocked_retry_timeout=True, destination_blocked=False)))
 
-    assert alert.reason == "1 message of queue 'orders': blocked, waiting at their place until the broker is restarted."
+    assert alert.reason == f"1 message of queue 'orders': blocked, waiting at their place until the broker is restarted. {KEPT}."
     assert "QueueHook().restart('orders', 'broker')" in alert.what_to_do
     assert "remove('orders', 1)" in alert.what_to_do
 
@@ -464,7 +467,7 @@ def test_an_error_handler_is_told_of_a_hopeless_message_once_in_each_cycle(store
     for cycle in range(3):
         return_due(table, CLOCK)
         receive(store, table, policy, key=f"cycle {cycle}")
-        assert hand_over(table, "me", handler, CLOCK) == 1
+        assert hand_over(table, "me", handler, CLOCK) == []
     assert handler.lookup_ids == [1, 1, 1]  # spec WCF-18: max_retry_cycles + 1 times
     assert [event.type for event in table.events() if event.type is EventType.FAULTED] == [EventType.FAULTED]
 
@@ -478,5 +481,20 @@ def test_an_error_handler_that_raises_is_told_again(store: QueueStore) -> None:
     receive(store, table)
     with pytest.raises(PoisonMessageError):
         hand_over(table, "me", Broken(), CLOCK)
-    assert hand_over(table, "me", PoisonErrorHandler(), CLOCK) == 1
-    assert hand_over(table, "me", PoisonErrorHandler(), CLOCK) == 0
+    for told in ([1], []):
+        handler = PoisonErrorHandler()
+        assert hand_over(table, "me", handler, CLOCK) == []
+        assert handler.lookup_ids == told
+
+
+def test_wcf_26_what_an_error_handler_did_not_deal_with_is_returned_once(store: QueueStore) -> None:
+    class Second(ErrorHandler):
+        def handle_error(self, error: BaseException) -> bool:
+            return isinstance(error, PoisonMessageError) and error.lookup_id == 2
+
+    table = orders(store, "Move", messages=3)
+    error_subscription(table, "me", CLOCK).begin()
+    receive(store, table)
+
+    assert hand_over(table, "me", Second(), CLOCK) == [1, 3]
+    assert hand_over(table, "me", Second(), CLOCK) == []

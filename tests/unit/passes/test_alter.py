@@ -203,6 +203,42 @@ def test_wmq_8_a_change_of_a_setting_is_no_start(store: QueueStore, tmp_path: Pa
     assert counters(queue) == {"sequential_failures": 1}
 
 
+@pytest.mark.parametrize("reset", [True, False])
+def test_wmq_8_a_pass_is_no_start_and_an_enable_is_one(store: QueueStore, tmp_path: Path, reset: bool) -> None:  # noqa: FBT001
+    settings = {"failureDeliveryCount": 2, "BOTHRESH": 1, "BOQNAME": "SYSTEM.DEAD.LETTER.QUEUE", "maxServerSessions": 1, "reset_on_start": reset}
+    queue = a_queue(store, tmp_path, ActivationSpecification.from_dict(settings))
+
+    one = queue.sent("bad").receive("one")
+    two = queue.sent("bad").receive("two")
+
+    assert (one.requeued, one.halted, one.counters) == (1, None, {"sequential_failures": 1})
+    assert (two.halted is not None, counters(queue)["sequential_failures"]) == (True, 2)
+    enable(queue.table, queue.clock)
+    assert counters(queue).get("sequential_failures", 0) == (0 if reset else 2)
+
+
+def test_wmq_27_messages_go_on_arriving_at_a_stopped_endpoint_and_a_start_receives_them(store: QueueStore, tmp_path: Path) -> None:
+    queue = a_queue(store, tmp_path, ActivationSpecification()).sent("good")
+
+    stopped = disable(queue.table, queue.clock, "the registry moves", endpoint_only=True)
+    queue.sent("good")
+
+    assert (stopped.before, control(queue).state, control(queue).reason) == ("enabled", QueueState.STOPPED, "the registry moves")
+    assert [row["sub_queue"] for row in queue.rows().values()] == ["main", "main"]
+    with pytest.raises(QueueHaltedError, match="stopped: the registry moves"):
+        queue.receive("one")
+    enable(queue.table, queue.clock)
+    assert queue.receive("two").settled == 2
+    assert queue.happened() == [("STARTED", None)]
+
+
+def test_wmq_27_an_endpoint_that_is_halted_is_not_stopped_again(queue: Queue) -> None:
+    disable(queue.table, queue.clock, "mine")
+
+    assert disable(queue.table, queue.clock, "yours", endpoint_only=True).before == "disabled"
+    assert (control(queue).state, control(queue).reason) == (QueueState.DISABLED, "mine")
+
+
 def test_wmq_4_without_a_stop_there_is_no_counter(store: QueueStore, tmp_path: Path) -> None:
     queue = a_queue(store, tmp_path, ActivationSpecification())
     put(queue, state=QueueState.STOPPED, counters={"sequential_failures": 1})

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,16 +15,21 @@ from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, SettingError
 from airflow_poison.core.passes.alter import enable
 from airflow_poison.core.passes.delivering import LocalEngine
+from airflow_poison.core.policies.activation_specification import ActivationSpecification
+from airflow_poison.core.policies.default_messaging import DefaultMessaging
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import TALLY, SubQueue
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.store.memory import MemoryStore
 from tests.store.dialogs import endpoint, endpoints, letter, letters, rows
-from tests.unit.passes.given import NO_RETRY, NoEngine, calls, one_each
+from tests.unit.passes.given import NO_RETRY, NoEngine, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.core.delivery.stage import StageJob
+    from airflow_poison.core.message import Message
+    from airflow_poison.core.policies.policy import Policy
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
@@ -218,3 +224,31 @@ def test_a_result_adds_up(queue: Queue, policy: Msmq4) -> None:
     ends = (result.settled, result.parked, result.poisoned, result.postponed, result.dropped, result.rejected, result.untouched)
     assert sum(ends) + result.halted_messages == result.received == 6
     assert result.deliveries == calls(queue.handler).total()
+
+
+def note_delivery(message: Message) -> None:
+    """Write into the file that the body names how often the message was delivered."""
+    with Path(message.text).open("a") as file:
+        file.write(f"{message.properties.get('JMSXDeliveryCount')} {message.properties.get('JMSRedelivered')}\n")
+    raise ValueError(message.text)
+
+
+@pytest.mark.parametrize(
+    ("policy", "seen"),
+    [
+        pytest.param(DefaultMessaging(max_failed_deliveries=2), ["1 false", "2 true"], id="DMP-4"),
+        pytest.param(
+            ActivationSpecification(stop_endpoint_if_delivery_fails=False, backout_threshold=2, backout_requeue_queue="SYSTEM.DEAD.LETTER.QUEUE"),
+            ["1 false", "2 true"],
+            id="WMQ-9",
+        ),
+        pytest.param(Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move"), ["99 None"] * 2, id="as sent"),
+    ],
+)
+@pytest.mark.parametrize("isolation", ["none", "process"])
+def test_handlers_of_websphere_policies_see_which_delivery_it_is(tmp_path: Path, policy: Policy, seen: list[str], isolation: str) -> None:
+    queue = a_queue(MemoryStore(), tmp_path, policy).sent(str(tmp_path / "seen"), properties={"JMSXDeliveryCount": "99"})
+
+    queue.receive(handler=f"{__name__}:note_delivery", isolation=isolation)
+
+    assert (tmp_path / "seen").read_text().splitlines() == seen

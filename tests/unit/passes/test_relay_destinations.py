@@ -10,16 +10,19 @@ import pytest
 
 from airflow_poison.core.passes import relay as relay_module
 from airflow_poison.core.passes.relay import dead_letter_queue, relay
+from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.policies.activation_specification import ActivationSpecification
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, table_schema
 from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.files import Replacement
-from tests.unit.passes.given import DiedError, bodies, rows_of
+from tests.unit.passes.given import DiedError, a_queue, bodies, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
+    from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
@@ -119,6 +122,24 @@ def test_a_queue_of_an_unknown_system_is_relayed_all_the_same(queue: Queue) -> N
     queue.table.alter(lambda _: unknown, lambda _, __: [], queue.clock.now())
     leave(queue, "backout")
     assert relayed(queue) == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"system": "ActivationSpecification", "failureDeliveryCount": 5}, {"system": "ListenerPort", "maxRetries": 5}],
+    ids=["activation specification", "listener port"],
+)
+def test_wmq_10_the_dead_letter_queue_as_backout_queue_is_there_in_a_new_store(
+    store: QueueStore, tmp_path: Path, settings: dict[str, object]
+) -> None:
+    policy = policy_from_dict({**settings, "BOTHRESH": 1, "BOQNAME": "SYSTEM.DEAD.LETTER.QUEUE"})  # the article
+    queue = a_queue(store, tmp_path, policy).sent("bad", "good")
+
+    result = queue.receive()
+
+    assert (result.requeued, result.settled, result.blocked) == (1, 1, 0)
+    assert bodies(store.open("SYSTEM.DEAD.LETTER.QUEUE")) == ["bad"]
+    assert "mq.dead_letter_header" not in properties_of(store.open("SYSTEM.DEAD.LETTER.QUEUE"))  # WMQ-24: none for BOQNAME
 
 
 def test_a_queue_that_exists_keeps_its_row(queue: Queue) -> None:

@@ -131,11 +131,14 @@ def test_wmq_8_with_plain_equality_such_an_endpoint_never_stops_again() -> None:
     assert all(isinstance(decision, Return) for decision in roll_back(receiver, 50))
 
 
-def test_wmq_8_reset_on_start_begins_at_0() -> None:
-    receiver = specification(reset_on_start=True).open(Opening(counters={"sequential_failures": 2}))
+@pytest.mark.parametrize(("reset", "left"), [(True, {}), (False, {"sequential_failures": 2})])
+def test_wmq_8_a_start_is_where_reset_on_start_begins_at_0_and_a_pass_is_none(reset: bool, left: dict[str, int]) -> None:  # noqa: FBT001
+    policy, found = specification(reset_on_start=reset), {"sequential_failures": 2}
 
-    assert counter(receiver) == 0
-    assert [type(decision) for decision in roll_back(receiver, 3)] == [Return, Return, Halt]
+    assert policy.counters_when_enabled(found, starts=True) == left
+    assert policy.counters_when_enabled(found, starts=False) == found  # it was ON
+    assert policy.counters_after(found, Restart.ENDPOINT) == left
+    assert counter(policy.open(Opening(counters=found))) == 2
 
 
 @pytest.mark.parametrize(

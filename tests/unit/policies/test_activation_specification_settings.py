@@ -231,6 +231,11 @@ def test_wmq_22_somebody_must_have_made_the_backout_queue() -> None:
     assert ActivationSpecification().destinations == ()
 
 
+def test_wmq_10_every_queue_manager_has_its_dead_letter_queue() -> None:
+    assert ActivationSpecification(backout_requeue_queue="SYSTEM.DEAD.LETTER.QUEUE").destinations == ()
+    assert ActivationSpecification(backout_requeue_queue="D.Q", dead_letter_queue="D.Q").destinations == ()
+
+
 def test_wmq_24_decisions_look_at_what_the_sender_asks_for() -> None:
     assert ActivationSpecification().reads_properties
 

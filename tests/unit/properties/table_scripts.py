@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 UNLIKE_ON_TABLES: Mapping[str, Mapping[str, object]] = {
     "Msmq4": {"return_order": "due_time"},  # a head timer watches single messages; what was parked together returns together (WCF-31)
-    "ActivationSpecification": {"reset_on_start": False},  # each pass is a start (WMQ-8)
 }
 """By system, what is not drawn: with other values passes are not the replay's one endpoint that stays open."""
 UNLIKE_IN_TASKS: Mapping[str, Mapping[str, object]] = {

@@ -163,7 +163,7 @@ class _Child:
         """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
         stream, slot = descriptors
         batch = read_batch(stream)
-        views, taken, at = Views(batch, endpoint.queue), map_slot(slot), self._at
+        views, taken, at = Views(batch, endpoint), map_slot(slot), self._at
         frames = None if endpoint.job.batching is None else FrameCalls(endpoint, batch)
         os.close(slot)
         self._last.begin_batch(batch)

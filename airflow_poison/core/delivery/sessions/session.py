@@ -324,7 +324,7 @@ class InlineCallers:
         services: Mapping[str, Service] | None = None,
     ) -> None:
         """Go on with another batch."""
-        self._views, self._services = Views(batch, self._endpoint.queue), services or {}
+        self._views, self._services = Views(batch, self._endpoint), services or {}
         if self._endpoint.job.batching is not None:
             from airflow_poison.core.delivery.sessions.search import FrameCalls
 

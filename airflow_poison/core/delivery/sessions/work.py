@@ -64,8 +64,8 @@ BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rol
 class Views:
     """The messages of a batch of a queue as handlers see them; columns are converted a slice at a time."""
 
-    def __init__(self, batch: pa.RecordBatch, queue: str) -> None:
-        self._columns: Callable[[int], _Columns] = lru_cache(_SLICES)(partial(_columns_of, batch, queue))
+    def __init__(self, batch: pa.RecordBatch, endpoint: Endpoint) -> None:
+        self._columns: Callable[[int], _Columns] = lru_cache(_SLICES)(partial(_columns_of, batch, endpoint))
 
     def message(self, row: int, abort_count: int, move_count: int) -> Message:
         """Return the message of a row with the counts of this delivery."""
@@ -73,8 +73,8 @@ class Views:
         return Message.view(self._columns(number), at, abort_count, move_count)
 
 
-def _columns_of(batch: pa.RecordBatch, queue: str, number: int) -> _Columns:
-    return Message.columns(batch.slice(number * SLICE, SLICE), queue)
+def _columns_of(batch: pa.RecordBatch, endpoint: Endpoint, number: int) -> _Columns:
+    return endpoint.columns(batch.slice(number * SLICE, SLICE))
 
 
 class Endpoint:
@@ -122,6 +122,10 @@ class Endpoint:
         from airflow_poison.core.delivery.sessions.search import FrameDelivery
 
         return FrameDelivery(self, batch, section).run()
+
+    def columns(self, batch: pa.RecordBatch) -> _Columns:
+        """Return what messages of a batch are views of."""
+        return Message.columns(batch, self.queue, jms=self.job.policy.jms)
 
     def call(self, message: Message | Callable[[], Any]) -> Failure | None:
         """Hand a message, or what makes a frame of it, to the handler; whatever it raises becomes a failure."""
@@ -346,7 +350,7 @@ class BatchDelivery(JournalHost):
         self._ids: list[int] = [] if returned is None else cast("list[int]", batch.column("lookup_id").to_pylist())
         self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
         self._entries = Entries(self._policy, batch, list(section.words), self._now)
-        self._views = Views(batch, endpoint.queue)
+        self._views = Views(batch, endpoint)
         self._first: Failure | None = None
         self._last: Failure | None = None
 
@@ -359,7 +363,7 @@ class BatchDelivery(JournalHost):
     def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
         """The lean loop: nothing here that is not needed for every message."""
         first = rows[0]
-        columns = Message.columns(self._batch.slice(first, rows[-1] - first + 1), self._endpoint.queue)
+        columns = self._endpoint.columns(self._batch.slice(first, rows[-1] - first + 1))
         words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
         in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
         endpoint, lands = self._endpoint, self._keep is not None

@@ -26,6 +26,8 @@ export function queue(name: string, messages: Partial<Record<SubQueue, number>> 
     halted: false,
     halted_by: null,
     blocked_until: null,
+    blocked_by: null,
+    obstacle: "",
     outage: null,
     poison_outage: null,
     policy: { system: "Msmq4", receive_retry_count: 5, max_retry_cycles: 2, retry_cycle_delay: "PT30M", receive_error_handling: "Move" },

@@ -170,6 +170,41 @@ def test_list_tells_of_halted_queues_claims_and_what_is_rare(poison: Callable[..
     assert "the next receive takes it over" in " ".join(poison("show bills").out.split())
 
 
+def test_dmp_14_a_blocked_queue_names_the_message_and_its_obstacle(poison: Callable[..., Ran]) -> None:
+    why = "exception_destination=None: a message that has used its deliveries stays"
+    poison("send orders 'bad one' two --system DefaultMessaging --set exceptionDestination=None maxFailedDeliveries=1 blocked_retry_interval=1h")
+
+    received = " ".join(poison(f"receive orders {TAKE}").out.split())
+    again = " ".join(poison(f"receive orders {TAKE}").out.split())
+
+    assert f"Why messages are blocked: {why}" in received
+    assert "is blocked by message 1 until" in again
+    assert why in again
+    assert f"orders is blocked by message 1: {why}" in " ".join(poison("list").out.split())
+    assert f"by message 1: {why}" in " ".join(poison("show orders").out.split())
+    [queue] = answer(poison("list -o json"))["queues"]
+    assert (queue["blocked_by"], queue["obstacle"]) == (1, why)
+
+
+@pytest.mark.parametrize(
+    ("settings", "letters"),
+    [
+        ("--system ActivationSpecification --set BOTHRESH=1 failureDeliveryCount=5", "SYSTEM.DEAD.LETTER.QUEUE"),
+        ("--system Msmq4 --set ReceiveRetryCount=0 MaxRetryCycles=0 ReceiveErrorHandling=Reject", "orders.dead-letter"),
+    ],
+    ids=["WMQ-24", "WCF-23"],
+)
+def test_a_dead_letter_is_inspected_with_its_exception(poison: Callable[..., Ran], settings: str, letters: str) -> None:
+    poison(f"send orders 'bad one' {settings}")
+    poison(f"receive orders {TAKE}")
+
+    seen = " ".join(poison(f"inspect {letters}").out.split())
+
+    assert "last error: LookupError: unknown plane bad one" in seen
+    assert "reason: " in seen
+    assert "in take raise LookupError" in seen  # its trace
+
+
 def test_list_without_a_queue_says_so_and_ends_with_1(poison: Callable[..., Ran]) -> None:
     Path("q").mkdir()
     ran = poison("list", code=1)
@@ -301,6 +336,9 @@ def test_state_and_settings_are_changed(poison: Callable[..., Ran]) -> None:
     assert "its reason stays" in poison("disable orders --reason other").out
     assert poison("enable orders").out == "Queue orders is enabled; it was disabled: no registry.\n"
     assert poison("enable orders").out == "Queue orders is enabled; it was already.\n"
+    assert poison("disable orders --endpoint-only").out == "Queue orders is stopped. What is sent to it arrives, and waits in main.\n"
+    assert poison("disable orders --endpoint-only").out.startswith("Queue orders is stopped; it was already")
+    poison("enable orders")
     assert poison("alter orders --set RetryCycleDelay=90s").out.splitlines()[0] == "retry_cycle_delay: 1800 -> 90"
     assert poison("alter orders --set RetryCycleDelay=90s").out == "orders had these settings already.\n"
     assert answer(poison("restart orders broker -o json"))["after"] == "enabled"

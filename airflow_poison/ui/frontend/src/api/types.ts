@@ -57,6 +57,8 @@ export interface Queue {
   readonly halted: boolean;
   readonly halted_by: number | null;
   readonly blocked_until: string | null;
+  readonly blocked_by: number | null;
+  readonly obstacle: string;
   readonly outage: Outage | null;
   readonly poison_outage: Outage | null;
   readonly policy: Readonly<Record<string, unknown>>;

@@ -16,7 +16,8 @@ export function Halts({ queue }: { readonly queue: Queue }) {
       {queue.blocked_until ? (
         <Note status="error">
           {queue.queue} is blocked until{" "}
-          {queue.blocked_until === "restart" ? "its broker is restarted or the message is removed" : <Time at={queue.blocked_until} />}.
+          {queue.blocked_until === "restart" ? "its broker is restarted or the message is removed" : <Time at={queue.blocked_until} />}
+          {queue.obstacle ? ` (${queue.obstacle})` : ""}.
         </Note>
       ) : null}
       {queue.expired_claims ? <Note status="warning">A pass has died. The next receive finishes what it left.</Note> : null}
