@@ -11,9 +11,11 @@ import pyarrow.compute as pc
 
 from airflow_poison.core.conversations import arrivals
 from airflow_poison.core.conversations.dialog_state import DialogState, WaitingMessages, overtaking_messages
-from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.core.conversations.acts import SENDS
+from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, Envelope, target_handle
 from airflow_poison.core.conversations.receive_columns import validation_of
 from airflow_poison.core.conversations.services import Service
+from airflow_poison.core.conversations.system_messages import is_system
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
 from airflow_poison.core.errors import ConversationNotFoundError, PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
 from airflow_poison.core.passes.browse import MOST_BODY_BYTES, look_up
@@ -224,6 +226,19 @@ def conversations(table: QueueTable, *, handle: str | None = None, ended: bool =
         return (ConversationRow.of(found, _by_type(types)),)
     rows = (ConversationRow.of(known, types) for known, types in seen(table, snapshot))
     return tuple(row for row in rows if ended or row.state != ConversationState.CLOSED)
+
+
+def awaited(table: QueueTable, chosen: Chosen) -> dict[str, str]:
+    """Return the services that wait for an answer to one of these messages, each by the handle of its conversation at this side."""
+    snapshot = table.snapshot()
+    if not snapshot.has_conversations:
+        return {}
+    asking = {row.conversation_id or "" for row in look_up(table, chosen) if Envelope.of(row.properties) and is_system(row.message_type) is None}
+    known = stored(table, snapshot, asking)
+    known |= begun(table, snapshot, asking - known.keys())
+    types = _arrived(table, snapshot, asking)
+    now_known = (arrivals.arrived(endpoint, types.get(handle, ())) for handle, endpoint in known.items())
+    return {endpoint.handle: endpoint.far_service for endpoint in now_known if endpoint.state in SENDS}
 
 
 def number(table: QueueTable) -> int | None:

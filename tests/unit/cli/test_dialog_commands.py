@@ -170,6 +170,15 @@ def test_recover_tells_the_partner(poison: Callable[..., Ran], store: DeltaStore
     assert (state(store), errors(store, "orders")) == (QueueState.ENABLED, [(127, "Unable to process message.")])
 
 
+def test_sb_32_a_halt_and_a_removal_name_the_partner_that_waits(poison: Callable[..., Ran]) -> None:
+    _, far = begun(poison)
+    refused = poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1).err
+    assert "'recover warehouse' ends its conversation, which service 'Orders' is told, and enables the queue" in refused
+    said = poison("remove warehouse 1 --yes").err
+    assert f"Service 'Orders' waits for an answer in conversation {far}: end it with" in said
+    assert f"airflow poison end-conversation warehouse {far} --error 127 --description 'Unable to process message.'" in said
+
+
 def test_an_end_prints_what_it_removes_and_wants_an_answer(poison: Callable[..., Ran], store: DeltaStore) -> None:
     near, far = begun(poison)
     assert "--yes is missing" in poison(f"end-conversation warehouse {far}", code=2).err
