@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.conversations import acts, arrivals
 from airflow_poison.core.conversations.endpoint import Final
 from airflow_poison.core.conversations.system_messages import BOTH_ENDED, ERROR, BrokerError, is_system
-from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_to_table, table_to_messages
+from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, endpoints_to_table, messages_to_table, table_to_messages
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
 from airflow_poison.core.passes.conversations import found_queue
 from airflow_poison.core.passes.due import ended_times
+from airflow_poison.core.store.files import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.endpoint import Outgoing
     from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.files import DataFile, Snapshot
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -56,6 +57,9 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
         leaving = [message for message in messages if not _is_dropped(message, ends)]
         away = True
         for (target, what), group in _addressed(table, leaving, find).items():
+            if group[0].message_type == BOTH_ENDED:
+                away &= _acknowledge(target, group, f"transmit:{table.name}:{file.path}:{what}", clock)
+                continue
             if target.name in held or _holds(target, table, group):
                 held.add(target.name)
                 away = False
@@ -140,7 +144,8 @@ def _addressed(
         if message.envelope.is_local:
             what, arriving = f"at:{service}", message
         elif (far := find(service)) is not None:
-            what, arriving, target = f"to:{service}", message, far
+            ends = message.message_type == BOTH_ENDED
+            what, arriving, target = f"{'ended' if ends else 'to'}:{service}", message, far
         elif is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
             continue  # nobody is left who could be told
         else:
@@ -149,6 +154,22 @@ def _addressed(
             what, arriving = f"back:{service}", acts.undeliverable(message, problem)
         found[target, what].append(arriving)
     return found
+
+
+def _acknowledge(target: QueueTable, messages: Sequence[Outgoing], key: str, clock: Clock) -> bool:
+    """Close the endpoints whose partners have ended their dialogs, too. False: a pass has their locks (spec SB-53), so this is for later."""
+    handles, locked = {message.envelope.to_handle for message in messages}, False
+
+    def plan(snapshot: Snapshot) -> Transaction | None:
+        nonlocal locked
+        locked = bool(snapshot.claims)
+        known = {} if locked else conversations.stored(target, snapshot, handles)
+        over = [after for endpoint in known.values() if (after := arrivals.acknowledged(endpoint)) is not None]
+        return Transaction(endpoints_to_table(over), alone=True) if over else None
+
+    reach("pass.transmit.before_acknowledgement")
+    target.transact(plan, key, clock.now())
+    return not locked
 
 
 def _holds(target: QueueTable, table: QueueTable, messages: Sequence[Outgoing]) -> bool:
