@@ -22,6 +22,7 @@ from airflow_poison.core.masking import Masking
 from airflow_poison.core.parking import check_parking, parks
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
+from airflow_poison.core.passes.event_notifications import notifications, notify
 from airflow_poison.core.passes.halts import halt_event, halted_row
 from airflow_poison.core.passes.land import land, prepared
 from airflow_poison.core.passes.relay import relay
@@ -114,6 +115,8 @@ class ReceivePass:
         load_types(self.unprocessable)
         started = time.monotonic()
         snapshot = self.table.snapshot()
+        if self.store is not None and notifications(snapshot.control):  # of a pass that has died, also when the queue is disabled
+            notify(self.store, self.table, self.clock)
         landed = Counter(land(self.table, self.clock, self.deliver, self.store)) if snapshot.landings else Counter[str]()
         self._refuse_halted(snapshot)
         self._check_batches(snapshot)
@@ -254,6 +257,8 @@ class ReceivePass:
             relay(self.store, self.table, self.clock, arrived)
         if self.store is not None and snapshot.transmissions:
             transmit(self.store, self.table, self.clock, arrived)
+        if self.store is not None and notifications(snapshot.control):
+            notify(self.store, self.table, self.clock, arrived)
         if snapshot.conversations:
             refresh(self.table, self.clock)
         return sent_on
