@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.conversations import arrivals
-from airflow_poison.core.conversations.dialog_state import DialogState, WaitingMessages, overtaking_messages
 from airflow_poison.core.conversations.acts import SENDS
+from airflow_poison.core.conversations.dialog_state import DialogState, WaitingMessages, overtaking_messages
 from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, Envelope, target_handle
 from airflow_poison.core.conversations.receive_columns import validation_of
 from airflow_poison.core.conversations.services import Service

@@ -68,9 +68,7 @@ def drop(table: QueueTable, name: str, clock: Clock) -> None:
     _record(table, lambda known: {other: service for other, service in known.items() if other != name}, clock, forget=name)
 
 
-def notify(
-    store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None
-) -> int:
+def notify(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
     """Send what the queue's event notifications have not sent yet; return how many messages have arrived.
 
     They wait while their service is missing, has not the contract, or its queue is disabled (spec SB-19).

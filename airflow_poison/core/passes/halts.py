@@ -144,6 +144,8 @@ def what_halted(halt: HaltRecord, endpoint: str) -> str:
     lookup_id, how = halt["lookup_id"], halt["how"]
     if lookup_id is None:
         happened = f"Queue {endpoint!r} was halted ({how}) after a commit."
+        if leader := halt["details"].get("transaction"):
+            happened = f"Queue {endpoint!r} was halted ({how}) with queue {leader!r}: a transaction received from both."
     else:
         happened = f"Message {lookup_id} of queue {endpoint!r} halted it ({how}): {(halt['error'] or _EXHAUSTED).rstrip('.')}."
     return " ".join([happened, *(f"{said.rstrip('.')}." for said in _said(halt["details"]))])

@@ -408,6 +408,7 @@ def test_sb_53_a_pass_that_holds_the_groups_hears_of_the_end_when_it_is_over(two
     at_point.do("pass.transmit.before_acknowledgement", lambda: claims.append(two.orders.claim("pass", **lease)))  # type: ignore[arg-type]
     two.carry()
     assert (sorted(states(two.orders)), two.warehouse.snapshot().transmissions != ()) == (["DO", "ER"], True)
+    assert claims[0] is not None
     two.orders.release(claims[0])
     two.carry()
     assert (sorted(states(two.orders)), two.warehouse.snapshot().transmissions) == (["CD", "ER"], ())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,8 @@ from airflow_poison.core.policies.queue_disabling import CONTRACT, MESSAGE_TYPE,
 from tests.unit.passes.given import DiedError, Queue, a_queue
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.store.points import AtPoint
