@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.passes.conversations import ConversationRow, UnsentMessage
     from airflow_poison.core.passes.dialogs import ActResult
     from airflow_poison.core.passes.recovery import ConversationEnded
     from airflow_poison.core.policies.policy import Policy
@@ -146,6 +146,12 @@ class ConversationHook(QueueHook):
         from airflow_poison.core.passes.conversations import conversations
 
         return conversations(self.queue_to_read(queue_name), handle=conversation, ended=ended)
+
+    def transmission_queue(self, queue_name: str) -> tuple[UnsentMessage, ...]:
+        """Return what waits at this side until the partners' queues take it, and why, as ``sys.transmission_queue`` shows it (spec SB-19)."""
+        from airflow_poison.core.passes.conversations import transmission_queue
+
+        return transmission_queue(self.store(), self.queue_to_read(queue_name))
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
         from airflow_poison.core.passes.recovery import left

@@ -309,8 +309,9 @@ class ReceivePass:
     def _refuse_halted(self, snapshot: Snapshot) -> None:
         state, reason = snapshot.control.endpoint(self.policy.reads)
         if state is not QueueState.ENABLED:
+            error = f"Error {QueueHaltedError.number}: " if self.policy.locks_groups else ""  # Service Broker's (spec SB-18)
             raise QueueHaltedError(
-                f"Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
+                f"{error}Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
                 "Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then."
             )
 
