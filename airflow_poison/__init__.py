@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.endpoint import Envelope
     from airflow_poison.core.conversations.receive_columns import received_row
-    from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Contract, MessageType, SentBy, Service
+    from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, EVENT_NOTIFICATION, Contract, MessageType, SentBy, Service
     from airflow_poison.core.conversations.system_messages import BrokerError, ErrorDocument
     from airflow_poison.core.conversations.transaction import Conversation
     from airflow_poison.core.delivery.handler_wrappers import track_failures
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "DEFAULT_CONTRACT",
+    "EVENT_NOTIFICATION",
     "Action",
     "ActivationSpecification",
     "Avro",
@@ -134,7 +135,7 @@ _HOMES = {
     "conversations.acts": "Dialog",
     "conversations.endpoint": "Envelope",
     "conversations.receive_columns": "received_row",
-    "conversations.services": "Contract DEFAULT_CONTRACT MessageType SentBy Service",
+    "conversations.services": "Contract DEFAULT_CONTRACT EVENT_NOTIFICATION MessageType SentBy Service",
     "conversations.system_messages": "BrokerError ErrorDocument",
     "conversations.transaction": "Conversation",
     "delivery.handler_wrappers": "track_failures",

@@ -232,8 +232,9 @@ def remove(args: Namespace) -> None:
     from airflow_poison.core.desk.actions import PlanAction, Verb
     from airflow_poison.core.errors import MessageNotFoundError
     from airflow_poison.core.passes.browse import look_up
+    from airflow_poison.core.passes.conversations import awaited
     from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.passes.move import remove_messages
+    from airflow_poison.core.passes.move import remove_messages, unanswered
 
     if is_planned(args):
         if args.save is not None or args.conversation:
@@ -250,6 +251,8 @@ def remove(args: Namespace) -> None:
     if args.conversation:
         found = _with_conversations(table, found)
     _check_free(table, found)
+    for sentence in unanswered(table.name, awaited(table, Chosen.ids(numbers))):
+        say("note", f"{sentence} What is only removed is never answered.")
     _keep(args, table, found)
     _ask(args, f"Remove {counted(len(found))} from {table.name} for good?")
     done = remove_messages(table, system_clock(), [message.lookup_id for message in found])

@@ -59,6 +59,7 @@ def show(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
     from airflow_poison.core.passes import browse as verbs
+    from airflow_poison.core.passes.conversations import transmission_queue
     from airflow_poison.core.passes.messages import Chosen
     from airflow_poison.core.policies.settings import LARGEST
     from airflow_poison.core.schema import SubQueue
@@ -87,6 +88,7 @@ def show(args: Namespace) -> None:
     else:
         tables.print_queue(queue)
         tables.print_behind(behind)
+        tables.print_unsent(transmission_queue(opened_store(args), table) if queue.unsent else ())
         if wanted:
             tables.print_whole(table.name, messages, queue.at)
         else:
@@ -120,6 +122,7 @@ def inspect(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
     from airflow_poison.core.errors import QueueHaltedError
+    from airflow_poison.core.passes.conversations import printed_body
     from airflow_poison.core.passes.inspect import inspect as look
     from airflow_poison.core.policies.recovery import NO_MESSAGE, Inspection
 
@@ -127,15 +130,15 @@ def inspect(args: Namespace) -> None:
     mode = None if args.mode is None else values.one_of("--mode", args.mode, list(Inspection))
     if number is not None and args.conversation is not None:
         raise wrong_usage("--lookup-id and --conversation: expected one of them.")
-    clock = system_clock()
+    clock, table = system_clock(), queue_to_read(args)
     try:
-        seen = look(queue_to_read(args), clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every, unmask=args.unmask)
+        seen = look(table, clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every, unmask=args.unmask)
     except QueueHaltedError as error:
         raise QueueHaltedError(f"{error} Here that is --mode browse.") from error
     if args.output == "json":
         write_json(seen.to_dict())
     else:
-        tables.print_inspected(seen, clock.now())
+        tables.print_inspected(seen, clock.now(), lambda message: printed_body(table, message))
     if not seen.messages:
         end_with_no(args.output, NO_MESSAGE)
 

@@ -307,10 +307,10 @@ def _halted(result: ReceiveResult, policy: Policy) -> str:
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted
     assert halt is not None
-    queue = result.queue
-    return (
-        f"{what_halted(halt, queue)} 'inspect {queue}{mode}' shows it, 'recover {queue}' removes it and enables the queue, 'enable {queue}' keeps it."
-    )
+    queue, partner = result.queue, halt["details"].get("partner")
+    removes = f"ends its conversation, which service {partner!r} is told," if partner else "removes it"
+    recover = f"'recover {queue}' {removes} and enables the queue"
+    return f"{what_halted(halt, queue)} 'inspect {queue}{mode}' shows it, {recover}, 'enable {queue}' keeps it."
 
 
 class ProgressLine:

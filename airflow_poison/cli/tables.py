@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -15,17 +16,18 @@ from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
     from airflow_poison.core.conversations.services import Contract, Service
     from airflow_poison.core.events import Event
     from airflow_poison.core.passes.browse import MessageRow, QueueOverview
-    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.passes.conversations import ConversationRow, UnsentMessage
     from airflow_poison.core.passes.dialogs import ActResult
     from airflow_poison.core.passes.history import History
     from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.policies.recovery import Printed
     from airflow_poison.core.store.table.parked import Behind
 
 
@@ -41,12 +43,13 @@ def print_queues(queues: Sequence[QueueOverview], unreadable: Iterable[str] = ()
     out = screen()
     places = [place for place in SubQueue if place in _ALWAYS or any(queue.sub_queues[place].messages for queue in queues)]
     outbox = ["outbox"] * any(queue.outbox for queue in queues)
+    unsent = ["unsent"] * any(queue.unsent for queue in queues)
     expired = ["expired\nclaims"] * any(queue.expired_claims for queue in queues)
-    numbers = [*(place.value for place in places), *outbox, *expired]
+    numbers = [*(place.value for place in places), *outbox, *unsent, *expired]
     rows = table("queue", "state", *numbers, "oldest", "next due", right=numbers)
     for queue in queues:
         counts = [f"{queue.sub_queues[place].messages:,}" for place in places]
-        rare = [f"{queue.outbox:,}"] * len(outbox) + [str(queue.expired_claims)] * len(expired)
+        rare = [f"{queue.outbox:,}"] * len(outbox) + [f"{queue.unsent:,}"] * len(unsent) + [str(queue.expired_claims)] * len(expired)
         times = (terminal.age(queue.oldest_at, queue.at), terminal.due(queue.next_due_at, queue.at))
         rows.add_row(Text(queue.queue, "bold"), _state(queue), *counts, *rare, *times)
     for name in unreadable:
@@ -103,6 +106,13 @@ def print_queue(queue: QueueOverview) -> None:
     for claim in queue.claims:
         when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
         line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {place_name(queue.queue, SubQueue(claim.sub_queue))}, {when}")
+
+
+def print_unsent(messages: Iterable[UnsentMessage]) -> None:
+    """Print for which services messages wait here, and why, as ``sys.transmission_queue`` says it."""
+    for (service, status), number in Counter((message.to_service, message.status) for message in messages).items():
+        said = status or "the next pass of either side carries what waits"
+        line(screen(), f"unsent: {terminal.messages(number)} for service {one_line(service)}: {one_line(said)}.")
 
 
 def print_behind(behind: Behind) -> None:
@@ -175,10 +185,18 @@ def _print_summary(out: Console, queue: str, message: MessageRow, now: datetime)
     line(out, (f"message {message.lookup_id}", "bold"), where, one_line(message.reason or ""))
 
 
-def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, most_body: int | None = MOST_BODY_BYTES) -> None:
+def print_whole(
+    queue: str,
+    messages: Sequence[MessageRow],
+    now: datetime,
+    *,
+    most_body: int | None = MOST_BODY_BYTES,
+    printed: Callable[[MessageRow], Printed | None] = lambda _message: None,
+) -> None:
     """Print everything about messages.
 
     :param most_body: so many bytes of each body; None: all.
+    :param printed: what an inspection of Service Broker prints in place of the body; None: the body.
     """
     out = screen()
     for message in messages:
@@ -187,7 +205,11 @@ def print_whole(queue: str, messages: Sequence[MessageRow], now: datetime, *, mo
         _print_facts(out, _facts(message, now))
         for text in ((message.last_error or {}).get("trace") or "").splitlines():
             line(out, (block(text), "dim"), indent=4)
-        _print_body(out, message, most_body)
+        if (said := printed(message)) is None:
+            _print_body(out, message, most_body)
+        else:
+            for text in str(said).splitlines():
+                line(out, block(text), indent=4)
 
 
 def _print_facts(out: Console, facts: Iterable[tuple[str, str]]) -> None:
@@ -234,11 +256,11 @@ def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_
             line(out, block(each), indent=4)
 
 
-def print_inspected(seen: InspectResult, now: datetime) -> None:
-    """Print what an inspection saw."""
+def print_inspected(seen: InspectResult, now: datetime, printed: Callable[[MessageRow], Printed | None]) -> None:
+    """Print what an inspection saw; the body of a message of a dialog as its message type's validation says (spec SB-27)."""
     out = screen()
     line(out, (seen.queue, "bold"), ": ", (seen.state, _STYLES.get(seen.state, "bold red")), f" ({seen.mode})")
-    print_whole(seen.queue, seen.messages, now)
+    print_whole(seen.queue, seen.messages, now, printed=printed)
     if seen.more:
         line(out, f"{terminal.messages(seen.more)} more; --every shows up to 100 of a conversation.")
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 MESSAGE_COLUMNS = ("message_type", "body", "priority", "properties")
 """What ``table_to_messages`` reads."""
+_SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "body", "properties", "enqueued_at")
 
 
 def endpoints_to_table(endpoints: Iterable[ConversationEndpoint], now: datetime | None = None) -> pa.Table:
@@ -70,6 +71,11 @@ def messages_to_table(messages: Iterable[Outgoing], now: datetime) -> pa.Table:
 
     rows = [_message(message, now) | {"sub_queue": TRANSMISSION_QUEUE, "move_count": 0} for message in messages]
     return pa.Table.from_pylist(rows, schema=table_schema())
+
+
+def arriving(messages: Iterable[Outgoing], now: datetime) -> list[pa.RecordBatch]:
+    """Return messages of dialogs as they are appended to the queue that receives them."""
+    return messages_to_table(messages, now).select(list(_SENT)).combine_chunks().to_batches()
 
 
 def table_to_messages(rows: pa.Table) -> Iterator[Outgoing | None]:

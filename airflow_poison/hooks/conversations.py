@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.conversations.acts import Dialog
     from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.core.passes.conversations import ConversationRow, UnsentMessage
     from airflow_poison.core.passes.dialogs import ActResult
     from airflow_poison.core.passes.recovery import ConversationEnded
     from airflow_poison.core.policies.policy import Policy
@@ -47,6 +47,25 @@ class ConversationHook(QueueHook):
         from airflow_poison.core.passes.conversations import drop_service
 
         drop_service(self.queue(queue_name), service, SystemClock())
+
+    def create_event_notification(self, queue_name: str, name: str, service: str) -> None:
+        """Have a service get a message whenever the queue is disabled: CREATE EVENT NOTIFICATION … FOR BROKER_QUEUE_DISABLED (spec SB-16).
+
+        The message is of the contract ``EVENT_NOTIFICATION``, in a dialog of its own; its body is the document EVENT_INSTANCE (spec SB-17).
+
+        :param name: of the notification; the same name and service again change nothing.
+        :param service: of any queue of the store.
+        Raises QueueNotFoundError, ServiceNotFoundError, and SettingError for a service without that contract or a name that is taken.
+        """
+        from airflow_poison.core.passes.event_notifications import create
+
+        create(self.store(), self.queue(queue_name), name, service, SystemClock())
+
+    def drop_event_notification(self, queue_name: str, name: str) -> None:
+        """End what ``create_event_notification`` has begun. Raises SettingError for a name that is none."""
+        from airflow_poison.core.passes.event_notifications import drop
+
+        drop(self.queue(queue_name), name, SystemClock())
 
     def begin_dialogs(self, queue_name: str, *, service: str, far_service: str, contract: str, dialogs: Sequence[Dialog], key: str) -> ActResult:
         """Begin dialogs and send their first messages, all in one commit (spec SB-36, SB-48).
@@ -127,6 +146,12 @@ class ConversationHook(QueueHook):
         from airflow_poison.core.passes.conversations import conversations
 
         return conversations(self.queue_to_read(queue_name), handle=conversation, ended=ended)
+
+    def transmission_queue(self, queue_name: str) -> tuple[UnsentMessage, ...]:
+        """Return what waits at this side until the partners' queues take it, and why, as ``sys.transmission_queue`` shows it (spec SB-19)."""
+        from airflow_poison.core.passes.conversations import transmission_queue
+
+        return transmission_queue(self.store(), self.queue_to_read(queue_name))
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
         from airflow_poison.core.passes.recovery import left

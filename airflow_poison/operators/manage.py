@@ -300,7 +300,7 @@ class QueueRemoveOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
-        from airflow_poison.core.passes.move import remove_messages
+        from airflow_poison.core.passes.move import remove_messages, unanswered
 
         hook = QueueHook(self.conn_id)
         table = hook.queue(self.queue_name)
@@ -312,6 +312,8 @@ class QueueRemoveOperator(QueueOperator):
         with acting_here(self.reason):
             result = with_own_key(remove, context, hook, table.uri, refused=MessageNotFoundError)
         self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
+        for sentence in unanswered(table.name, result.awaited):
+            self.log.warning("%s", sentence)
         return result.to_dict()
 
 

@@ -184,6 +184,7 @@ class QueuePass:
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
             outage=task.outage,
+            spans=tuple(task.spans),
             shipped=self.hook.shipped(task.py_files),
             before_claim=lambda code: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, code),
         )

@@ -267,6 +267,8 @@ class QueueReceiveOperator(ReceivingOperator):
     :param queue_name: the queue's name (``queue`` is the executor's); either this or ``queues``. (templated)
     :param services: that receive from the queue, declared on it before the pass; with ``queues`` each entry has its own.
     :param queues: names, ``QueueToReceive`` or dicts; those without a handler or a policy of their own take the operator's. (templated)
+    :param spans: other queues that the handler's transaction receives from, too, with ``queue_name`` and Service Broker's rules: each counts its
+        rollbacks, and the fifth in a row of any of them disables all (spec SB-4, SB-9).
     :param parallelism: how many of ``queues`` are received from at the same time; None: as many as Spark has cores where its master says
         so (``local[4]``), else 32.
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
@@ -285,6 +287,7 @@ class QueueReceiveOperator(ReceivingOperator):
         self,
         *,
         queues: Sequence[Entry] | None = None,
+        spans: Sequence[str] = (),
         parallelism: int | None = None,
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
@@ -302,6 +305,9 @@ class QueueReceiveOperator(ReceivingOperator):
             raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
         if self.services and queues is not None:
             raise SettingError("services", list(self.services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
+        if spans and (isinstance(spans, str) or queues is not None):
+            raise SettingError("spans", spans, "a list of queue names, with queue_name: each of several queues has transactions of its own")
+        self.spans = tuple(spans)
         if parallelism is not None:
             whole_number("parallelism", parallelism, least=1)
         self.queues = queues if queues is None else to_render(queues)

@@ -127,7 +127,7 @@ def test_a_halted_queue_fails_the_task_when_all_have_ended_and_every_halt_says_t
 
     again = run_task(queues=queues, handler=refuse_bad, on_queue_disabled=note)
 
-    assert "broker: Queue 'broker' is disabled: message 1" in str(again.errors["receive"])
+    assert "broker: Error 9617: Queue 'broker' is disabled: message 1" in str(again.errors["receive"])
     assert again.returned["receive"]["halted"] == ["broker", "endpoint", "listener"]
     assert again.returned["receive"]["queues"]["moves"]["settled"] == 1
     assert len(alerts) == 4

@@ -11,7 +11,6 @@ from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.services import Contract, Service
-from airflow_poison.core.conversations.system_messages import BOTH_ENDED
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.conversations import conversations, declare_services
@@ -72,7 +71,7 @@ def arrived(table: QueueTable) -> dict[str, list[bytes]]:
     found: dict[str, list[bytes]] = {}
     for file in sorted(table.snapshot().files, key=lambda file: file.min_lookup_id):
         for message in table_to_messages(table.read(file, list(MESSAGE_COLUMNS))):
-            if message is not None and message.message_type != BOTH_ENDED:
+            if message is not None:
                 found.setdefault(message.envelope.conversation_id, []).append(message.body)
     return found
 

@@ -51,9 +51,14 @@ def arrived(endpoint: ConversationEndpoint, waiting: Collection[str]) -> Convers
         return replace(endpoint, state=S.ERROR)
     if END_DIALOG in systems and endpoint.state in SENDS:
         return replace(endpoint, state=S.DISCONNECTED_INBOUND)
-    if (systems & {ERROR, END_DIALOG} or BOTH_ENDED in waiting) and endpoint.state is S.DISCONNECTED_OUTBOUND:
+    if systems & {ERROR, END_DIALOG} and endpoint.state is S.DISCONNECTED_OUTBOUND:
         return replace(endpoint, state=S.CLOSED)
     return endpoint
+
+
+def acknowledged(endpoint: ConversationEndpoint) -> ConversationEndpoint | None:
+    """Return the endpoint of a dialog whose partner has ended it, too (spec SB-55); None: it did not wait for that."""
+    return changed(endpoint, state=S.CLOSED) if endpoint.state is S.DISCONNECTED_OUTBOUND else None
 
 
 def remembered(endpoint: ConversationEndpoint, message: Outgoing) -> ConversationEndpoint:

@@ -9,6 +9,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID, uuid5
 
+from airflow_poison.core.schema import DIALOG
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -188,6 +190,14 @@ class Envelope:
         values = dict(json.loads(text))
         at = values.pop("expires_at", None)
         return cls(**values | {"final": Final(values.get("final", "")), "expires_at": None if at is None else datetime.fromisoformat(at)})
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> Self | None:
+        """Return the envelope of a message with these properties; None for one of no dialog, and for an envelope that cannot be read."""
+        try:
+            return cls.from_text(properties[DIALOG])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_
 from airflow_poison.core.errors import SettingError
 from airflow_poison.core.json_schema import exact, words
 from airflow_poison.core.policies import settings
+from airflow_poison.core.policies.queue_disabling import CONTRACT, MESSAGE_TYPE
 from airflow_poison.core.policies.recovery import Validation
 from airflow_poison.core.texts import counted
 
@@ -231,6 +232,10 @@ SYSTEM_MESSAGE_TYPES = {name: MessageType(name, _GIVEN[name]) for name in (ERROR
 """Available to every service, whatever its contracts say (spec SB-35, SB-36)."""
 DEFAULT_CONTRACT = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
 """SQL Server's own: both sides send messages of type DEFAULT, whose bodies nobody validates."""
+EVENT_NOTIFIER = "http://schemas.microsoft.com/SQL/Notifications/EventNotificationService"
+"""The service that begins the dialogs of event notifications; no queue has it."""
+EVENT_NOTIFICATION = Contract(CONTRACT, {MESSAGE_TYPE: SentBy.INITIATOR}, [MessageType(MESSAGE_TYPE, Validation.XML)])
+"""SQL Server's own: what a service needs to get event notifications (spec SB-16)."""
 
 
 # JSON Schema: beyond Service Broker, whose schemas are XML -------------------------------------------------------------

@@ -25,7 +25,7 @@ ERROR = f"{NAMESPACE}/Error"
 END_DIALOG = f"{NAMESPACE}/EndDialog"
 DIALOG_TIMER = f"{NAMESPACE}/DialogTimer"
 BOTH_ENDED = "poison.both-ended"
-"""From broker to broker: whoever has ended a dialog first hears that its partner has, too. No application receives it."""
+"""From broker to broker: the partner of the side that ended a dialog first has ended it, too. It changes that side's endpoint and is in no queue."""
 _SYSTEM_NAMES = {name.replace(NAMESPACE, printed, 1): name for name in (ERROR, END_DIALOG, DIALOG_TIMER) for printed in NAMESPACES}
 _ROOT, _CODE = "Error", "Code"
 _TEXTS = ("Description", "Message")  # the example's word, which is written, and the prose's (spec section 10, Q-1)

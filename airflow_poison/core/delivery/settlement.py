@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self, assert_never
 import numpy as np
 import pyarrow as pa
 
+from airflow_poison.core.conversations.endpoint import Envelope
 from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.core.delivery.ends import due_at_of, name_of, partition_of, shared_ends
@@ -95,7 +96,8 @@ class Settler:
         """Note what ends receiving for the whole endpoint."""
         if isinstance(end, Halt):
             lookup_id = delivered.batch.column("lookup_id")[row].as_py()
-            tally.halt = halt_record(end, lookup_id, summary(delivered.failures.get(row)) or "", delivered.at)
+            envelope = None if delivered.conversed is None else Envelope.of(delivered.properties(row))
+            tally.halt = halt_record(end, lookup_id, summary(delivered.failures.get(row)) or "", delivered.at, envelope)
         elif isinstance(end, Block):
             tally.obstacle = tally.obstacle or end.obstacle
             if end.whole_queue:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.conversations.dialog_state import DialogState, Place
+    from airflow_poison.core.conversations.endpoint import Envelope
     from airflow_poison.core.delivery.batching import Batching
     from airflow_poison.core.delivery.ends import Delivered
     from airflow_poison.core.delivery.handlers import HandlerRef
@@ -370,7 +371,8 @@ _MOST_ERRORS = 20
 class HaltRecord(TypedDict):
     """What halted an endpoint.
 
-    ``lookup_id`` is None when no message is the cause; ``at`` is ISO 8601 in UTC; ``details`` are the facts of the endpoint's event.
+    ``lookup_id`` is None when no message is the cause; ``at`` is ISO 8601 in UTC; ``details`` are the facts of the endpoint's event; of the message
+    of a dialog they name its ``conversation`` and the service of its ``partner``.
     """
 
     lookup_id: int | None
@@ -382,11 +384,13 @@ class HaltRecord(TypedDict):
     details: dict[str, str]
 
 
-def halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> HaltRecord:
+def halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime, envelope: Envelope | None = None) -> HaltRecord:
     """Return the record of a policy's decision.
 
     :param error: what the last failure of its message said.
+    :param envelope: of its message, where that belongs to a dialog of this queue.
     """
+    dialog = {} if envelope is None else {"conversation": envelope.to_handle, "partner": envelope.from_service}
     return HaltRecord(
         lookup_id=lookup_id,
         how=halt.how.value,
@@ -394,7 +398,7 @@ def halt_record(halt: Halt, lookup_id: int | None, error: str, at: datetime) -> 
         at=at.isoformat(),
         abort_count=halt.counts.abort_count,
         move_count=halt.counts.move_count,
-        details=dict(halt.details),
+        details={**halt.details, **dialog},
     )
 
 

@@ -59,6 +59,7 @@ class QueueOverview:
     :param policy: the recorded settings, with ``system``.
     :param outage: what the handler of ``main`` needs is away, as the last pass knows; ``poison_outage``: of the reader of ``poison``.
     :param outbox: messages on their way to other queues.
+    :param unsent: messages of dialogs that wait here until the partners' queues take them (spec SB-19).
     :param sources: what is taken into the queue, and how far.
     """
 
@@ -76,6 +77,7 @@ class QueueOverview:
     counters: Mapping[str, int]
     sub_queues: Mapping[SubQueue, SubQueueDepth]
     outbox: int = 0
+    unsent: int = 0
     claims: tuple[ClaimView, ...] = field(default_factory=tuple)
     outage: OutageState | None = None
     poison_outage: OutageState | None = None
@@ -116,6 +118,7 @@ class QueueOverview:
             "counters": dict(self.counters),
             "sub_queues": {place.value: _plain(depth) for place, depth in self.sub_queues.items()},
             "outbox": self.outbox,
+            "unsent": self.unsent,
             "oldest_enqueued_at": plain(self.oldest_at),
             "next_due_at": plain(self.next_due_at),
             "claims": plain(self.claims),
@@ -159,6 +162,7 @@ def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOv
         outage=control.outage(),
         poison_outage=control.outage(SubQueue.POISON),
         outbox=sum(file.rows for file in snapshot.outbox),
+        unsent=sum(file.rows for file in snapshot.transmissions),
         sources=positions(table, snapshot),
         claims=tuple(
             ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now) for claim in snapshot.claims

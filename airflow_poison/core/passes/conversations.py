@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.core.conversations import arrivals
+from airflow_poison.core.conversations.acts import SENDS
 from airflow_poison.core.conversations.dialog_state import DialogState, WaitingMessages, overtaking_messages
-from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, Envelope, target_handle
 from airflow_poison.core.conversations.receive_columns import validation_of
 from airflow_poison.core.conversations.services import Service
+from airflow_poison.core.conversations.system_messages import is_system
+from airflow_poison.core.conversations.transaction import is_for_partner
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
 from airflow_poison.core.errors import ConversationNotFoundError, PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
 from airflow_poison.core.passes.browse import MOST_BODY_BYTES, look_up
@@ -226,6 +230,19 @@ def conversations(table: QueueTable, *, handle: str | None = None, ended: bool =
     return tuple(row for row in rows if ended or row.state != ConversationState.CLOSED)
 
 
+def awaited(table: QueueTable, chosen: Chosen) -> dict[str, str]:
+    """Return the services that wait for an answer to one of these messages, each by the handle of its conversation at this side."""
+    snapshot = table.snapshot()
+    if not snapshot.has_conversations:
+        return {}
+    asking = {row.conversation_id or "" for row in look_up(table, chosen) if Envelope.of(row.properties) and is_system(row.message_type) is None}
+    known = stored(table, snapshot, asking)
+    known |= begun(table, snapshot, asking - known.keys())
+    types = _arrived(table, snapshot, asking)
+    now_known = (arrivals.arrived(endpoint, types.get(handle, ())) for handle, endpoint in known.items())
+    return {endpoint.handle: endpoint.far_service for endpoint in now_known if endpoint.state in SENDS}
+
+
 def number(table: QueueTable) -> int | None:
     """Return how many conversations go on; None where more would have to be read for it than whoever only passes by should wait for."""
     snapshot = table.snapshot()
@@ -261,6 +278,53 @@ def conversation(table: QueueTable, handle: str, limit: int) -> ConversationView
     first = look_up(table, Chosen.ids(numbers[:limit]))
     unsent = _types(table, snapshot.transmissions, {row.far_handle}).get(row.far_handle, [])
     return ConversationView(row, first, len(numbers) - len(first), _by_type(unsent))
+
+
+@dataclass(frozen=True, slots=True)
+class UnsentMessage(Plain):
+    """A message that waits at this side until the partner's queue takes it, as ``sys.transmission_queue`` shows it (spec SB-19).
+
+    :param conversation: the handle of this side. :param status: why it waits; empty: the next pass of either side carries it.
+    """
+
+    conversation: str
+    to_service: str
+    message_type: str
+    sequence: int
+    enqueued_at: datetime | None
+    status: str
+
+
+def transmission_queue(store: QueueStore, table: QueueTable, limit: int | None = None) -> tuple[UnsentMessage, ...]:
+    """Return what waits at this side for the queues of partners, in the order in which it leaves.
+
+    :param limit: at most so many; None: all.
+    """
+    status = cache(partial(_status, store))
+    files = table.snapshot().transmissions
+    table.bring(files)
+    found = list[UnsentMessage]()
+    for file in files:
+        rows = table.read(file, [*MESSAGE_COLUMNS, "enqueued_at"])
+        for message, at in zip(table_to_messages(rows), rows["enqueued_at"].to_pylist(), strict=True):
+            if message is not None and is_for_partner(message):
+                envelope = message.envelope
+                here = envelope.turned().to_handle
+                status_now = status(envelope.to_service)
+                found.append(UnsentMessage(here, envelope.to_service, message.message_type, envelope.sequence, at, status_now))
+        if limit is not None and len(found) >= limit:
+            break
+    return tuple(found[:limit])
+
+
+def _status(store: QueueStore, service: str) -> str:
+    try:
+        target = found_queue(store, service)
+    except PoisonError as error:
+        return f"a queue of the store cannot be read: {error}"
+    if target is None:
+        return "no queue has the service"
+    return f"queue {target.name!r} is disabled" if target.snapshot().control.holds_sends else ""
 
 
 # For the tasks of a pass -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self, assert_never
 from airflow_poison.core.delivery.stage import HaltRecord
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.policies.decisions import HALT_EVENTS, HALTS, Halted
+from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.core.policies.settings import choice
 from airflow_poison.core.schema import SubQueue, place_name
 from airflow_poison.core.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
@@ -147,6 +148,8 @@ def what_halted(halt: HaltRecord, endpoint: str) -> str:
     lookup_id, how = halt["lookup_id"], halt["how"]
     if lookup_id is None:
         happened = f"Queue {endpoint!r} was halted ({how}) after a commit."
+        if leader := halt["details"].get("transaction"):
+            happened = f"Queue {endpoint!r} was halted ({how}) with queue {leader!r}: a transaction received from both."
     else:
         happened = f"Message {lookup_id} of queue {endpoint!r} halted it ({how}): {(halt['error'] or _EXHAUSTED).rstrip('.')}."
     return " ".join([happened, *(f"{said.rstrip('.')}." for said in _said(halt["details"]))])
@@ -161,10 +164,14 @@ def what_to_do_when_halted(halt: HaltRecord, queue: str, system: str = "") -> st
     enable = f"enable the queue with QueueHook().enable({queue!r})"
     out = f"take the message out with QueueHook().remove({queue!r}, {lookup_id})"
     steps: tuple[str, ...]
+    if (handle := halt["details"].get("conversation")) and lookup_id is not None:
+        out = f"end its conversation with {ending_of(queue, handle)}"
     match how:
         case Halted.DISABLED:
             steps = (f"look at it with QueueHook().inspect({queue!r}, mode='browse')", f"mend the cause or {out}")
             then = "Until then nothing is received, and what is sent to the queue waits."
+            if partner := halt["details"].get("partner"):
+                then += f" Do not remove the message alone: service {partner!r} would wait for its answer for good."
         case Halted.STOPPED:
             steps, then = (f"mend the cause or {out}",), "It begins at the top of the queue; nothing is received until then."
         case Halted.FAULTED if system == _FORGETS:
@@ -174,6 +181,15 @@ def what_to_do_when_halted(halt: HaltRecord, queue: str, system: str = "") -> st
         case _:
             assert_never(how)
     return f"To go on, {', then '.join((*(steps if lookup_id is not None else ()), enable))}. {then} {WHEN_ENABLED}"
+
+
+def ending_of(queue: str, handle: str) -> str:
+    """Return the call, and the command, that end the conversation of a poison message as people do (spec SB-26)."""
+    said = f"{REMOVAL.error}, description={REMOVAL.description!r}"
+    return (
+        f"ConversationHook().end_conversation({queue!r}, {handle!r}, error={said}, key='poison'), or "
+        f"airflow poison end-conversation {queue} {handle} --error {REMOVAL.error} --description '{REMOVAL.description}'"
+    )
 
 
 def _said(facts: Mapping[str, str]) -> list[str]:

@@ -94,20 +94,21 @@ class Cursor:
 
     def read(self, control: Control) -> tuple[int | None, int | None]:
         """Return ``told`` and ``telling``; None where nothing is noted."""
-        told, telling = (control.counters.get(name) for name in self._names)
+        told, telling = (control.counters.get(name) for name in self.names)
         return told, telling
 
     def write(self, seen: tuple[int | None, int | None], *, told: int | None, telling: int | None) -> bool:
         """Note both, in one commit. False, and nothing is noted, when somebody else has noted something since ``seen`` was read."""
 
         def change(control: Control) -> Control:
-            return control.with_counters(dict(zip(self._names, (told, telling), strict=True))) if self.read(control) == seen else control
+            return control.with_counters(dict(zip(self.names, (told, telling), strict=True))) if self.read(control) == seen else control
 
         after = self.table.alter(change, lambda _before, _after: (), self.clock.now())
         return self.read(after) == (told, telling)
 
     @property
-    def _names(self) -> tuple[str, str]:
+    def names(self) -> tuple[str, str]:
+        """The names of both counters."""
         return f"{self.about}told:{self.subscriber}", f"{self.about}telling:{self.subscriber}"
 
 
@@ -142,33 +143,34 @@ class Subscription:
     def begin(self) -> None:
         """Start now, unless it has started before: what lies in the past is not told."""
         snapshot = self.table.snapshot()
-        seen = self._cursor.read(snapshot.control)
+        seen = self.cursor.read(snapshot.control)
         if seen[0] is None:
-            self._cursor.write(seen, told=snapshot.version, telling=None)
+            self.cursor.write(seen, told=snapshot.version, telling=None)
 
     @contextmanager
     def range(self) -> Iterator[EventRange]:
         """Give the events that are still to be told. They count as told when the block ends without an error."""
         while True:
             snapshot = self.table.snapshot()
-            seen = told, pending = self._cursor.read(snapshot.control)
+            seen = told, pending = self.cursor.read(snapshot.control)
             since = FROM_THE_START if told is None else told
             until = snapshot.version if pending is None else pending
             events = self.table.events(since, until_version=until, types=self.types)
             first = list(islice(events, 1))
             if not first or pending is not None:
                 break
-            if self._cursor.write(seen, told=since, telling=until):
+            if self.cursor.write(seen, told=since, telling=until):
                 seen = since, until
                 break  # else another run has begun to tell, or has told, meanwhile: this one looks again
         reach("pass.alert.before_telling")
         yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
         reach("pass.alert.after_telling")
         if first or pending is not None or until - since >= QUIET_VERSIONS:
-            self._cursor.write(seen, told=until, telling=None)
+            self.cursor.write(seen, told=until, telling=None)
 
     @property
-    def _cursor(self) -> Cursor:
+    def cursor(self) -> Cursor:
+        """Up to where it has been told."""
         return Cursor(self.table, self.name, self.clock)
 
 

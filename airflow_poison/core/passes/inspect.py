@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_poison.core.conversations.dialog_state import WaitingMessages
+from airflow_poison.core.conversations.endpoint import Envelope
 from airflow_poison.core.delivery.stage import halt_record
 from airflow_poison.core.errors import QueueHaltedError, SettingError
 from airflow_poison.core.passes.browse import MessageRow, first_rows, masked, recorded_mask
@@ -166,6 +167,7 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
     """Count one rollback of a receiving transaction, whatever the number of its messages, and disable the queue at the limit, in one commit."""
     entry = next(MessageRow.of(shown))
     told: list[Event] = []
+    envelope = Envelope.of(entry.properties) if table.snapshot().has_conversations else None
 
     def change(control: Control) -> Control:
         _refuse_halted(table.name, control)
@@ -176,7 +178,7 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
         told[:] = []
         if not isinstance(decision, Halt):
             return after
-        halt = halt_record(decision, entry.lookup_id, _ROLLED_BACK, now)
+        halt = halt_record(decision, entry.lookup_id, _ROLLED_BACK, now, envelope)
         halt["details"]["by"] = BY_INSPECTION
         told[:] = [halt_event(halt, table.name, policy.system)]
         return halted_row(after, SubQueue.MAIN, halt, table.name)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -12,6 +13,8 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.message import Message
 from airflow_poison.core.passes.browse import MessageRow, masked, recorded_mask
+from airflow_poison.core.passes.conversations import awaited
+from airflow_poison.core.passes.halts import ending_of
 from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.passes.messages import ByHand, Chosen, planned_anew, with_columns
 from airflow_poison.core.policies.decisions import Counts, moved
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
+log = logging.getLogger(__name__)
 _FROM: Mapping[SubQueue, frozenset[SubQueue]] = {
     SubQueue.MAIN: frozenset({SubQueue.RETRY, SubQueue.POISON, SubQueue.POSTPONED}),
     SubQueue.POISON: frozenset({SubQueue.MAIN, SubQueue.RETRY, SubQueue.POSTPONED}),
@@ -132,23 +136,32 @@ MOST_SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class RemoveResult:
-    """What a removal took out, message by message."""
+    """What a removal took out, message by message.
+
+    :param awaited: the services that wait for an answer to one of them, each by the handle of its conversation here; ending that answers.
+    """
 
     queue: str
     messages: tuple[MessageRow, ...]
+    awaited: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values: the number of messages, and the first 100 of them; bodies are cut at 64 KiB, and say so."""
         shown, all_of_them = self.messages[:MOST_SHOWN], len(self.messages)
-        return {"queue": self.queue, "removed": all_of_them, "messages": plain(shown), "more": all_of_them - len(shown)}
+        said = {"queue": self.queue, "removed": all_of_them, "messages": plain(shown), "more": all_of_them - len(shown)}
+        return said | {"awaited": dict(self.awaited)}
 
 
 def remove(table: QueueTable, lookup_id: int, clock: Clock) -> Message:
     """Take a message out of whichever sub-queue it is in, in one commit, and return it. Its neighbours stay as they are.
 
-    Raises MessageNotFoundError, and MessageClaimedError while a pass has the message.
+    Warns in the log of a service that waits for an answer to it. Raises MessageNotFoundError, and MessageClaimedError while a pass has the message.
     """
-    [batch] = _removed(table, Chosen.ids([lookup_id]), clock).combine_chunks().to_batches()
+    chosen = Chosen.ids([lookup_id])
+    waits = awaited(table, chosen)
+    [batch] = _removed(table, chosen, clock).combine_chunks().to_batches()
+    for sentence in unanswered(table.name, waits):
+        log.warning("%s", sentence)
     counts = [batch.column(name)[0].as_py() or 0 for name in ("abort_count", "move_count")]
     return Message.view(Message.columns(batch, table.name), 0, counts[0], counts[1])
 
@@ -173,7 +186,17 @@ def remove_messages(
         raise SettingError("lookup_ids", lookup_ids, "either lookup_ids or conversation_id")
     chosen = Chosen.ids(lookup_ids) if lookup_ids is not None else Chosen(conversation_id=conversation_id)
     masking = None if unmask else recorded_mask(table)
-    return RemoveResult(table.name, tuple(masked(row, masking) for row in MessageRow.of(_removed(table, chosen, clock, run))))
+    waits = awaited(table, chosen)
+    return RemoveResult(table.name, tuple(masked(row, masking) for row in MessageRow.of(_removed(table, chosen, clock, run))), waits)
+
+
+def unanswered(queue: str, waits: Mapping[str, str]) -> list[str]:
+    """Say which services get no answer to what was removed, and what answers them.
+
+    :param waits: services by the handles of their conversations (``awaited``).
+    """
+    ends = ((service, handle, ending_of(queue, handle)) for handle, service in waits.items())
+    return [f"Service {service!r} waits for an answer in conversation {handle}: end it with {end}." for service, handle, end in ends]
 
 
 def _removed(table: QueueTable, chosen: Chosen, clock: Clock, run: str | None = None) -> pa.Table:

@@ -20,14 +20,17 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.masking import Masking
 from airflow_poison.core.parking import check_parking, parks
+from airflow_poison.core.passes import spanning
 from airflow_poison.core.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.core.passes.due import return_held, return_postponed
+from airflow_poison.core.passes.event_notifications import notifications, notify
 from airflow_poison.core.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.core.passes.land import land, prepared
 from airflow_poison.core.passes.relay import relay
 from airflow_poison.core.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.core.passes.transmission import pull, refresh, tick, transmit
 from airflow_poison.core.policies.policy import Access, Opening, Restart
+from airflow_poison.core.policies.service_broker import of_queue
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
 from airflow_poison.core.store.control import NOT_BEFORE_RESTART, HandlerCode, OutageState, QueueState
 from airflow_poison.core.store.table.parked import Behind, parts
@@ -75,6 +78,8 @@ class ReceivePass:
     :param small_pass: a claim of so many messages (and 64 MiB) is delivered in this process, without the engine; 0: none is.
     :param shipped: files of this machine that are shipped with the handler: a part of its code.
     :param before_claim: told the code of the handler (``HandlerCode``) before anything is claimed, by a pass that is about to look for messages.
+    :param spans: other queues of the store that the handler's transaction receives from, too: each counts its rollbacks, and what disables one
+        disables all (spec SB-4, SB-9).
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
         Its options serve outputs in an object store of the same kind.
     """
@@ -100,6 +105,7 @@ class ReceivePass:
     small_pass: int = 0
     shipped: tuple[str, ...] = ()
     before_claim: Callable[[HandlerCode], object] = lambda _code: None
+    spans: tuple[str, ...] = ()
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.
@@ -114,8 +120,15 @@ class ReceivePass:
         load_types(self.unprocessable)
         started = time.monotonic()
         snapshot = self.table.snapshot()
+        if self.store is not None and notifications(snapshot.control):  # of a pass that has died, also when the queue is disabled
+            notify(self.store, self.table, self.clock)
         landed = Counter(land(self.table, self.clock, self.deliver, self.store)) if snapshot.landings else Counter[str]()
+        if self.store is not None and spanning.follow(self.store, self.table, snapshot.control, self.clock):
+            snapshot = self.table.snapshot()
         self._refuse_halted(snapshot)
+        if self.spans:
+            self.policy.check_spans(self.spans)
+            spanning.opened(self.store, self.table, self.spans, self.clock)
         self._check_batches(snapshot)
         self._refuse_order(snapshot)
         self._parks(snapshot)
@@ -255,6 +268,8 @@ class ReceivePass:
             relay(self.store, self.table, self.clock, arrived)
         if self.store is not None and snapshot.transmissions:
             transmit(self.store, self.table, self.clock, arrived)
+        if self.store is not None and notifications(snapshot.control):
+            notify(self.store, self.table, self.clock, arrived)
         if snapshot.conversations:
             refresh(self.table, self.clock)
         return sent_on
@@ -295,8 +310,9 @@ class ReceivePass:
     def _refuse_halted(self, snapshot: Snapshot) -> None:
         state, reason = snapshot.control.endpoint(self.policy.reads)
         if state is not QueueState.ENABLED:
+            error = f"Error {QueueHaltedError.number}: " if self.policy.locks_groups else ""  # Service Broker's (spec SB-18)
             raise QueueHaltedError(
-                f"Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
+                f"{error}Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
                 f"Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then. {WHEN_ENABLED}"
             )
 
@@ -324,7 +340,8 @@ class ReceivePass:
         held = ClaimKeeper(self, claim)
         if manifest is None:
             snapshot = self.table.snapshot()
-            found = snapshot.control.endpoint_counters
+            others = spanning.counted(self._others())
+            found = {**snapshot.control.endpoint_counters, **others}
             waits, opening = snapshot.control.outage(self.policy.reads), self._opening(found, crashed=crashed)
             expects = "" if self.outage is None or waits is None else waits.fingerprint
             with released_on_error(held):
@@ -343,7 +360,12 @@ class ReceivePass:
             events=lambda control: [*self._halted(tally), *self._of_outage(control, tally)],
             now=self.clock.now(),
         )
+        spanning.spread(self.store, self._others(), tally, self.clock)
         return tally
+
+    def _others(self) -> Mapping[str, QueueTable]:
+        """Return the other queues that the handler's transaction receives from."""
+        return {} if self.store is None else {name: self.store.open(name) for name in self.spans}
 
     def _outage(self, verdict: Verdict, given_back: int, before: OutageState | None) -> OutageRecord:
         every = timedelta(0) if self.outage is None else self.outage.every
@@ -371,11 +393,14 @@ class ReceivePass:
 
     def _opening(self, found: Mapping[str, int], *, crashed: bool) -> Opening:
         kept = self.policy.counters_after(found, Restart.SERVER) if crashed else found
-        return Opening(self.table.name, dict(kept), _access(self.store, self.policy))
+        spans = tuple(name for name in self.spans if of_queue(name) in found)
+        return Opening(self.table.name, dict(kept), _access(self.store, self.policy), spans)
 
     def _after(self, control: Control, tally: Tally) -> Control:
         if self.policy.reads is SubQueue.MAIN:
-            control = _blocked(control.with_endpoint_counters(tally.counters_over(control.endpoint_counters)), tally.block)
+            kept = tally.counters_over(control.endpoint_counters)
+            own = {name: number for name, number in kept.items() if name not in map(of_queue, self.spans)}
+            control = _blocked(control.with_endpoint_counters(own), tally.block)
         if (found := tally.outage) is not None:
             since, next_at = (datetime.fromisoformat(found[name]) for name in ("since", "next_probe_at"))
             known = control.outage(self.policy.reads)

@@ -13,29 +13,28 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.conversations import acts, arrivals
-from airflow_poison.core.conversations.endpoint import Final
-from airflow_poison.core.conversations.system_messages import BOTH_ENDED, ERROR, BrokerError, is_system
-from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, messages_to_table, table_to_messages
+from airflow_poison.core.conversations.endpoint import Final, Outgoing
+from airflow_poison.core.conversations.services import EVENT_NOTIFIER
+from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, is_system
+from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, arriving, endpoints_to_table, table_to_messages
 from airflow_poison.core.errors import PoisonError, QueueNotFoundError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes import conversations
 from airflow_poison.core.passes.conversations import found_queue
 from airflow_poison.core.passes.due import ended_times
+from airflow_poison.core.passes.event_notifications import notifications, notify
+from airflow_poison.core.store.files import Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import pyarrow as pa
-
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.conversations.endpoint import Outgoing
     from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.core.store.files import DataFile, Snapshot
     from airflow_poison.core.store.queue_table import QueueTable
 
 
 log = logging.getLogger(__name__)
-_SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type", "body", "properties", "enqueued_at")
 
 
 def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
@@ -56,12 +55,15 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
         leaving = [message for message in messages if not _is_dropped(message, ends)]
         away = True
         for (target, what), group in _addressed(table, leaving, find).items():
+            if group[0].message_type == BOTH_ENDED:
+                away &= _acknowledge(target, group, f"transmit:{table.name}:{file.path}:{what}", clock)
+                continue
             if target.name in held or _holds(target, table, group):
                 held.add(target.name)
                 away = False
                 continue
             reach("pass.transmit.before_send")
-            arrived = target.append(_batches(group, clock), f"transmit:{table.name}:{file.path}:{what}", clock.now())
+            arrived = target.append(arriving(group, clock.now()), f"transmit:{table.name}:{file.path}:{what}", clock.now())
             sent += arrived.messages
             told(target.name, arrived.messages)
         if away:
@@ -79,7 +81,10 @@ def pull(store: QueueStore, table: QueueTable, clock: Clock) -> None:
         if name != table.name:
             try:
                 other = store.open(name, upgrade=False)
-                if other.snapshot().transmissions:
+                snapshot = other.snapshot()
+                if notifications(snapshot.control):
+                    notify(store, other, clock)
+                if snapshot.transmissions:
                     transmit(store, other, clock)
             except QueueNotFoundError:  # removed meanwhile
                 continue
@@ -102,7 +107,7 @@ def tick(table: QueueTable, clock: Clock) -> int:
         return 0
     keys = "\n".join(sorted(arrivals.local_key(message) for message in made))
     reach("pass.tick.before_append")
-    return table.append(_batches(made, clock), f"tick:{sha256(keys.encode()).hexdigest()}", now).messages
+    return table.append(arriving(made, now), f"tick:{sha256(keys.encode()).hexdigest()}", now).messages
 
 
 def _messages(table: QueueTable, file: DataFile) -> Iterable[Outgoing]:
@@ -138,27 +143,42 @@ def _addressed(
     for message in messages:
         service, target = message.envelope.to_service, table
         if message.envelope.is_local:
-            what, arriving = f"at:{service}", message
+            what, arriving_here = f"at:{service}", message
         elif (far := find(service)) is not None:
-            what, arriving, target = f"to:{service}", message, far
-        elif is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
+            ends = message.message_type == BOTH_ENDED
+            what, arriving_here, target = f"{'ended' if ends else 'to'}:{service}", message, far
+        elif service == EVENT_NOTIFIER and is_system(message.message_type) == END_DIALOG:  # its dialogs end when the subscriber ends them
+            what, arriving_here = f"ended:{service}", Outgoing(message.envelope.turned(), BOTH_ENDED)
+        elif service == EVENT_NOTIFIER or is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
             continue  # nobody is left who could be told
         else:
             begins = message.envelope.from_initiator and message.envelope.sequence == 1
             problem = BrokerError.SERVICE_UNKNOWN if begins else BrokerError.SERVICE_DROPPED
-            what, arriving = f"back:{service}", acts.undeliverable(message, problem)
-        found[target, what].append(arriving)
+            what, arriving_here = f"back:{service}", acts.undeliverable(message, problem)
+        found[target, what].append(arriving_here)
     return found
+
+
+def _acknowledge(target: QueueTable, messages: Sequence[Outgoing], key: str, clock: Clock) -> bool:
+    """Close the endpoints whose partners have ended their dialogs, too. False: a pass has their locks (spec SB-53), so this is for later."""
+    handles, locked = {message.envelope.to_handle for message in messages}, False
+
+    def plan(snapshot: Snapshot) -> Transaction | None:
+        nonlocal locked
+        locked = bool(snapshot.claims)
+        known = {} if locked else conversations.stored(target, snapshot, handles)
+        over = [after for endpoint in known.values() if (after := arrivals.acknowledged(endpoint)) is not None]
+        return Transaction(endpoints_to_table(over), alone=True) if over else None
+
+    reach("pass.transmit.before_acknowledgement")
+    target.transact(plan, key, clock.now())
+    return not locked
 
 
 def _holds(target: QueueTable, table: QueueTable, messages: Sequence[Outgoing]) -> bool:
     """Whether a queue takes nothing from partners now (spec SB-18). What the local broker makes is held back at its own side."""
     own = target.name == table.name and all(message.envelope.is_local for message in messages)
     return not own and target.snapshot().control.holds_sends
-
-
-def _batches(messages: Sequence[Outgoing], clock: Clock) -> list[pa.RecordBatch]:
-    return messages_to_table(messages, clock.now()).select(list(_SENT)).combine_chunks().to_batches()
 
 
 def _local_keys(table: QueueTable, handles: set[str]) -> set[str]:

@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
+from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import settings
 from airflow_poison.core.policies.decisions import Halted, ReturnOrder, aborted
 from airflow_poison.core.schema import SubQueue
@@ -68,11 +69,13 @@ class Opening:
     :param queue: the name of the queue that it receives from.
     :param counters: what an earlier endpoint of this queue left behind, as its ``Receiver.counters()`` gave it.
     :param access: of the queues that the policy sends to, those that it cannot simply send to.
+    :param spans: the other queues that its transactions receive from, as far as their rollbacks are counted (spec SB-9).
     """
 
     queue: str = "queue"
     counters: Mapping[str, int] = field(default_factory=dict)
     access: Mapping[str, Access] = field(default_factory=dict)
+    spans: tuple[str, ...] = ()
 
     def can_send_to(self, queue: str) -> Access:
         """Return whether the endpoint can send to a queue."""
@@ -265,6 +268,10 @@ class Policy(ABC):
     def counters_when_altered(self, counters: Mapping[str, int]) -> Mapping[str, int]:
         """Return what these settings, just changed, leave of the counters: what an endpoint of them would have kept itself (spec SB-7)."""
         return self.open(Opening(counters=counters)).counters()
+
+    def check_spans(self, queues: Sequence[str]) -> None:
+        """Raise SettingError where no transaction can span several queues: only Service Broker counts so."""
+        raise SettingError("spans", list(queues), "Service Broker's rules: no other system counts over several queues")
 
     @abstractmethod
     def open(self, opening: Opening = FIRST) -> Receiver:

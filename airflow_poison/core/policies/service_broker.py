@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -34,7 +35,14 @@ if TYPE_CHECKING:
 
 MOST_QUEUE_READERS = 32_767
 _SWITCH = {"ON": True, "OFF": False}
-_ROLLBACKS, _OF_GROUP, _DISABLING = "rollbacks", "rollbacks:", "disabling"
+ROLLBACKS, QUEUES = "rollbacks", "queues"
+"""The counter of a queue; and where the event of a transaction over several queues names those that it disables, as JSON."""
+_OF_GROUP, _OF_QUEUE, _DISABLING = "rollbacks:", "rollbacks@", "disabling"
+
+
+def of_queue(name: str) -> str:
+    """Return the name of the counter of another queue that the transaction receives from."""
+    return _OF_QUEUE + name
 
 
 class Disabling(StrEnum):
@@ -65,8 +73,8 @@ class ServiceBroker(Policy):
         it for the next one. The handler must have a strategy of its own, see ``track_failures``.
     :param rollback_limit: the rollback in a row that disables, at least 1. The product knows only 5 (spec SB-4).
     :param scope: what is counted: the ``queue``, or each ``conversation_group`` (spec SB-7).
-    :param disables: of the queues that one transaction received from, ``all_received`` or only those ``at_limit`` (spec SB-9). A pass
-        receives from one queue: there it makes no difference.
+    :param disables: of the queues that one transaction received from, ``all_received`` or only those ``at_limit`` (spec SB-9). In a pass only
+        the first goes with ``spans``; without that its transactions receive from one queue.
     :param disabling: ``synchronous``, or ``background``: exactly one more delivery slips in (spec SB-13).
     :param inspection: ``exempt``: the rollback of an inspection is not counted; ``strict``: it is; ``browse``: it reads without a lock
         (spec SB-33).
@@ -156,6 +164,11 @@ class ServiceBroker(Policy):
         """Start anew, also when the queue was ON already (spec SB-7, section 11.1)."""
         return {}
 
+    def check_spans(self, queues: Sequence[str]) -> None:
+        """Take other queues where one counter a queue is kept, and all that a transaction received from are disabled."""
+        if not (self.poison_message_handling and self.scope == Scope.QUEUE and self.disables == Disables.ALL_RECEIVED):
+            raise SettingError("spans", list(queues), "poison_message_handling=True, scope='queue' and disables='all_received'")
+
     def status(self, *, on: bool, activation: bool = False) -> QueueStatus:
         """Return the queue's status as ``sys.service_queues`` shows it (spec SB-11, SB-12).
 
@@ -221,14 +234,14 @@ class ServiceBrokerReceiver(Receiver):
         An invalid request is removed by the application: its receive commits. A corrupt message is found by the broker.
         """
         if failure.kind is FailureKind.UNPROCESSABLE:
-            self._counters.committed([self._received(entry)])
+            self._counters.committed(self._transaction(entry))
         elif self._is_due():
             return self._disable(entry.counts, self._reached, now)
         return Dispose(Disposition.SEND, entry.counts, (EventType.DEAD_LETTERED,), destination=f"{self.opening.queue}.dead-letter")
 
     def transaction_committed(self, entries: Sequence[Entry]) -> Halt | None:
         """Begin to count anew (spec SB-7)."""
-        self._counters.committed(self._received(entry) for entry in entries)
+        self._counters.committed(received for entry in entries for received in self._transaction(entry))
         if self._is_due() and self._last_asked is not None:
             return self._disable(Counts(), self._reached, self._last_asked)
         return None
@@ -240,17 +253,26 @@ class ServiceBrokerReceiver(Receiver):
     def counters(self) -> Mapping[str, int]:
         """Return the counters that are not zero, and whether the queue is still to be disabled in the background."""
         whole = self.policy.scope == Scope.QUEUE
-        kept = {_ROLLBACKS if whole else f"{_OF_GROUP}{group}": count for (_, group), count in self._counters.counts.items()}
+        own = self.opening.queue
+        kept = {
+            (ROLLBACKS if queue == own else of_queue(queue)) if whole else f"{_OF_GROUP}{group}": count
+            for (queue, group), count in self._counters.counts.items()
+        }
         return kept | ({_DISABLING: self._reached} if self._reached and not self._disabled else {})
 
     def _restored(self, kept: Mapping[str, int]) -> dict[tuple[str, str], int]:
         queue = self.opening.queue
         if self.policy.scope == Scope.QUEUE:
-            return {(queue, ""): kept[_ROLLBACKS]} if kept.get(_ROLLBACKS) else {}
+            others = {(name, ""): kept[of_queue(name)] for name in self.opening.spans if kept.get(of_queue(name))}
+            return others | ({(queue, ""): kept[ROLLBACKS]} if kept.get(ROLLBACKS) else {})
         return {(queue, name.removeprefix(_OF_GROUP)): count for name, count in kept.items() if name.startswith(_OF_GROUP)}
 
     def _received(self, entry: Entry) -> ReceivedGroup:
         return ReceivedGroup(self.opening.queue, entry.group, self.policy.poison_message_handling)
+
+    def _transaction(self, entry: Entry) -> list[ReceivedGroup]:
+        """Return what the transaction of a message has received: also from the other queues that it spans (spec SB-9)."""
+        return [self._received(entry), *(ReceivedGroup(name) for name in self.opening.spans)]
 
     def _count(self, entry: Entry) -> int:
         """Count a rollback, once for all messages of its transaction; return the count that disables the queue, else 0."""
@@ -259,7 +281,8 @@ class ServiceBrokerReceiver(Receiver):
         if counter in self._in_this_rollback:
             return 0
         self._in_this_rollback.add(counter)
-        return self._counters.count(received) if self._counters.rolled_back([received]) else 0
+        received_all = self._transaction(entry)
+        return max(map(self._counters.count, received_all)) if self._counters.rolled_back(received_all) else 0
 
     def _is_due(self) -> bool:
         return self._slipped_in and not self._disabled
@@ -269,5 +292,6 @@ class ServiceBrokerReceiver(Receiver):
         document = QueueDisabledDocument(
             queue=self.opening.queue, post_time=now, database_name=self.policy.database_name, schema_name=self.policy.schema_name
         )
-        details = {"rollbacks": str(rollbacks), "document": document.to_xml()}
+        others = {QUEUES: json.dumps(list(self.opening.spans))} if self.opening.spans else {}
+        details = {"rollbacks": str(rollbacks), "document": document.to_xml(), **others}
         return Halt(Halted.DISABLED, counts, (EventType.QUEUE_DISABLED,), details)

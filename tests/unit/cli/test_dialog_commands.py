@@ -12,7 +12,7 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.conversations.services import Contract, MessageType, Service
 from airflow_poison.core.conversations.system_messages import ERROR, ErrorDocument
 from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service
+from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service, transmission_queue
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState
@@ -168,6 +168,43 @@ def test_recover_tells_the_partner(poison: Callable[..., Ran], store: DeltaStore
     ran = poison("recover warehouse --yes")
     assert f"Conversation {far} was ended; Orders is told error 127: Unable to process message." in ran.out
     assert (state(store), errors(store, "orders")) == (QueueState.ENABLED, [(127, "Unable to process message.")])
+
+
+def test_sb_32_a_halt_and_a_removal_name_the_partner_that_waits(poison: Callable[..., Ran]) -> None:
+    _, far = begun(poison)
+    refused = poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1).err
+    assert "'recover warehouse' ends its conversation, which service 'Orders' is told, and enables the queue" in refused
+    said = poison("remove warehouse 1 --yes").err
+    assert f"Service 'Orders' waits for an answer in conversation {far}: end it with" in said
+    assert f"airflow poison end-conversation warehouse {far} --error 127 --description 'Unable to process message.'" in said
+
+
+def test_sb_18_sb_27_the_shell_says_what_the_sources_say(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    plain = Contract("plain", {"note": "INITIATOR"})
+    for queue, service in (("orders", "Orders"), ("warehouse", "Warehouse")):
+        declare_services(store, store.open(queue), [Service(service, [PARTS, plain])], CLOCK)
+    _, far = begun(poison, more="--contract parts")
+    assert "<bolt/>" in poison("inspect warehouse").out
+    done = json.loads(poison("begin-dialog orders ab --service Orders --far-service Warehouse --contract plain -o json").out)
+    [other] = [row["handle"] for row in listed(poison, "warehouse") if row["conversation_id"] == done["conversations"][0]]
+    assert "    No validation -- binary message:\n    0x6162\n" in poison(f"inspect warehouse --conversation {other}").out
+    assert "<bolt/>" in poison(f"inspect warehouse --conversation {far}").out
+    poison("disable warehouse --reason look")
+    assert "Error 9617: Queue 'warehouse' is disabled: look." in poison(f"receive warehouse {TAKE}", code=1).err
+
+
+def test_sb_19_what_waits_for_a_disabled_partner_is_shown_at_its_sender(poison: Callable[..., Ran], store: DeltaStore) -> None:
+    near, _ = begun(poison)
+    assert "unsent" not in poison("list").out
+    poison("disable warehouse --reason look")
+    poison(f"send-on orders {near} '<nut/>'")
+    assert "unsent" in poison("list").out
+    assert "unsent: 1 message for service Warehouse: queue 'warehouse' is disabled." in poison("show orders").out
+    assert json.loads(poison("show orders -o json").out)["unsent"] == 1
+    [message] = transmission_queue(store, store.open("orders"))
+    assert (message.conversation, message.to_service, message.message_type, message.sequence) == (near, "Warehouse", "order", 2)
+    drop_service(store.open("warehouse"), "Warehouse", CLOCK)
+    assert [each.status for each in transmission_queue(store, store.open("orders"), 5)] == ["no queue has the service"]
 
 
 def test_an_end_prints_what_it_removes_and_wants_an_answer(poison: Callable[..., Ran], store: DeltaStore) -> None:

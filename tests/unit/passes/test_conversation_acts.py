@@ -27,6 +27,7 @@ from airflow_poison.core.errors import (
 )
 from airflow_poison.core.mapping import ColumnMapping
 from airflow_poison.core.passes.alter import declare, disable, enable
+from airflow_poison.core.passes.browse import overview_of
 from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service, found_queue
 from airflow_poison.core.passes.dialogs import ActResult, begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.core.passes.move import move
@@ -34,6 +35,7 @@ from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.transmission import MANY, pull, refresh, tick, transmit
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.watching.conditions import MessagesAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -375,6 +377,55 @@ def test_sb_53_while_a_pass_holds_the_groups_only_new_dialogs_and_arrivals_go_on
     assert errors(two.orders) == [-8490, -8490]
     two.orders.release(claim)
     assert two.send(handle, b"2").sent == 1
+
+
+def ended_by_both(two: Two) -> None:
+    """A dialog that its initiator has ended first; what its partner's broker says of the end has not left."""
+    handle = two.begin()
+    two.carry()
+    two.end(two.orders, handle)
+    two.carry()
+    two.end(two.warehouse, conversations(two.warehouse)[0].handle)
+    assert states(two.orders) == ["DO"]
+
+
+def test_sb_55_that_both_sides_have_ended_is_no_message_of_a_queue(two: Two) -> None:
+    ended_by_both(two)
+    told: list[tuple[str, int]] = []
+    assert transmit(two.store, two.warehouse, two.clock, lambda *queue: told.append(queue)) == 0
+    assert (states(two.orders), told) == (["CD"], [])
+    found = two.orders.snapshot()
+    assert (found.files, overview_of(two.orders, found, two.clock.now()).sub_queues[SubQueue.MAIN].messages) == ((), 0)
+    assert not MessagesAvailable().met(found, two.clock.now()).met, "no run is made for it"
+
+
+def test_sb_53_a_pass_that_holds_the_groups_hears_of_the_end_when_it_is_over(two: Two, at_point: AtPoint) -> None:
+    ended_by_both(two)
+    two.begun([Dialog(messages=[("order", b"x")])], "nobody", "Nobody")
+    transmit(two.store, two.orders, two.clock)
+    claims = []
+    lease = {"lease": MINUTE, "now": two.clock.now(), "max_messages": 10, "exclusive": True}
+    at_point.do("pass.transmit.before_acknowledgement", lambda: claims.append(two.orders.claim("pass", **lease)))  # type: ignore[arg-type]
+    two.carry()
+    assert (sorted(states(two.orders)), two.warehouse.snapshot().transmissions != ()) == (["DO", "ER"], True)
+    assert claims[0] is not None
+    two.orders.release(claims[0])
+    two.carry()
+    assert (sorted(states(two.orders)), two.warehouse.snapshot().transmissions) == (["CD", "ER"], ())
+
+
+@pytest.mark.parametrize("point", ["pass.transmit.before_acknowledgement", "pass.transmit.before_removal"])
+def test_an_end_whose_carrier_dies_is_told_by_the_next_one(two: Two, at_point: AtPoint, point: str) -> None:
+    ended_by_both(two)
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    at_point.do(point, die)
+    with pytest.raises(KeyboardInterrupt):
+        two.carry()
+    two.carry()
+    assert (states(two.orders), two.warehouse.snapshot().transmissions) == (["CD"], ())
 
 
 def test_sb_54_a_handle_that_nobody_knows_is_8426(two: Two) -> None:

@@ -13,10 +13,10 @@ from airflow_poison import ServiceBroker
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.conversations.acts import Dialog
 from airflow_poison.core.conversations.services import Contract, Service
-from airflow_poison.core.conversations.system_messages import ErrorDocument
+from airflow_poison.core.conversations.system_messages import END_DIALOG, ErrorDocument
 from airflow_poison.core.conversations_as_rows import messages_to_table
 from airflow_poison.core.delivery import settlement
-from airflow_poison.core.errors import ConservationError
+from airflow_poison.core.errors import ConservationError, ConversationSendError
 from airflow_poison.core.failures import Postpone, Unprocessable
 from airflow_poison.core.passes.alerts import Alert, send_alerts
 from airflow_poison.core.passes.alter import declare, disable, enable
@@ -134,6 +134,21 @@ def test_a_dialog_from_its_begin_to_its_end(sides: Sides) -> None:
         alerted: list[Alert] = []
         send_alerts(table, "people", alerted.append, sides.clock)
         assert alerted == [], "how every dialog ends is no news"
+
+
+def test_sb_23_sb_42_a_queue_that_nothing_receives_from_keeps_what_arrives_and_its_side_of_each_dialog(sides: Sides) -> None:
+    handle = sides.begin(b"bolt", b"last")
+    sides.receive(sides.warehouse, ship)
+    sides.clock.advance(timedelta(days=40))
+    maintain(sides.orders, sides.clock)
+    [row] = conversations(sides.orders)
+    assert (row.state, row.waiting) == ("DI", {"shipped": 2, END_DIALOG: 1})
+    assert sides.states(sides.warehouse) == ["DO"], "it waits until the partner has ended, too"
+    with pytest.raises(ConversationSendError, match="8429"):
+        send_on(sides.orders, handle, [("question", b"?")], key="q", clock=sides.clock)
+    sides.receive(sides.orders, close)
+    assert sides.seen[2:] == [("shipped", "bolt"), ("shipped", "last"), ("EndDialog", "")]
+    assert (sides.states(sides.orders), sides.states(sides.warehouse)) == (["CD"], ["CD"])
 
 
 def test_nothing_of_a_failed_delivery_leaves(sides: Sides) -> None:

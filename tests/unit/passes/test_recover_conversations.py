@@ -15,16 +15,20 @@ from airflow_poison.core.conversations.services import Contract, Service
 from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, ERROR, ErrorDocument
 from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.core.errors import ConversationLockedError, ConversationNotFoundError, DecisionOutdatedError, SettingError
+from airflow_poison.core.passes.alerts import send_alerts
 from airflow_poison.core.passes.alter import declare, disable, enable
 from airflow_poison.core.passes.conversations import conversations, declare_services
 from airflow_poison.core.passes.decide import Decision, choices, decide, suspect, suspect_conversation
 from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.core.passes.halts import halted_endpoint
+from airflow_poison.core.passes.inspect import inspect
+from airflow_poison.core.passes.move import remove, remove_messages
 from airflow_poison.core.passes.recovery import Ending, recover
 from airflow_poison.core.passes.transmission import transmit
 from airflow_poison.core.policies.recovery import EndConversation
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.operators.account import halted
 from tests.unit.passes.given import Handler, Queue
 
 if TYPE_CHECKING:
@@ -327,3 +331,43 @@ def test_section_11_1_a_decision_lets_in_first_what_the_local_broker_kept_back(s
     shop.clock.advance(timedelta(minutes=2))
     decided(shop)
     assert waiting(shop.table) == [("order", b"good"), (DIALOG_TIMER, b"")]
+
+
+def test_sb_32_the_alert_and_the_failed_task_advise_to_end_the_conversation_of_the_partner(shop: Shop) -> None:
+    [alert] = send_alerts(shop.table, "people", lambda _alert: None, shop.clock)
+    call = f"ConversationHook().end_conversation('warehouse', '{shop.d1}', error=127, description='Unable to process message.', key='poison')"
+    shell = f"airflow poison end-conversation warehouse {shop.d1} --error 127 --description 'Unable to process message.'"
+    assert call in alert.what_to_do
+    assert shell in alert.what_to_do
+    assert "service 'Orders' would wait for its answer for good" in alert.what_to_do
+    assert "QueueHook().remove(" not in alert.what_to_do
+    again = shop.warehouse.sent()  # the pass that disabled it: its error is the failed task's
+    enable(shop.table, shop.clock)
+    failed = again.receive("again")
+    assert call in halted(failed, "ServiceBroker")
+    assert "remove(" not in halted(failed, "ServiceBroker")
+
+
+def test_a_strict_inspection_that_disables_the_queue_names_the_conversation_too(shop: Shop) -> None:
+    enable(shop.table, shop.clock)
+    for _ in range(5):
+        inspect(shop.table, shop.clock, mode="strict")
+    alerts = send_alerts(shop.table, "people", lambda _alert: None, shop.clock)
+    assert [f"'{shop.d1}', error=127" in alert.what_to_do for alert in alerts] == [True, True]
+
+
+def test_sb_32_a_removal_says_which_service_waits_for_an_answer(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    bad, later, _ = sorted(shop.warehouse.rows())
+    result = remove_messages(shop.table, shop.clock, [bad])
+    assert result.to_dict()["awaited"] == {shop.d1: "Orders"}
+    remove(shop.table, later, shop.clock)
+    assert f"Service 'Orders' waits for an answer in conversation {shop.d1}: end it with ConversationHook().end" in caplog.text
+    shop.warehouse.sent("plain")
+    assert remove_messages(shop.table, shop.clock, [max(shop.warehouse.rows())]).awaited == {}
+
+
+def test_nobody_waits_for_an_answer_who_has_ended_the_conversation(shop: Shop) -> None:
+    end_conversation(shop.orders, shop.at_orders, key="e", clock=shop.clock)
+    enable(shop.table, shop.clock)
+    transmit(shop.warehouse.store, shop.orders, shop.clock)
+    assert remove_messages(shop.table, shop.clock, [min(shop.warehouse.rows())]).awaited == {}

@@ -18,7 +18,7 @@ from airflow_poison.core.conversations.transaction import BegunDelivery
 from airflow_poison.core.delivery.sessions.failurelog import Needs, line_of, mark_of
 from airflow_poison.core.delivery.sessions.journal import MessageState, state_of
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import DEFAULT_PRIORITY, DIALOG
+from airflow_poison.core.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -248,14 +248,8 @@ def _messages_of(batch: pa.RecordBatch) -> Iterator[tuple[int, Outgoing]]:
     """Yield the rows of a batch that belong to dialogs, with their messages but for the bodies; an envelope that cannot be read makes no dialog."""
     kinds, priorities = (batch.column(name) for name in ("message_type", "priority"))
     for row, properties in enumerate(batch.column("properties").to_pylist()):
-        text = dict(properties or ()).get(DIALOG)
-        if text is None:
-            continue
-        try:
-            envelope = Envelope.from_text(text)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        yield row, Outgoing(envelope, kinds[row].as_py() or "", priority=priorities[row].as_py() or DEFAULT_PRIORITY)
+        if (envelope := Envelope.of(dict(properties or ()))) is not None:
+            yield row, Outgoing(envelope, kinds[row].as_py() or "", priority=priorities[row].as_py() or DEFAULT_PRIORITY)
 
 
 def _begins_none(message: Outgoing) -> bool:
