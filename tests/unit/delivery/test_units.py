@@ -26,7 +26,7 @@ from airflow_poison.core.delivery.units.account import open_ids, settled
 from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
 from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
 from airflow_poison.core.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, origin
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.schema import EVENT, TALLY, table_schema
@@ -425,7 +425,7 @@ def test_a_message_above_the_size_limit_is_not_transformed(tmp_path: Path) -> No
 
 # Outages ---------------------------------------------------------------------------------------------------------------
 
-AWAY = fingerprint(RAISED)
+AWAY = origin(RAISED)
 
 
 def verdict_of(folder: Path) -> Verdict | None:
