@@ -14,7 +14,7 @@ from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, SettingError
+from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, QueueNotFoundError, SettingError
 from airflow_poison.core.failures import ErrorHandler
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.delivering import LocalEngine
@@ -22,6 +22,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.dialogs import QueueBeginDialogOperator
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
@@ -166,6 +167,16 @@ def test_a_path_whose_files_an_earlier_run_has_sent_warns(
 
     assert (first.state, second.state) == ("success", "success")
     assert capsys.readouterr().out.count("has sent the same messages. For a file once over all runs set send_key") == warned
+
+
+def test_an_alert_of_a_queue_that_no_send_has_made_fails_unless_it_is_a_teardown(store: QueueStore) -> None:
+    with DAG("daily", schedule=None):
+        alert = QueueAlertOperator(task_id="alert", queue_name="orders")
+    with pytest.raises(QueueNotFoundError):
+        alert.execute({})
+
+    assert alert.as_teardown(on_failure_fail_dagrun=False).execute({}) == []
+    assert store.names() == ()
 
 
 def test_a_notifier_that_fails_fails_only_the_alert_and_the_next_run_gives_it_again_with_the_same_key(

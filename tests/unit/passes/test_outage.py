@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
 import pyarrow.compute as pc
@@ -593,7 +593,7 @@ def test_the_fingerprint_that_is_recorded_is_that_of_the_type_and_the_place(tmp_
     result = receive(queue)
     receive(queue.sent("good"), "charged", outage=None)
 
-    [charged] = [error for row in queue.rows().values() if (error := row["last_error"]) is not None]
+    charged: Any = next(iter(queue.rows().values()))["last_error"]
     assert result.outage is not None
     assert origin(Failure(FailureKind.EXCEPTION, charged["type"], "says something else", charged["trace"])) == result.outage["fingerprint"]
     assert origin(Failure(FailureKind.EXCEPTION, "ConnectionError")) != result.outage["fingerprint"]
