@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
-from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
@@ -102,7 +101,7 @@ class PathFiles:
         from airflow_poison.core.store.bucket.objects import Objects
 
         keys = {_split(name)[1] for name in self.names}
-        folder = commonprefix([*keys]).rpartition("/")[0]
+        folder = _split(self.path.partition("*")[0])[1].rpartition("/")[0]
         there = Objects.at(_split(self.path)[0], self.storage_options).list_all(folder) if folder else []
         return max((each.changed_at for each in there if each.path in keys), default=None)
 
