@@ -124,7 +124,9 @@ _NAMES_OF_CODE = re.compile(r"(?:^|\.)(?:Key|Attribute|Name|UnboundLocal|Import|
 """Types of failures whose quoted text names something of the code or the schema, not a value."""
 _QUOTED = r""""[^"]*"|(?<!\w)'[^']*'"""
 _NAME = r"[A-Za-z_][\w.]*"
-_COLUMN = rf"""`[^`]*`|\b(?:columns?|fields?|attributes?|propert(?:y|ies))\b[ :=]*(?:{_QUOTED}|{_NAME})|["']{_NAME}["'](?= is (?:a )?(?:null|required)\b)"""
+_COLUMN = (
+    rf"""`[^`]*`|\b(?:columns?|fields?|attributes?|propert(?:y|ies))\b[ :=]*(?:{_QUOTED}|{_NAME})|["']{_NAME}["'](?= is (?:a )?(?:null|required)\b)"""
+)
 """What names a column, and stays."""
 _BEGIN, _SIGN = r"""(?<![^\s'"`,;()\[\]{}])""", r"""[^\s'"`,;()\[\]{}]"""
 _DATA = (

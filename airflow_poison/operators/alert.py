@@ -65,7 +65,7 @@ class QueueAlertOperator(QueueOperator):
         )
 
     def execute(self, context: Context) -> list[dict[str, object]]:
-        """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError unless this is a teardown: a send makes the queue."""
+        """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError unless it is a teardown."""
         hook = QueueHook(self.conn_id)
         try:
             queue = hook.queue(self.queue_name)

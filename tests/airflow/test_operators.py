@@ -145,7 +145,7 @@ def test_a_send_key_makes_a_send_the_same_in_every_run(store: QueueStore, run_da
 
 
 @pytest.mark.parametrize(("changed", "more", "warned"), [("before", {}, True), ("between", {}, False), ("before", {"send_key": "once"}, False)])
-def test_a_path_whose_files_an_earlier_run_has_sent_warns(
+def test_a_path_whose_files_an_earlier_run_has_sent_warns(  # noqa: PLR0917
     changed: str,
     more: dict[str, Any],
     warned: bool,  # noqa: FBT001

@@ -61,7 +61,9 @@ def test_the_place_tells_groups_apart_and_an_outage_reads_it_alone() -> None:
     assert origin(Failure(FailureKind.EXCEPTION, "E", "no fare", here)) == origin(Failure(FailureKind.EXCEPTION, "E", "no tax", here))
 
 
-@pytest.mark.parametrize("text", ["a" * 4_096, "'" * 4_096, "a." * 2_048, "/" * 4_096, "a@" * 2_048, "\ud800", "column " * 585, "1" * 4_096, "'a" * 2_048])
+@pytest.mark.parametrize(
+    "text", ["a" * 4_096, "'" * 4_096, "a." * 2_048, "/" * 4_096, "a@" * 2_048, "\ud800", "column " * 585, "1" * 4_096, "'a" * 2_048]
+)
 def test_no_text_takes_long(text: str) -> None:
     began = time.process_time()
     assert len(group(text)) == 12

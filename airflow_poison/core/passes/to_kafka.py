@@ -185,7 +185,10 @@ def _put_back(table: QueueTable, file: DataFile, rows: pa.Table, refused: Mappin
         moved_rows(here, SubQueue.POISON),
         properties=properties,
         reason=[old if new is None else f"{OutputError.__name__}: {new}" for old, new in zip(here["reason"].to_pylist(), why, strict=True)],
-        last_error=[old if new is None else error_cell(Failure(FailureKind.EXCEPTION, OutputError.__name__, new)) for old, new in zip(here["last_error"].to_pylist(), why, strict=True)],
+        last_error=[
+            old if new is None else error_cell(Failure(FailureKind.EXCEPTION, OutputError.__name__, new))
+            for old, new in zip(here["last_error"].to_pylist(), why, strict=True)
+        ],
     )
     reach("pass.to_kafka.before_return")
     table.replace_file(file, pa.concat_tables([rows.filter(pc.invert(gone)), after]), list(_returned_events(after, why, now)), now)

@@ -269,13 +269,13 @@ def test_what_cannot_be_simulated_is_named(how: dict[str, Any], error: type[Exce
 
 @pytest.mark.parametrize("policy", ["x", None, {"system": "Msmq4"}])
 def test_what_is_no_policy_is_not_simulated(policy: Any) -> None:
-    with pytest.raises(SettingError, match="policy=.*a policy of airflow_poison"):
+    with pytest.raises(SettingError, match=r"policy=.*a policy of airflow_poison"):
         simulate(policy)
 
 
 @pytest.mark.parametrize("messages", ["x", ["rb"], {"m": 5}])
 def test_what_is_no_script_of_messages_is_not_simulated(messages: Any) -> None:
-    with pytest.raises(SettingError, match='messages=.*{"m": "rb rb ok"}'):
+    with pytest.raises(SettingError, match=r"messages=.*rb rb ok"):
         simulate(typed_policy("Msmq4", {}), messages)
 
 
