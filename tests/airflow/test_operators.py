@@ -176,7 +176,7 @@ def test_an_alert_of_a_queue_that_no_send_has_made_fails_unless_it_is_a_teardown
         alert.execute({})
 
     assert alert.as_teardown(on_failure_fail_dagrun=False).execute({}) == []
-    assert store.names() == ()
+    assert not store.names()
 
 
 def test_a_notifier_that_fails_fails_only_the_alert_and_the_next_run_gives_it_again_with_the_same_key(
