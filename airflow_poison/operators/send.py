@@ -229,10 +229,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
     def _warn_of_the_same_files(self, context: Context, hook: QueueHook) -> None:
         """Warn of files that an earlier run of the DAG has sent: the path is the same in each run, and none has changed since that run began."""
-        if self._fixed_path is None or self.path != self._fixed_path or self.send_key is not None or self.resend or context["ti"].map_index not in {-1, None}:
-            return
-        earlier = context.get("prev_start_date_success")
-        if not earlier:
+        is_fixed = self._fixed_path is not None and self.path == self._fixed_path and context["ti"].map_index in {-1, None}
+        if not is_fixed or self.send_key is not None or self.resend or not (earlier := context.get("prev_start_date_success")):
             return
         with suppress(FileNotFoundError, StoreUnreachableError):
             files = self._files(hook)
