@@ -104,7 +104,8 @@ def print_queue(queue: QueueOverview) -> None:
         count = f"{terminal.messages(source.messages)} taken" + (f", {source.malformed:,} malformed" if source.malformed else "")
         line(out, f"source {source.source}: {source.position}; {count}, last {terminal.instant(datetime.fromisoformat(source.taken_at))}")
     for claim in queue.claims:
-        when = f"expired {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
+        ended = "given up" if claim.given_up else "expired"
+        when = f"{ended} {terminal.about(queue.at - claim.expires_at)} ago, the next receive takes it over" if claim.expired else "being received"
         line(out, f"claim {claim.key}: {terminal.messages(claim.messages)} of {place_name(queue.queue, SubQueue(claim.sub_queue))}, {when}")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -116,15 +117,61 @@ class Failure:
     delay: timedelta = timedelta(0)
 
 
+# Failures that are alike
+
+
+_NAMES_OF_CODE = re.compile(r"(?:^|\.)(?:Key|Attribute|Name|UnboundLocal|Import|ModuleNotFound)Error$|MissingField$")
+"""Types of failures whose quoted text names something of the code or the schema, not a value."""
+_QUOTED = r""""[^"]*"|(?<!\w)'[^']*'"""
+_NAME = r"[A-Za-z_][\w.]*"
+_COLUMN = (
+    rf"""`[^`]*`|\b(?:columns?|fields?|attributes?|propert(?:y|ies))\b[ :=]*(?:{_QUOTED}|{_NAME})|["']{_NAME}["'](?= is (?:a )?(?:null|required)\b)"""
+)
+"""What names a column, and stays."""
+_BEGIN, _SIGN = r"""(?<![^\s'"`,;()\[\]{}])""", r"""[^\s'"`,;()\[\]{}]"""
+_DATA = (
+    rf"{_BEGIN}{_SIGN}*[/\\]{_SIGN}*"  # paths and addresses
+    r"|(?<![\w.-])[\w.-]+\.(?:jsonl?|ndjson|csv|tsv|txt|parquet|avro|orc|xml|gz|zip)\b"  # names of files
+    r"|0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4,12}){4}|[0-9a-fA-F]{12,}|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.]+|\d+(?:[.,:-]\d+)*"
+)
+_DROPPED = re.compile(rf"(?P<kept>{_COLUMN})|{_QUOTED}|{_DATA}", re.IGNORECASE)
+_DROPPED_OF_CODE = re.compile(rf"(?P<kept>{_COLUMN}|{_QUOTED})|{_DATA}", re.IGNORECASE)
+
+
+@lru_cache(200)
 def fingerprint(failure: Failure) -> str:
-    """Return 12 hexadecimal digits that failures of the same type at the same place share."""
-    return _fingerprint(failure.kind, failure.type, failure.trace)
+    """Return the id of a failure's error group, 12 hexadecimal digits: failures of one type at one place, whose texts differ only in data.
+
+    Names of columns tell groups apart; values, numbers, paths and names of files do not.
+    """
+    dropped = _DROPPED_OF_CODE if _NAMES_OF_CODE.search(failure.type) else _DROPPED
+    return _digits(_origin(failure), dropped.sub(lambda found: found["kept"] or "#", failure.text))
 
 
-@lru_cache(1_000)
-def _fingerprint(kind: FailureKind, type_: str, trace: str) -> str:
-    frames = [line.strip() for line in trace.splitlines() if line.lstrip().startswith("File ")]
-    return hashlib.sha256(f"{kind}|{type_}|{frames[-1] if frames else ''}".encode()).hexdigest()[:12]
+@lru_cache(200)
+def origin(failure: Failure) -> str:
+    """Return 12 hexadecimal digits that failures of one type at one place share, whatever they say: an outage says something else of each message."""
+    return _digits(_origin(failure))
+
+
+def _origin(failure: Failure) -> str:
+    frames = [line.strip() for line in failure.trace.splitlines() if line.lstrip().startswith("File ")]
+    return f"{failure.kind}|{failure.type}|{frames[-1] if frames else ''}"
+
+
+def _digits(*parts: str) -> str:
+    return hashlib.sha256("|".join(parts).encode(errors="surrogatepass")).hexdigest()[:12]
+
+
+def error_cell(failure: Failure) -> dict[str, str]:
+    """Return a failure as the column ``last_error`` has it."""
+    return {
+        "kind": failure.kind.value,
+        "type": failure.type,
+        "message": failure.text,
+        "fingerprint": fingerprint(failure),
+        "trace": failure.trace,
+    }
 
 
 class ErrorHandler(ABC):

@@ -25,6 +25,14 @@ AWS_CONN_ID = "aws_conn_id"
 INSTALLATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}", re.ASCII)
 """The id of an Airflow installation; it is part of run keys, which name folders."""
 INSTALLATION_ALLOWED = "1 to 40 letters, digits, dots, underscores and hyphens, the first a letter or a digit"
+_OTHER_FIELDS = {
+    "host": "store: the folder or the URI of the queues",
+    "schema": "store: the folder or the URI of the queues",
+    "port": "store: the folder or the URI of the queues, or the endpoint in storage_options",
+    "login": "storage_options, or credentials_conn_id: the id of a connection that has them",
+    "password": "storage_options, or credentials_conn_id: the id of a connection that has them",
+}
+"""Fields that other types of connections have, and the field of the extra that has what they would say."""
 _LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,.+)?\])?$")
 _MASTER = re.compile(r"^(local(\[.+\])?|yarn|[a-z0-9]+://.+)$")
 _ALLOWED = (
@@ -69,6 +77,17 @@ class StoreConnection:
         if not text.isdecimal() or not int(text):
             raise SettingError(f"spark_conf[{PARALLELISM!r}]", text, "a whole number, 1 or more")
         return int(text)
+
+    @classmethod
+    def of(cls, connection: Any, conn_id: str) -> Self:
+        """Return the fields of a connection. Raises SettingError for a field that is not read here: the queues would be those of another store."""
+        for name, instead in _OTHER_FIELDS.items():
+            if getattr(connection, name):
+                raise SettingError(f"{conn_id}.{name}", "…", f"nothing; write it into the extra, into the field {instead}")
+        extra = connection.extra_dejson
+        if not isinstance(extra, dict) or (not extra and (connection.extra or "").strip() not in {"", "{}", "null"}):
+            raise SettingError(f"{conn_id}.extra", "…", 'a JSON object such as {"store": "/data/queues"}')
+        return cls.parse(extra, conn_id)
 
     @classmethod
     def parse(cls, extra: Mapping[str, Any], conn_id: str) -> Self:

@@ -76,7 +76,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
             return StoreConnection(store=embedded_store())
         if connection.conn_type != self.conn_type:
             raise SettingError(f"{self.conn_id}.conn_type", connection.conn_type, f"{self.conn_type}; else its queues would be the embedded store's")
-        settings = StoreConnection.parse(connection.extra_dejson, self.conn_id)
+        settings = StoreConnection.of(connection, self.conn_id)
         if settings.credentials_conn_id:
             settings = replace(settings, storage_options=options_with_credentials(settings, self.conn_id, self.get_connection))
         if settings.storage_options:

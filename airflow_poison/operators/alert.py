@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
+from airflow_poison.core.errors import QueueNotFoundError
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
@@ -64,9 +65,15 @@ class QueueAlertOperator(QueueOperator):
         )
 
     def execute(self, context: Context) -> list[dict[str, object]]:
-        """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError."""
+        """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError unless it is a teardown."""
         hook = QueueHook(self.conn_id)
-        queue = hook.queue(self.queue_name)
+        try:
+            queue = hook.queue(self.queue_name)
+        except QueueNotFoundError:
+            if not self.is_teardown:
+                raise
+            self.log.info("There is no queue %r: the run has not made it. So there are no alerts.", self.queue_name)
+            return []
         given = self.alerts.send(queue, subscriber(context, hook, queue), context, SystemClock(), self.log)
         self.log.info("%s alerts of queue %r given.", len(given), self.queue_name)
         return given

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import InputError, SettingError
+from airflow_poison.core.errors import InputError, SettingError, StoreUnreachableError
 from airflow_poison.core.masking import checked_mask
 from airflow_poison.core.passes.runs import run_key
 from airflow_poison.core.policies import checked_policy
@@ -126,6 +127,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         if source is not None and not isinstance(source, Source):
             raise SettingError("source", source, f"Files, Kafka, DeltaChanges, Jdbc or a source of yours, not {type(source).__name__}")
         self.path = path
+        self._fixed_path = path if isinstance(path, str) and "{" not in path else None
         self.format = format
         self.options = options
         self.table = table
@@ -172,6 +174,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self._sent(queue, result.sent)
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
             self._warn_of_malformed(result.malformed)
+            self._warn_of_the_same_files(context, hook)
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
@@ -223,6 +226,23 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.log.warning(
                 "%s of them are not what they should be: they are in the poison sub-queue of %r, with their errors.", f"{messages:,}", self.queue_name
             )
+
+    def _warn_of_the_same_files(self, context: Context, hook: QueueHook) -> None:
+        """Warn of files that an earlier run of the DAG has sent: the path is the same in each run, and none has changed since that run began."""
+        is_fixed = self._fixed_path is not None and self.path == self._fixed_path and context["ti"].map_index in {-1, None}
+        if not is_fixed or self.send_key is not None or self.resend or not (earlier := context.get("prev_start_date_success")):
+            return
+        with suppress(FileNotFoundError, StoreUnreachableError):
+            files = self._files(hook)
+            changed = None if files is None else files.changed_at()
+            if changed is not None and changed < earlier:
+                self.log.warning(
+                    "path=%r is the same in every run, and nothing there has changed since %s; the run that began at %s has sent the same messages. "
+                    "For a file once over all runs set send_key (such as send_key=path), or take what is new: source=Files(path).",
+                    self.path,
+                    changed.isoformat(timespec="seconds"),
+                    earlier.isoformat(timespec="seconds"),
+                )
 
     def _sent(self, queue: QueueTable, messages: int) -> None:
         from airflow_poison import stats

@@ -131,7 +131,7 @@ def needs(seen: QueueOverview, trend: Trend | None) -> Iterator[Mapping[str, str
     if trend is not None and (more := min(trend.growth, seen.sub_queues[SubQueue.POISON].messages)) > 0:
         yield {"kind": "poison_growing", "text": f"{counted(more, 'poison message')} more than an hour ago."}
     yield from _overdue(seen)
-    expired = [claim for claim in seen.claims if claim.expired]
+    expired = [claim for claim in seen.claims if claim.expired and not claim.given_up]
     if expired:
         held = counted(sum(claim.messages for claim in expired), "message")
         yield {"kind": "expired_claim", "text": f"A pass that held {held} has not answered in time; the next one goes on with them."}

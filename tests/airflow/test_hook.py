@@ -66,6 +66,27 @@ def test_a_connection_names_store_options_and_spark(monkeypatch: pytest.MonkeyPa
     assert settings == StoreConnection("/queues", {"region": "eu"}, "spark://host:7077", {"spark.executor.cores": "2"})
 
 
+@pytest.mark.parametrize(
+    ("fields", "belongs"),
+    [
+        ({"host": "/data/queues"}, "host=.*into the field store"),
+        ({"schema": "queues"}, "schema=.*into the field store"),
+        ({"port": 9000}, "port=.*storage_options"),
+        ({"login": "hush"}, "login=.*storage_options, or credentials_conn_id"),
+        ({"password": "hush"}, "password=.*storage_options, or credentials_conn_id"),
+        ({"extra": "{'store': '/hush'}"}, "extra=.*a JSON object"),
+        ({"extra": '["hush"]'}, "extra=.*a JSON object"),
+    ],
+)
+def test_a_field_of_a_connection_that_is_not_read_is_refused(fields: dict[str, Any], belongs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "poison", **fields}))
+
+    with pytest.raises(SettingError, match=f"lake.{belongs}") as caught:
+        _ = QueueHook("lake").settings
+
+    assert "hush" not in str(caught.value)
+
+
 @pytest.mark.parametrize(("value", "durable"), [(None, True), ("", True), (True, True), ("true", True), (False, False), (" False ", False)])
 def test_a_connection_switches_durability_off_by_name(value: object, durable: bool) -> None:  # noqa: FBT001
     assert StoreConnection.parse({"durable": value}, "poison_default").durable is durable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, SettingError
+from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, QueueNotFoundError, SettingError
 from airflow_poison.core.failures import ErrorHandler
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.delivering import LocalEngine
@@ -21,6 +22,7 @@ from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.dialogs import QueueBeginDialogOperator
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
@@ -140,6 +142,41 @@ def test_a_send_key_makes_a_send_the_same_in_every_run(store: QueueStore, run_da
             QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], policy=MOVE, send_key="the 'a' of {{ dag.dag_id[:0] }}all")
         ran = run_dag(dag)
     assert ran.returned["send"] == {"queue": "orders", "sent": 1, "first_lookup_id": 1, "repeated": True, "held": 0, "malformed": 0}
+
+
+@pytest.mark.parametrize(("changed", "more", "warned"), [("before", {}, True), ("between", {}, False), ("before", {"send_key": "once"}, False)])
+def test_a_path_whose_files_an_earlier_run_has_sent_warns(  # noqa: PLR0917
+    changed: str,
+    more: dict[str, Any],
+    warned: bool,  # noqa: FBT001
+    store: QueueStore,
+    run_dag: Callable[..., Ran],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
+    os.utime(tmp_path / "x.jsonl", (1_000_000_000, 1_000_000_000))
+    with DAG(f"daily_{changed}_{warned}_{len(more)}", schedule=None) as dag:
+        QueueSendOperator(task_id="send", queue_name="orders", path=str(tmp_path / "x.jsonl"), format="json", policy=MOVE, **more)
+
+    first = run_dag(dag, datetime(2026, 1, 1, tzinfo=UTC))
+    assert "has sent the same" not in capsys.readouterr().out
+    if changed == "between":
+        (tmp_path / "x.jsonl").write_text('{"a": 2}\n')
+    second = run_dag(dag, datetime(2026, 1, 2, tzinfo=UTC))
+
+    assert (first.state, second.state) == ("success", "success")
+    assert capsys.readouterr().out.count("has sent the same messages. For a file once over all runs set send_key") == warned
+
+
+def test_an_alert_of_a_queue_that_no_send_has_made_fails_unless_it_is_a_teardown(store: QueueStore) -> None:
+    with DAG("daily", schedule=None):
+        alert = QueueAlertOperator(task_id="alert", queue_name="orders")
+    with pytest.raises(QueueNotFoundError):
+        alert.execute({})
+
+    assert alert.as_teardown(on_failure_fail_dagrun=False).execute({}) == []
+    assert not store.names()
 
 
 def test_a_notifier_that_fails_fails_only_the_alert_and_the_next_run_gives_it_again_with_the_same_key(

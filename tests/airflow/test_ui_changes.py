@@ -463,7 +463,7 @@ def test_connections_that_are_none_of_ours_are_not_told_apart(poster: Poster, mo
 
 
 def test_secrets_of_a_connection_never_appear(poster: Poster, monkeypatch: pytest.MonkeyPatch) -> None:
-    define_connection(monkeypatch, "other", {"store": f"s3://key:{SECRET}@bucket/queues"}, password=SECRET, login="me")
+    define_connection(monkeypatch, "other", {"store": f"s3://key:{SECRET}@bucket/queues"})
     for name in ACTS:
         answer = poster.post(name, conn_id="other")
         assert (answer.status_code, SECRET in answer.text) == (404 if name == "decide" else 503, False)

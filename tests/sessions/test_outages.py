@@ -9,7 +9,7 @@ import pytest
 from airflow_poison.core.delivery.batching import Batching
 from airflow_poison.core.delivery.outage import Detection, Verdict
 from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
-from airflow_poison.core.failures import FailureKind, fingerprint
+from airflow_poison.core.failures import FailureKind, origin
 from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from tests.sessions.conftest import policy
@@ -34,7 +34,7 @@ def test_a_session_stops_where_messages_fail_alike_and_says_why(session: Opener,
     verdict = Verdict.read(journals)
     assert verdict is not None
     assert verdict.error.startswith("ValueError: bad ")
-    assert {fingerprint(failure) for failure in report.failures.values()} == {verdict.fingerprint}
+    assert {origin(failure) for failure in report.failures.values()} == {verdict.fingerprint}
     assert 0 < int(attempts_of(report.words).sum()) <= OUTAGE.at_least
     assert report.failures.keys() == {row for row, value in enumerate(report.words.tolist()) if attempts_of(value)}
     assert MessageState.HALTED not in states_of(report.words)
@@ -86,7 +86,7 @@ def test_a_batch_that_fails_for_an_outage_is_not_searched_through(session: Opene
     verdict = Verdict.read(journals)
     assert verdict is not None
     assert verdict.error.startswith("ValueError: bad ")
-    assert {fingerprint(failure) for failure in report.failures.values()} <= {verdict.fingerprint}
+    assert {origin(failure) for failure in report.failures.values()} <= {verdict.fingerprint}
     assert MessageState.HALTED not in states_of(report.words)
     assert report.searched.unstable == ()
     assert report.searched.rows_handed <= 600 + 3 * 100

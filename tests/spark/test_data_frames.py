@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.logger import PySparkLogger
+from pyspark.sql import functions as f
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.transform import Transformation
@@ -22,6 +23,7 @@ from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.core.schema import FRAME_COLUMNS
 from airflow_poison.core.spark.engine import SparkEngine
 from airflow_poison.core.spark.frames import messages
 from airflow_poison.core.spark.frames.failures import _TOLD, expected
@@ -276,6 +278,30 @@ def test_without_a_schema_the_frame_has_the_columns_of_messages(tmp_path: Path, 
 
     assert result.settled == 5
     assert {"lookup_id", "body", "properties", "abort_count", "move_count"} <= {*seen[-1]}
+
+
+def test_a_verdict_by_count_sees_the_count_of_each_delivery(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, [str(n) for n in range(20)], replace(POLICY, receive_retry_count=2))
+
+    def patient(df: DataFrame) -> DataFrame:
+        wants = f.expr("element_at(array(0, 1, 2, 9), cast(lookup_id % 4 + 1 as int))")
+        why = f.when(f.col("abort_count") < wants, f.format_string("seen %d", "abort_count"))
+        return df.select("lookup_id", f.col("lookup_id").alias("id"), "abort_count", why.alias("_poison"))
+
+    rows = landed(work, spark, Transformation(patient))
+
+    assert {row["id"]: row["abort_count"] for row in rows} == {n: n % 4 for n in range(1, 21) if n % 4 < 3}
+    assert {row["reason"] for row in work.rows().values()} == {"_poison: seen 2"}
+
+
+def test_messages_of_a_unit_may_have_counts_of_their_own(tmp_path: Path, spark: SparkSession) -> None:
+    table = sent(tmp_path, [str(n) for n in range(3)]).table()
+    ids, attempts = np.arange(1, 4), np.array([0, 2, 1], np.int32)
+
+    frame = ClaimFrames(spark, table.root, table.snapshot().files, ids, None).raw(ids, attempts)
+
+    assert sorted((row["lookup_id"], row["abort_count"]) for row in frame.collect()) == [(1, 0), (2, 2), (3, 1)]
+    assert frame.columns == [*FRAME_COLUMNS]
 
 
 def test_what_is_behind_a_message_that_halts_the_queue_stays(tmp_path: Path, spark: SparkSession) -> None:

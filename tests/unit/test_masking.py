@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.core.errors import SettingError
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, origin
 from airflow_poison.core.hidden_values import HIDDEN, HiddenValues
 from airflow_poison.core.masking import EDITS, Masking, edits_of
 
@@ -196,7 +196,7 @@ def test_lines_that_name_the_code_stay_so_that_the_fingerprint_does() -> None:
     failure = Failure(FailureKind.EXCEPTION, "ValueError", "41", trace)
     for value in (41, "land", "/shop/land.py", 42):
         shown = values({"card": value}).hide_trace(trace)
-        assert fingerprint(Failure(FailureKind.EXCEPTION, "ValueError", "***", shown)) == fingerprint(failure)
+        assert origin(Failure(FailureKind.EXCEPTION, "ValueError", "***", shown)) == origin(failure)
     assert values({"card": 41}).hide_trace(trace).endswith("    land(***)\n")
 
 

@@ -6,6 +6,7 @@ claims and state as they are now. Nothing is repaired: see ``table_repair`` and 
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 SAFE_AGE = timedelta(days=1)
 """How old what nobody names must be before it counts as left behind, by the machine's clock."""
+_LANDS_WITHIN = 600.0  # seconds
 _SEVERITIES = tuple(Severity)
 
 
@@ -140,6 +142,7 @@ def _findings(  # noqa: PLR0917
     else:
         yield from _check_state(control, live, past.version, now)
     yield from _check_outbox(live)
+    yield from _check_landing(root, live, safe_age)
 
 
 def _left_creations(root: Path, safe_age: timedelta) -> Iterator[Finding]:
@@ -224,7 +227,19 @@ def _check_outbox(live: Mapping[str, DataFile]) -> Iterator[Finding]:
         what = f"{sum(file.rows for file in waiting)} message(s) wait in the outbox: the relay that should have sent them on has died"
         todo = f"run the receive task, or {REPAIR}; those for a Kafka topic: send-to-kafka, or send-to-kafka --take-back"
         yield Finding(Kind.OUTBOX_LEFT, Severity.WARNING, what, f"sub_queue={OUTBOX}", todo, mendable=True)
+
+
+def _check_landing(root: str, live: Mapping[str, DataFile], safe_age: timedelta) -> Iterator[Finding]:
+    """Yield rows that wait for their outputs; not while the pass that has written them may be putting them there."""
     landing = [file for file in live.values() if file.sub_queue == LANDING]
-    if landing:
+    if landing and _age(root, landing) >= min(safe_age.total_seconds(), _LANDS_WITHIN):
         what = f"rows of {len(landing)} file(s) that handlers returned are not in their outputs: the pass that should have put them there has died"
         yield Finding(Kind.LANDING_LEFT, Severity.WARNING, what, f"sub_queue={LANDING}", "run the receive task")
+
+
+def _age(root: str, files: Sequence[DataFile]) -> float:
+    """Return how many seconds ago the newest of these files was written; those that are gone by now are new."""
+    try:
+        return time.time() - max(Path(root, file.path).stat().st_mtime for file in files)
+    except FileNotFoundError:
+        return 0.0

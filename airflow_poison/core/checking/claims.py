@@ -71,12 +71,14 @@ def check_claims(root: str, claims: Claims, live: Mapping[str, DataFile], now: d
 
 
 def _expired(root: str, claim: Claim, now: datetime, *, whole: bool) -> Finding:
-    """Return the finding for a claim that was not renewed; it can be given back only when nobody has worked on its messages."""
+    """Return the finding for a claim that was not renewed, or was given up; it can be given back only when nobody has worked on its messages."""
     ago = timedelta(seconds=int((now - claim.expires_at).total_seconds()))
     left = worked(root, claim)
-    what = f"the claim of {claim.messages} messages expired {ago} ago and nobody has taken it over: {left or 'nothing of it was delivered'}"
+    ended = "was given up" if claim.given_up else "expired"
+    what = f"the claim of {claim.messages} messages {ended} {ago} ago and no pass has taken it over: {left or 'nothing of it was delivered'}"
     todo = REPAIR if not left else "run the receive task of the queue: it goes on where that pass stopped, and delivers nothing twice"
-    return Finding(Kind.CLAIM_EXPIRED, Severity.WARNING, what, claim.key, todo, mendable=not left and whole)
+    severity = Severity.NOTE if claim.given_up else Severity.WARNING
+    return Finding(Kind.CLAIM_EXPIRED, severity, what, claim.key, todo, mendable=not left and whole)
 
 
 def worked(root: str, claim: Claim) -> str:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.errors import BodyError
-from airflow_poison.core.failures import FailureKind, PoisonRows, fingerprint
+from airflow_poison.core.failures import FailureKind, PoisonRows, origin
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
 from airflow_poison.core.policies.outage import LEAST_MESSAGES
@@ -203,7 +203,7 @@ class Watch:
         """Return the fingerprint of a failure that may be an outage's; empty for one that is charged whatever others do."""
         if failure.kind is not FailureKind.EXCEPTION or failure.type in _OF_THE_MESSAGE:
             return ""
-        found = fingerprint(failure)
+        found = origin(failure)
         if found not in self._errors:
             if len(self._errors) >= _MOST_ERRORS:
                 self._errors.clear()

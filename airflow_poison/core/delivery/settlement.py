@@ -17,7 +17,7 @@ from airflow_poison.core.delivery.sessions.journal import MessageState, attempts
 from airflow_poison.core.delivery.sessions.rows import counted_attempts
 from airflow_poison.core.delivery.stage import BlockRecord, Tally, halt_record
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, error_cell, fingerprint
 from airflow_poison.core.policies.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.core.policies.policy import FIRST
 from airflow_poison.core.policies.settings import LARGEST
@@ -211,20 +211,10 @@ def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[
 def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:
     """Return the errors column: the failures of this pass, and what stood there where a message had none."""
     before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
-    of_failures = {failure: _error_cell(failure) for failure in {*failures} if failure is not None}
+    of_failures = {failure: error_cell(failure) for failure in {*failures} if failure is not None}
     cells = [of_failures[failure] if failure is not None else former for failure, former in zip(failures, before, strict=True)]
     column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
     return column
-
-
-def _error_cell(failure: Failure) -> dict[str, str]:
-    return {
-        "kind": failure.kind.value,
-        "type": failure.type,
-        "message": failure.text,
-        "fingerprint": fingerprint(failure),
-        "trace": failure.trace,
-    }
 
 
 # Events

@@ -365,7 +365,7 @@ SENT_ON = ("rejected", "dead_lettered", "requeued", "exceptioned")
 """Ends after which it is in the outbox."""
 LEFT = ("dropped", *SENT_ON)
 """Ends after which it has left its queue."""
-_MOST_ERRORS = 20
+_MOST_ERRORS, _MOST_KINDS = 20, 1_000
 
 
 class HaltRecord(TypedDict):
@@ -479,7 +479,9 @@ class Tally:
             self.counters = other.counters_over(self.counters)
 
     def add_error(self, fingerprint: str, text: str, messages: int = 1) -> None:
-        """Count messages that ended with a failure."""
+        """Count messages that ended with a failure; of at most 1,000 kinds."""
+        if fingerprint not in self.errors and len(self.errors) >= _MOST_KINDS:
+            return
         first, before = self.errors.get(fingerprint, (text, 0))
         self.errors[fingerprint] = (first, before + messages)
 

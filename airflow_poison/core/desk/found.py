@@ -116,7 +116,7 @@ def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Sequence[tuple[s
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup(Plain):
-    """Messages that failed alike: failures of one type at one place of the code, whose texts differ only in data.
+    """Messages that failed alike: failures of one type at one place of the code, whose texts differ only in data (``core.failures.fingerprint``).
 
     :param error: its id.
     :param text: the message of one of these failures.

@@ -27,7 +27,7 @@ class Selection(Plain):
     """Messages that meet every condition that is given. Raises SettingError for what is none.
 
     :param sub_queue: where they wait; None: everywhere.
-    :param error: the id of an error group, or a fingerprint of failures: 12 hexadecimal digits.
+    :param error: the id of an error group: 12 hexadecimal digits.
     :param error_type: the type of their last failure, for example ``KeyError``.
     :param text: a part of the last failure's message or of the body, whatever its case.
     :param since: sent at this instant or later; ``until``: sent before this one.

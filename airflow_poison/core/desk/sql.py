@@ -98,7 +98,6 @@ _TYPES = {
     "error_type": "varchar",
     "error_message": "varchar",
     "error_trace": "varchar",
-    "fingerprint": "varchar",
     "reason": "varchar",
     "body": "json",
     "text": "varchar",
@@ -107,20 +106,14 @@ _TYPES = {
 COLUMNS = ", ".join(_TYPES)
 """The columns of ``messages``, for people who write a query."""
 
-_NAMES_OF_CODE = "KeyError|AttributeError|NameError|UnboundLocalError|ImportError|ModuleNotFoundError|MissingField"
-"""Failures whose quoted text names something of the code or the schema, not a value."""
-_DATA = r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4,12}){4}|[0-9a-fA-F]{12,}|[\w.+-]+@[\w-]+\.[\w.]+|\d+([.,:-]\d+)*"
-"""What of a failure's message is data: failures that differ only there are of one group."""
-_QUOTED = r""""[^"]*"|'[^']*'"""
-
 _MESSAGES = """
 select lookup_id::bigint as lookup_id, message_id, sub_queue::varchar as sub_queue, move_count::integer as move_count,
   coalesce(abort_count, 0) as abort_count, coalesce(crash_count, 0) as crash_count, coalesce(priority, 0) as priority,
   group_id, conversation_id, message_type, {properties} as properties, enqueued_at::timestamptz as enqueued_at, expires_at::timestamptz as expires_at,
   due_at::timestamptz as due_at,
-  case when last_error is not null then left(md5(concat_ws('|', last_error.fingerprint, {normal})), 12) end as error,
+  last_error.fingerprint as error,
   last_error.kind as error_kind, last_error.type as error_type, {message} as error_message, {trace} as error_trace,
-  last_error.fingerprint as fingerprint, {reason} as reason,
+  {reason} as reason,
   try_cast(try(decode({body})) as json) as body, try(decode({body})) as text, {body} as raw, filename as file
 from read_parquet({paths}, union_by_name = true, filename = true, hive_partitioning = true,
   hive_types = {{'sub_queue': varchar, 'move_count': integer}})
@@ -217,7 +210,7 @@ def _of(paths: Sequence[str], masking: Masking | None, *, texts: bool = False) -
         columns["properties"] = hidden_properties(masking)
         if masking.hides_bodies:
             columns["body"] = "masked_body(body)"
-    return _MESSAGES.format(paths=literals(paths), normal=_normal(columns["message"]), **columns)
+    return _MESSAGES.format(paths=literals(paths), **columns)
 
 
 def _of_events(paths: Sequence[str]) -> str:
@@ -231,17 +224,6 @@ def _of_events(paths: Sequence[str]) -> str:
 
 def _nothing(types: Mapping[str, str]) -> str:
     return f"select {', '.join(f'null::{kind} as {name}' for name, kind in types.items())} where false"
-
-
-def _normal(message: str) -> str:
-    """Return the expression for a failure's message without what is data.
-
-    :param message: the expression for the message.
-    """
-    said, names = f"coalesce({message}, '')", f"regexp_matches(last_error.type, '({_NAMES_OF_CODE})$')"
-    patterns = (literal(_DATA), literal(f"{_QUOTED}|{_DATA}"))
-    without = [f"regexp_replace({said}, {pattern}, '#', 'g')" for pattern in patterns]
-    return f"case when {names} then {without[0]} else {without[1]} end"
 
 
 # Conditions -----------------------------------------------------------------------------------------------------------
@@ -258,7 +240,7 @@ def condition(engine: duckdb.DuckDBPyConnection, selection: Selection, among: Se
         ("sub_queue = ?", (place,)),
         ("lookup_id in (select unnest(?::bigint[]))", (ids,)),
         ("lookup_id in (select unnest(?::bigint[]))", (some,)),
-        ("(error = ? or fingerprint = ?)", (selection.error or None,) * 2),
+        ("error = ?", (selection.error or None,)),
         ("error_type = ?", (selection.error_type or None,)),
         ("(contains(lower(coalesce(error_message, '')), lower(?)) or contains(lower(coalesce(text, '')), lower(?)))", (selection.text or None,) * 2),
         ("enqueued_at >= ?", (selection.since,)),

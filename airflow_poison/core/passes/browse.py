@@ -39,7 +39,8 @@ _PLACES = tuple(SubQueue)
 class ClaimView(Plain):
     """A claim as people see it.
 
-    :param expired: nobody has renewed it in time: the next receive task takes it over.
+    :param expired: the next receive task takes it over: it was not renewed in time, or its pass has given it up.
+    :param given_up: its pass has ended, and has said so.
     """
 
     key: str
@@ -47,6 +48,7 @@ class ClaimView(Plain):
     messages: int
     expires_at: datetime
     expired: bool
+    given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,8 @@ class QueueOverview:
 
     @property
     def expired_claims(self) -> int:
-        """Claims that nobody has renewed in time."""
-        return sum(claim.expired for claim in self.claims)
+        """Claims that were not renewed in time; without those that their passes have given up."""
+        return sum(claim.expired and not claim.given_up for claim in self.claims)
 
     def to_dict(self) -> dict[str, object]:
         """Return plain values: instants as ISO 8601 in UTC, ``restart`` for a block that no time ends."""
@@ -165,7 +167,8 @@ def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOv
         unsent=sum(file.rows for file in snapshot.transmissions),
         sources=positions(table, snapshot),
         claims=tuple(
-            ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now) for claim in snapshot.claims
+            ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now, claim.given_up)
+            for claim in snapshot.claims
         ),
     )
 

@@ -360,17 +360,18 @@ def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[st
     """
     with suppress(PoisonError, OSError):  # what ended the pass is what is told
         begun = TryNote.read(Path(table.stage(claim), BEGUN))
+        leaving = replace(claim, given_up=True)
         given_up = f"the claim of {counted(claim.messages, 'message')} is given up"
         if table.node and begun is not None and not begun.machine:
             table.close(claim)
             reach("pass.release.after_close")
-            table.renew(claim, lease=ENDED_WITHIN, now=clock.now())
+            table.renew(leaving, lease=ENDED_WITHIN, now=clock.now())
             tell(
                 f"{given_up}: what its tasks still do on other nodes ends within {ENDED_WITHIN.seconds} s, and any pass goes on then, with all "
                 "attempts counted"
             )
         elif _quiet(Path(table.stage(claim), "journal")):
-            table.renew(claim, lease=timedelta(0), now=clock.now())
+            table.renew(leaving, lease=timedelta(0), now=clock.now())
             tell(f"{given_up}: the next pass goes on at once, with all attempts counted")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from airflow_poison.core.errors import InputError, MessageTooLargeError
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, error_cell
 from airflow_poison.core.mapping import check_priorities, check_several, utf8
 from airflow_poison.core.passes.runs import check_key
 from airflow_poison.core.schema import DIALOG, MAX_BODY_BYTES, OWN_PROPERTIES, is_reserved, message_schema
@@ -100,15 +100,10 @@ def as_messages(records: pa.RecordBatch) -> pa.RecordBatch:
     made = checked(records.select([name for name in records.schema.names if name not in {ERROR, NO_BODY}]))
     if errors.count(None) == len(errors):
         return made
-    failures = [None if error is None else _failure(error) for error in errors]
+    failures = [None if error is None else error_cell(Failure(FailureKind.UNREADABLE, "MalformedError", error[:_TEXT])) for error in errors]
     made = made.append_column("last_error", pa.array(failures, message_schema().field("last_error").type))
     reasons = [None if error is None else f"MalformedError: {error}"[:_TEXT].partition("\n")[0] for error in errors]
     return made.append_column("reason", pa.array(reasons, pa.string()))
-
-
-def _failure(text: str) -> dict[str, str]:
-    failure = Failure(FailureKind.UNREADABLE, "MalformedError", text[:_TEXT])
-    return {"kind": failure.kind.value, "type": failure.type, "message": failure.text, "fingerprint": fingerprint(failure), "trace": ""}
 
 
 def _errors(records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:

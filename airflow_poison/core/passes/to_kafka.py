@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.core.errors import OutputError, SettingError
 from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, error_cell
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.core.passes.history import BY_HAND
@@ -185,16 +185,14 @@ def _put_back(table: QueueTable, file: DataFile, rows: pa.Table, refused: Mappin
         moved_rows(here, SubQueue.POISON),
         properties=properties,
         reason=[old if new is None else f"{OutputError.__name__}: {new}" for old, new in zip(here["reason"].to_pylist(), why, strict=True)],
-        last_error=[old if new is None else _failure(new) for old, new in zip(here["last_error"].to_pylist(), why, strict=True)],
+        last_error=[
+            old if new is None else error_cell(Failure(FailureKind.EXCEPTION, OutputError.__name__, new))
+            for old, new in zip(here["last_error"].to_pylist(), why, strict=True)
+        ],
     )
     reach("pass.to_kafka.before_return")
     table.replace_file(file, pa.concat_tables([rows.filter(pc.invert(gone)), after]), list(_returned_events(after, why, now)), now)
     reach("pass.to_kafka.after_return")
-
-
-def _failure(why: str) -> dict[str, str]:
-    failure = Failure(FailureKind.EXCEPTION, OutputError.__name__, why)
-    return {"kind": failure.kind.value, "type": failure.type, "message": failure.text, "fingerprint": fingerprint(failure), "trace": ""}
 
 
 def _returned_events(rows: pa.Table, why: Sequence[str | None], now: datetime) -> Iterator[Event]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import VirtualClock
 from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.errors import InputError
+from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.events import ROUTINE, Event, EventType
 from airflow_poison.core.failures import install_error_handler
 from airflow_poison.core.policies import checked_policy, policy_class
@@ -21,7 +22,7 @@ from airflow_poison.core.simulation.scripted_host import ScriptedDelivery, Scrip
 from airflow_poison.core.texts import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
     from airflow_poison.core.failures import ErrorHandler
@@ -277,9 +278,13 @@ def simulate(
     :param access: of the queues that the policy sends to, those that it cannot simply send to.
     :param queue: the queue's name.
 
-    Raises InputError for what cannot be played, and SettingError for settings of ``alter`` that are not allowed.
+    Raises InputError for what cannot be played, and SettingError for what is no policy, no messages or no settings of ``alter``.
     """
+    if checked_policy(policy) is None:
+        raise SettingError("policy", policy, "a policy of airflow_poison, such as Msmq4()")
     messages = HOPELESS if messages is None else messages
+    if not isinstance(messages, Mapping) or not all(isinstance(outcomes, str) for outcomes in messages.values()):
+        raise SettingError("messages", messages, 'outcomes by the name of a message, such as {"m": "rb rb ok"}')
     arrivals = {_known(name, messages): when for name, when in (at or {}).items()}
     script = Script(*(Scripted(name, outcomes, arrivals.get(name, 0)) for name, outcomes in messages.items()), actions=_typed(policy, actions))
     policies = _policies(policy, script.actions)

@@ -14,7 +14,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_poison.core import json_text
-from airflow_poison.core.errors import SourceError
+from airflow_poison.core.errors import PoisonError, SourceError
 from airflow_poison.core.mapping import json_value, number_or_text
 from airflow_poison.core.sources.rows import JSON_TEXT, ODD
 
@@ -205,7 +205,9 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
             f"{said} cannot be read: {_first_line(error.orig)}. Check that the server is reached from where the task runs, the rights of its user, "
             "and the table's columns. Nothing was sent."
         ) from error
-    except (exc.SQLAlchemyError, ModuleNotFoundError) as error:
+    except PoisonError:
+        raise
+    except (exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
         raise SourceError(
             f"{said} cannot be reached: {_first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
             "PostgreSQL psycopg2-binary, for MySQL pymysql. Nothing was sent."

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
-from airflow_poison.core.errors import SourceError
+from airflow_poison.core.errors import PoisonError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -183,12 +183,11 @@ class Versions:
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
-        import pyarrow as pa
-        from deltalake.exceptions import DeltaError
-
         try:
             yield
-        except (DeltaError, pa.ArrowException, OSError, ValueError, KeyError) as error:
+        except PoisonError:
+            raise
+        except Exception as error:  # its libraries raise Exception itself, too
             words = next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]
             raise SourceError(
                 f"The Delta table {self.uri} cannot be read ({what}): {words.rstrip('.')}. Check its storage_options and the rights of the task; if "

@@ -7,6 +7,7 @@ import glob
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,6 @@ from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from datetime import datetime
 
     import pyarrow as pa
 
@@ -93,6 +93,17 @@ class PathFiles:
             else:
                 yield from alone(batch, lambda rows: to_messages(rows, mapping, now), is_body=False)
         fields.check()
+
+    def changed_at(self) -> datetime | None:
+        """Return when the newest of the files was last changed; None: that is not known."""
+        if not self.path.startswith(_STORES):
+            return datetime.fromtimestamp(max(Path(name).stat().st_mtime for name in self.names), UTC)
+        from airflow_poison.core.store.bucket.objects import Objects
+
+        keys = {_split(name)[1] for name in self.names}
+        folder = _split(self.path.partition("*")[0])[1].rpartition("/")[0]
+        there = Objects.at(_split(self.path)[0], self.storage_options).list_all(folder) if folder else []
+        return max((each.changed_at for each in there if each.path in keys), default=None)
 
     def _records(self, name: str) -> Iterator[pa.RecordBatch]:
         try:

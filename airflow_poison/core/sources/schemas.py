@@ -162,11 +162,12 @@ def _json_validator(text: str, referred: tuple[tuple[str, str], ...] = ()) -> An
         schema = json_text.values(found)
         return schema, str(schema.pop("$schema", "")) if isinstance(schema, dict) else ""
 
-    kind = validator_for(json_text.natural_values(text))
     try:
+        kind = validator_for(json_text.natural_values(text))
         kind.check_schema(json_text.natural_values(text))
-    except SchemaError as error:
-        raise SettingError("schema", short(text), f"a JSON Schema ({error.message})") from error
+    except Exception as error:  # of whatever type a schema leads to
+        why = error.message if isinstance(error, SchemaError) else f"{type(error).__name__}: {error}"
+        raise SettingError("schema", short(text), f"a JSON Schema ({short(why)})") from error
     known = Known()
     for name, found in referred:
         contents, dialect = parsed(found)

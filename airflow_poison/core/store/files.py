@@ -53,6 +53,7 @@ class Claim:
     :param files: the claimed files, in queue order: highest priority first, then lowest lookup id.
     :param exclusive: no other live claim may exist on the queue (policies that need one order).
     :param earlier: attempts of this claim's earlier holders, oldest first; what they left in the stage counts for this one.
+    :param given_up: its holder has ended and said so: the next pass goes on with it.
     """
 
     key: str
@@ -62,6 +63,7 @@ class Claim:
     files: tuple[DataFile, ...]
     exclusive: bool = False
     earlier: tuple[str, ...] = ()
+    given_up: bool = False
 
     @property
     def messages(self) -> int:

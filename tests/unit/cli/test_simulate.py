@@ -267,6 +267,18 @@ def test_what_cannot_be_simulated_is_named(how: dict[str, Any], error: type[Exce
         played("Msmq4", MOVE, how.pop("messages", None), **how)
 
 
+@pytest.mark.parametrize("policy", ["x", None, {"system": "Msmq4"}])
+def test_what_is_no_policy_is_not_simulated(policy: Any) -> None:
+    with pytest.raises(SettingError, match=r"policy=.*a policy of airflow_poison"):
+        simulate(policy)
+
+
+@pytest.mark.parametrize("messages", ["x", ["rb"], {"m": 5}])
+def test_what_is_no_script_of_messages_is_not_simulated(messages: Any) -> None:
+    with pytest.raises(SettingError, match=r"messages=.*rb rb ok"):
+        simulate(typed_policy("Msmq4", {}), messages)
+
+
 def test_a_clock_that_runs_out_of_years_is_named() -> None:
     with pytest.raises(InputError, match="year 9999"):
         played("Msmq4", MOVE | {"RetryCycleDelay": "36500d", "MaxRetryCycles": "1000"})

@@ -26,7 +26,7 @@ from airflow_poison.core.delivery.units.account import open_ids, settled
 from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
 from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
 from airflow_poison.core.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, origin
 from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.core.policies.outage import Outage
 from airflow_poison.core.schema import EVENT, TALLY, table_schema
@@ -57,7 +57,7 @@ class Played:
     units: list[list[int]] = field(default_factory=list)
     raised: set[int] = field(default_factory=set)
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+    def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         ids = lookup_ids.tolist()
         assert ids == sorted(ids)
         self.units.append(ids)
@@ -180,8 +180,8 @@ def test_the_last_units_are_alike_instead_of_a_small_one_at_the_end(tmp_path: Pa
 
 def test_a_unit_that_failed_and_succeeds_with_a_trace_is_unstable_and_nobody_is_charged(tmp_path: Path) -> None:
     class FailsOnce(Played):
-        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
-            return super().run(lookup_ids, lands=lands, traced=traced) if traced else Broke(RAISED, traceable=True)
+        def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+            return super().run(lookup_ids, attempts, lands=lands, traced=traced) if traced else Broke(RAISED, traceable=True)
 
     played, events = FailsOnce({}, marks=True), list[dict[str, str]]()
 
@@ -217,8 +217,8 @@ def test_culprits_fail_alone_as_often_as_the_policy_says_and_all_others_land(tmp
 class Spread(Played):
     """With a trace it tells of the messages of the task that failed."""
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
-        end = super().run(lookup_ids, lands=lands, traced=traced)
+    def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+        end = super().run(lookup_ids, attempts, lands=lands, traced=traced)
         if isinstance(end, Ran) or len(lookup_ids) == 1:
             return end
         if not traced:
@@ -241,8 +241,8 @@ def test_ten_culprits_are_found_in_few_jobs_where_a_failed_task_tells_of_its_mes
 
 def test_a_task_that_tells_of_the_wrong_messages_costs_jobs_and_nobody_is_charged_for_it(tmp_path: Path) -> None:
     class Wrong(Played):
-        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
-            end = super().run(lookup_ids, lands=lands, traced=traced)
+        def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+            end = super().run(lookup_ids, attempts, lands=lands, traced=traced)
             return replace(end, suspects=tuple(range(100, 120))) if isinstance(end, Broke) else end
 
     played = Wrong({7: "raise", 110: "raise"})
@@ -297,8 +297,8 @@ def test_what_is_behind_a_message_that_halts_is_as_if_never_delivered(script: di
 class Large(Played):
     """Fails with more than ten messages."""
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
-        return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands, traced=traced)
+    def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+        return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, attempts, lands=lands, traced=traced)
 
 
 @pytest.mark.parametrize("piece_rows", [10, 4_000], ids=["pieces", "halves"])
@@ -344,8 +344,8 @@ def test_rows_that_are_mixed_are_one_unit_without_those_that_ended(tmp_path: Pat
 
 def test_rows_that_are_mixed_and_fail_only_together_are_nobodys_fault(tmp_path: Path) -> None:
     class Together(Played):
-        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
-            return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, lands=lands, traced=traced)
+        def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+            return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, attempts, lands=lands, traced=traced)
 
     with pytest.raises(SparkJobError, match=r"None of them fails alone, so nobody is charged"):
         deliver(tmp_path, Together({}), messages(40), rules=UnitRules(mixes_rows=True))
@@ -382,10 +382,10 @@ def test_whoever_is_asked_to_stop_leaves_nobody_suspected(tmp_path: Path) -> Non
 
 def test_attempts_that_were_counted_before_a_death_are_not_counted_again(tmp_path: Path) -> None:
     class DiesLate(Played):
-        def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+        def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
             if lookup_ids.tolist() == [7] and self.units.count([7]) == 2:
                 raise SparkLostError("its JVM has ended")
-            return super().run(lookup_ids, lands=lands, traced=traced)
+            return super().run(lookup_ids, attempts, lands=lands, traced=traced)
 
     with pytest.raises(SparkJobError, match="JVM has ended"):
         deliver(tmp_path, DiesLate({7: "raise"}), messages(40), rules=UnitRules(chunk_rows=40))
@@ -425,7 +425,7 @@ def test_a_message_above_the_size_limit_is_not_transformed(tmp_path: Path) -> No
 
 # Outages ---------------------------------------------------------------------------------------------------------------
 
-AWAY = fingerprint(RAISED)
+AWAY = origin(RAISED)
 
 
 def verdict_of(folder: Path) -> Verdict | None:

@@ -142,6 +142,13 @@ def test_a_missing_key_is_not_data(queue: Queue) -> None:
     assert [group.messages for group in groups(queue.table, Selection(), queue.clock).groups] == [2, 1]
 
 
+def test_what_a_pass_says_of_failures_has_the_ids_of_their_groups(queue: Queue) -> None:
+    ran = queue.sent(body(1, "key", "carrier"), body(2, "key", "delay"), body(3, "key", "delay"), body(4, "value", "7")).receive()
+    found = groups(queue.table, Selection(), queue.clock).groups
+    assert {error["fingerprint"]: error["messages"] for error in ran.errors} == {group.error: group.messages for group in found}
+    assert [group.messages for group in found] == [2, 1, 1]
+
+
 def test_a_group_was_seen_when_its_messages_failed(queue: Queue) -> None:
     queue.sent(body(1, "key", "a"), key="a")
     queue.clock.advance(timedelta(hours=1))

@@ -11,14 +11,27 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from airflow_poison import Msmq4
 from airflow_poison.cli.main import main
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from airflow_poison.core.store.queue_table import QueueTable
+
 MOVE = ("--system", "Msmq4", "--set", "ReceiveRetryCount=0", "MaxRetryCycles=0", "ReceiveErrorHandling=Move")
 LONG_AGO = 1_000_000_000
+POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+
+
+def a_queue() -> tuple[QueueTable, VirtualClock]:
+    """Return a new queue in memory."""
+    clock = VirtualClock()
+    return declare(MemoryStore(), "q", POLICY, clock), clock
 
 
 class Ran(NamedTuple):

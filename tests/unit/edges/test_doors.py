@@ -14,18 +14,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from airflow_poison import DeltaChanges, Files, Jdbc, Msmq4
-from airflow_poison.core.clock import VirtualClock
+from airflow_poison import DeltaChanges, Files, Jdbc
 from airflow_poison.core.json_text import tree
 from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.passes.take import take
 from airflow_poison.core.sources.kafka_records import to_messages
 from airflow_poison.core.sources.paths import PathFiles
 from airflow_poison.core.sources.source import NO_BODY
-from airflow_poison.core.store.memory import MemoryStore
-from tests.unit.edges.conftest import LONG_AGO
+from tests.unit.edges.conftest import LONG_AGO, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
     from tests.unit.edges.conftest import Shell
 
-POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 LINES = [
     b'{"amount": 12345678901234567.89, "rate": 1.10}',
     b'{"huge": 1e400, "tiny": 1E-400, "zero": -0.0}',
@@ -67,11 +63,6 @@ TABLE = pa.table(
 CSV = b'id,name,note\r\n1,NA,""\r\n2,null,\r\n3,nan,"a ""quote"",\nand more"\r\n4,1_000,\xc5\x81\r\n'
 
 Places = dict[str, list[bytes]]
-
-
-def a_queue() -> tuple[QueueTable, VirtualClock]:
-    clock = VirtualClock()
-    return declare(MemoryStore(), "q", POLICY, clock), clock
 
 
 def in_queue(table: QueueTable) -> Places:

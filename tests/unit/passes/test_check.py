@@ -18,7 +18,7 @@ from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.repair import repair_store
 from airflow_poison.core.store.files import Replacement, Transaction
 from airflow_poison.core.store.memory import MemoryStore
-from tests.unit.passes.broken_queues import AN_HOUR, DAMAGE, NOW, a_file, checked, dialog, orphan, outbox, path_of, stage, tear_last_commit
+from tests.unit.passes.broken_queues import AN_HOUR, DAMAGE, NOW, a_file, checked, dialog, landing, orphan, outbox, path_of, stage, tear_last_commit
 from tests.unit.passes.given import LEASE, Queue, a_queue
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def test_a_damaged_queue_is_still_a_queue(worked: Queue, left: str) -> None:
 def test_what_is_young_may_be_under_way(worked: Queue) -> None:
     orphan(worked)
     stage(worked)
+    landing(worked)
     assert checked(worked, safe_age=AN_HOUR).findings == ()
 
 

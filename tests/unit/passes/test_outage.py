@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings
 
 import pyarrow.compute as pc
@@ -20,7 +20,7 @@ from airflow_poison.core.delivery.outage import NOTE
 from airflow_poison.core.delivery.stage import Order
 from airflow_poison.core.errors import QueueHaltedError
 from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind, Postpone, Unprocessable, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, Postpone, Unprocessable, origin
 from airflow_poison.core.passes.alerts import AlertKind, send_alerts
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.passes.due import return_due
@@ -587,15 +587,16 @@ def test_two_passes_side_by_side_record_one_beginning(tmp_path: Path) -> None:
     assert as_sent(queue)
 
 
-def test_the_fingerprint_that_is_recorded_is_that_of_the_errors(tmp_path: Path) -> None:
+def test_the_fingerprint_that_is_recorded_is_that_of_the_type_and_the_place(tmp_path: Path) -> None:
     queue = a_queue_of(RETRIES, tmp_path, *["good"] * 60)
     database.away = True
     result = receive(queue)
-    charged = receive(queue.sent("good"), "charged", outage=None)
+    receive(queue.sent("good"), "charged", outage=None)
 
+    charged: Any = next(iter(queue.rows().values()))["last_error"]
     assert result.outage is not None
-    assert charged.errors[0]["fingerprint"] == result.outage["fingerprint"]
-    assert fingerprint(Failure(FailureKind.EXCEPTION, "ConnectionError")) != result.outage["fingerprint"]
+    assert origin(Failure(FailureKind.EXCEPTION, charged["type"], "says something else", charged["trace"])) == result.outage["fingerprint"]
+    assert origin(Failure(FailureKind.EXCEPTION, "ConnectionError")) != result.outage["fingerprint"]
 
 
 @pytest.mark.parametrize("policy", [RETRIES, replace(RETRIES, max_batch_size=4), ServiceBroker()], ids=["msmq 4", "in batches", "service broker"])

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_poison.core.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError, StoreUnreachableError
 from airflow_poison.core.passes import delivering
+from airflow_poison.core.passes.browse import overview
 from airflow_poison.core.passes.delivering import LocalEngine
 from airflow_poison.core.spark.nodes import EVERY
 from airflow_poison.core.spark.shares import GRACE_SECONDS
@@ -57,6 +58,9 @@ def test_another_run_goes_on_at_once_and_repeats_nothing(mixed: Queue, by: BaseE
     said: list[str] = []
     with pytest.raises(type(by)):
         mixed.receive("ended", engine=Ended(by), progress=said.append)
+
+    seen = overview(mixed.table, mixed.clock)
+    assert ([claim.given_up for claim in seen.claims], seen.expired_claims) == ([True], 0)
 
     result = mixed.receive("another")
 

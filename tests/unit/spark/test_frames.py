@@ -132,7 +132,7 @@ class Played(SparkUnits):
     def __init__(self, late: float, *ends: Ran | Broke) -> None:
         self._late_at, self.ends = time.monotonic() - late, list(ends)
 
-    def _run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool) -> Ran | Broke:
+    def _run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool) -> Ran | Broke:
         return self.ends.pop(0)
 
 
@@ -149,6 +149,6 @@ class Played(SparkUnits):
 def test_what_spark_may_have_killed_for_a_cancelled_job_runs_once_more(late: float, ends: list[Ran | Broke], expected: Ran | Broke) -> None:
     units = Played(late, *ends)
 
-    found = units.run(np.array([1]), lands=None)
+    found = units.run(np.array([1]), np.array([0], np.int32), lands=None)
 
     assert (found, units.ends) == (expected, [])

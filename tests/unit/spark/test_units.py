@@ -102,6 +102,6 @@ def test_a_unit_may_take_some_times_what_one_before_it_took(
     running = SparkUnits(any_of, any_of, any_of, any_of, lookup_ids=ids, transformation=Transformation(same), folder=tmp_path, limit=LIMIT)
     for number, seconds in [*before, (len(ids), times * (LIMIT + allowed * len(ids)))]:
         takes.append(seconds)
-        end = running.run(ids[:number], lands=None)
+        end = running.run(ids[:number], np.zeros(number, np.int32), lands=None)
 
     assert isinstance(end, Ran) if times < 1 else isinstance(end, Broke) and end.failure.kind is FailureKind.TIMEOUT

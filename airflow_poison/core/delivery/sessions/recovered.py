@@ -18,7 +18,7 @@ from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Failure
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, MessageState, attempts_of, state_of
 from airflow_poison.core.delivery.sessions.returned import ReturnedRows, mapped
 from airflow_poison.core.errors import ServerSessionError
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint
+from airflow_poison.core.failures import Failure, FailureKind, origin
 from airflow_poison.core.file_modes import PRIVATE, private
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class RecoveredAttempts:
 
         What became of them in these tries is taken back: they are as they came. What has committed stays.
         """
-        alike = {lookup_id for lookup_id, failure in self.failures.items() if fingerprint(failure) in fingerprints}
+        alike = {lookup_id for lookup_id, failure in self.failures.items() if origin(failure) in fingerprints}
         if not alike:
             return self, 0
         words = np.where(np.isin(self.lookup_ids, np.fromiter(alike, np.int64, len(alike))), 0, self.words).astype(np.int32)

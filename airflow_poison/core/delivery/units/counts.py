@@ -111,10 +111,9 @@ class ClaimCounts:
         found: NDArray[np.bool_] = ~np.isin(states_of(words), SETTLED) & (attempts_of(words) < MAX_ATTEMPTS) & ~self.good[rows]
         return found
 
-    def failed_before(self, rows: Rows) -> NDArray[np.bool_]:
-        """Whether an attempt has been counted."""
-        found: NDArray[np.bool_] = attempts_of(np.asarray(self._words)[rows]) > 0
-        return found
+    def attempts(self, rows: Rows) -> NDArray[np.int32]:
+        """Return how many rollbacks are counted."""
+        return attempts_of(np.asarray(self._words)[rows])
 
     def last_failure(self, row: int) -> Failure:
         """Return what a message that was charged was charged with."""

@@ -145,7 +145,7 @@ class UnitDelivery:
             charged += self._supervised([partial(self._settle, unit)], 1, keep_alive)
         if len(suspects) > 1 and not any(map(len, charged)):
             self._search.tell_unstable(np.concatenate(suspects), _DIED)
-        known = self._counts.failed_before(rest)
+        known = self._counts.attempts(rest) > 0
         charged.append(rest[known])
         together, alone = rest[~known], rest[:0]
         while len(together) or len(alone):

@@ -45,10 +45,11 @@ class Broke:
 class UnitRunner(Protocol):
     """Transforms units. Several threads ask."""
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+    def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages.
 
         :param lookup_ids: ascending.
+        :param attempts: rollbacks of each that are counted since its row was written.
         :param lands: keep the result under this number, without the rows of messages that are named; None: only see whether there is one.
         :param traced: keep in mind which messages are worked on, where that can be done: it takes time, and is only read when the unit fails.
         Raises PoisonError when that is no message's fault: nobody is charged.

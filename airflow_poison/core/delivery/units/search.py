@@ -93,7 +93,8 @@ class UnitSearch:
             number = self.units
         self._counts.begin(rows)
         reach("frames.unit.before")
-        end = self._runner.run(np.sort(self._counts.lookup_ids[rows]), lands=number if lands else None, traced=traced)
+        rows = rows[np.argsort(self._counts.lookup_ids[rows])]
+        end = self._runner.run(self._counts.lookup_ids[rows], self._counts.attempts(rows), lands=number if lands else None, traced=traced)
         reach("frames.unit.after")
         self._counts.end(rows)
         return number, end

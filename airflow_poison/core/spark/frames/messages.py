@@ -78,10 +78,11 @@ class ClaimFrames:
         of_files = np.repeat(np.arange(len(files)), [file.rows for file in files])
         self._file_of = of_files[np.argsort(lookup_ids, kind="stable")]
 
-    def raw(self, lookup_ids: NDArray[np.int64], *, spread: bool = False) -> DataFrame:
+    def raw(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32] | None = None, *, spread: bool = False) -> DataFrame:
         """Return messages with the columns ``FRAME_COLUMNS``; with a schema, ``lookup_id`` and ``body`` alone.
 
         :param lookup_ids: ascending.
+        :param attempts: rollbacks of each that are counted since the files were written: ``abort_count`` is that of this delivery; None: none.
         :param spread: each task has those of its number in ``shares``; otherwise a message that is alone is one task's, which costs least.
         """
         from pyspark.sql import functions as f
@@ -91,12 +92,24 @@ class ClaimFrames:
         frame = self._read(files).select(*(FRAME_COLUMNS if self._schema is None else (LOOKUP_ID, "body")))
         if sum(file.rows for file in files) != len(lookup_ids):
             frame = self._only(frame, lookup_ids)
+        if self._schema is None and attempts is not None and attempts.any():
+            frame = self._counted(frame, lookup_ids, attempts)
         if spread:
             share = f"({LOOKUP_ID} - {lookup_ids[0]}L) * {SPREAD} div {lookup_ids[-1] - lookup_ids[0] + 1}L"
             frame = frame.repartition(SPREAD, f.expr(f"element_at(array({_KEYS}), cast({share} as int) + 1)"))
         elif len(lookup_ids) == 1:
             frame = frame.coalesce(1)
         return frame
+
+    def _counted(self, frame: DataFrame, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32]) -> DataFrame:
+        """Return messages with the ``abort_count`` that this delivery sees, as a handler would."""
+        from pyspark.sql import functions as f
+
+        if (attempts == attempts[0]).all():
+            return frame.withColumn("abort_count", f.expr(f"cast(coalesce(abort_count, 0) + {attempts[0]} as int)"))
+        more = self._spark.createDataFrame(pa.table({LOOKUP_ID: lookup_ids, WHY: attempts}))
+        seen = frame.join(f.broadcast(more), LOOKUP_ID).withColumn("abort_count", f.expr(f"cast(coalesce(abort_count, 0) + {WHY} as int)"))
+        return seen.select(*FRAME_COLUMNS)
 
     def _seen(self, files: Sequence[DataFile]) -> DataFrame:
         """Return the rows of files, as Spark reads them."""

@@ -108,18 +108,18 @@ class SparkUnits:
         self._strict, self._late_at = transformation.schema is not None, float("-inf")
         self._looked = self._marks is False  # the plan tells nothing else
 
-    def run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+    def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
-        found = self._run(lookup_ids, lands=lands, traced=traced)
+        found = self._run(lookup_ids, attempts, lands=lands, traced=traced)
         if isinstance(found, Broke) and self._may_be_killed(found.failure):
-            found = self._run(lookup_ids, lands=lands, traced=traced)
+            found = self._run(lookup_ids, attempts, lands=lands, traced=traced)
         return found
 
     def _may_be_killed(self, failure: Failure) -> bool:
         dead = failure.kind is FailureKind.CRASH or _WORKER_KILLED.search(failure.text) is not None
         return dead and time.monotonic() - self._late_at < _KILLS_FOR
 
-    def _run(self, lookup_ids: NDArray[np.int64], *, lands: int | None, traced: bool) -> Ran | Broke:
+    def _run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool) -> Ran | Broke:
         with self._lock:
             if self._cancelled:
                 raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
@@ -139,7 +139,7 @@ class SparkUnits:
         running = _Running(watched, began, self._limit + self._allowance * (number - 1))
         with self._watched(mine, running):
             try:
-                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, spread=spread), mark)
+                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark)
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
                 if lands is not None:

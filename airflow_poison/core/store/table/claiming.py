@@ -131,7 +131,7 @@ def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) ->
 
 def _successor(table: Table, view: View, before: Claim, expires_at: datetime, attempt: stage.HolderFolder) -> tuple[Commit, Claim]:
     earlier = (*before.earlier, before.attempt)
-    after = replace(before, epoch=before.epoch + 1, attempt=attempt.made(), expires_at=expires_at, earlier=earlier)
+    after = replace(before, epoch=before.epoch + 1, attempt=attempt.made(), expires_at=expires_at, earlier=earlier, given_up=False)
     return _record(table, after, replaced=view.claim_rows[before.key]), after
 
 

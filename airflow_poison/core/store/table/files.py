@@ -424,6 +424,7 @@ def claim_to_row(claim: Claim) -> pa.Table:
         "expires_at": claim.expires_at.isoformat(),
         "exclusive": claim.exclusive,
         "earlier": list(claim.earlier),
+        "given_up": claim.given_up,
         "files": [file_to_dict(file) for file in claim.files],
     }
     return one_row(
@@ -449,4 +450,5 @@ def claim_from_row(table: pa.Table) -> Claim:
             files=tuple(file_from_dict(values) for values in body["files"]),
             exclusive=body["exclusive"],
             earlier=tuple(body["earlier"]),
+            given_up=body.get("given_up", False),
         )

@@ -1,0 +1,188 @@
+"""Seams of libraries: whatever values, settings and files make them raise comes out as an error of this package."""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from airflow_poison import DeltaChanges, Jdbc
+from airflow_poison.core import json_text
+from airflow_poison.core.clock import VirtualClock
+from airflow_poison.core.desk.found import find
+from airflow_poison.core.desk.selection import Selection
+from airflow_poison.core.errors import PoisonError
+from airflow_poison.core.message import Message
+from airflow_poison.core.passes.alter import declare
+from airflow_poison.core.passes.move import move
+from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.core.passes.take import take
+from airflow_poison.core.sources.protobuf import Protobuf
+from airflow_poison.core.sources.readers import Layout, records
+from airflow_poison.core.sources.schemas import Avro, JsonSchema
+from airflow_poison.core.store import open_store
+from airflow_poison.core.store.bucket.objects import Objects
+from tests.unit.edges.conftest import POLICY, a_queue
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow_poison.core.store.queue_table import QueueTable
+
+quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(quick, max_examples=12)
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+WORDS = st.sampled_from(
+    [
+        "type",
+        "properties",
+        "items",
+        "pattern",
+        "required",
+        "multipleOf",
+        "minimum",
+        "enum",
+        "$ref",
+        "$schema",
+        "format",
+        "maxLength",
+        "allOf",
+        "not",
+        "$id",
+    ]
+)
+SCHEMAS = st.dictionaries(WORDS, JSON | st.sampled_from(["string", "#", "(", "https://json-schema.org/draft/2020-12/schema"]), max_size=3)
+BODIES = st.binary(max_size=20) | JSON.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass"))
+DEEP = b"[" * 100_000
+
+
+@quick
+@given(BODIES)
+@example(DEEP)
+@example(b'"\\ud800"')
+@example(b"1e999999999")
+@example(b"1" * 5_000)
+def test_json(body: bytes) -> None:
+    for read in (json_text.tree, json_text.values, json_text.natural_values, lambda found: json_text.patched(found, {"a": 1})):
+        with suppress(json_text.JsonError):
+            read(body)
+    with suppress(json_text.JsonError):
+        Message(body=body).json()
+
+
+@quick
+@given(SCHEMAS, BODIES)
+@example({"pattern": "("}, b'"a"')
+@example({"$ref": "#"}, b"1")
+@example({"$schema": ["x"]}, b"1")
+@example({"$schema": 5}, b"1")
+@example({"multipleOf": 0.01}, b"1e400")
+@example({"minimum": 1}, b"NaN")
+@example({"format": "date", "enum": [[]]}, DEEP)
+@example({"type": "nothing"}, b"1")
+@example({"items": {"$ref": "http://example.org/x"}}, b"[1]")
+def test_jsonschema(schema: dict[str, Any], body: bytes) -> None:
+    with suppress(PoisonError):
+        JsonSchema(schema).decode(body)
+
+
+@quick
+@given(JSON | st.sampled_from(["string", "long", {"type": "array", "items": "double"}]), st.binary(max_size=20))
+@example({"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "int", "logicalType": "date"}}]}, b"\xff\xff\xff\xff\x0f")
+@example({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 9}, b"\x02\x01")
+def test_avro(schema: Any, body: bytes) -> None:
+    with suppress(PoisonError):
+        Avro(schema).decode(body)
+
+
+@quick
+@given(st.binary(max_size=20))
+def test_protobuf(body: bytes) -> None:
+    with suppress(PoisonError):
+        Protobuf(message="google.protobuf.struct_pb2:Struct").decode(body)
+
+
+@quick
+@given(
+    st.sampled_from(["csv", "json", "lines", "parquet", "whole"]),
+    st.binary(max_size=40),
+    st.sampled_from(["utf-8", "utf-16", "cp037", "utf-7", "idna"]),
+)
+@example("csv", b'a,b\r"', "utf-8")
+@example("csv", b"a\x00b\n\x00\n", "utf-8")
+@example("parquet", b"PAR1" + b"\xff" * 20 + b"PAR1", "utf-8")
+def test_csv_and_pyarrow(form: str, content: bytes, encoding: str) -> None:
+    with suppress(PoisonError):
+        for batch in records("x", Layout(form, encoding=encoding), io.BytesIO(content)):
+            batch.validate(full=True)
+
+
+@slow
+@given(st.text(max_size=12) | st.sampled_from(["body::int = 1", "text::date < now()", "1/0 = 1", "list_sort(body)", "properties[5] = 'x'", "\x00"]))
+@example("not " * 400 + "true")
+@example("(" * 3_000)
+def test_duckdb(poisoned: QueueTable, where: str) -> None:
+    with suppress(PoisonError):
+        find(poisoned, Selection(where=where))
+
+
+@slow
+@given(st.binary(max_size=60) | JSON.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")))
+@example(b'{"protocol": null}')
+@example(b'{"add": {"path": 5}}')
+@example(b'{"add": {"path": "../../etc/passwd", "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": true}}')
+@example(b'{"metaData": {"id": "x", "format": {"provider": "parquet"}, "schemaString": "[", "partitionColumns": []}}')
+def test_deltalake(delta: Path, commit: bytes) -> None:
+    (delta / "_delta_log" / "00000000000000000001.json").write_bytes(commit)
+    table, clock = a_queue()
+    with suppress(PoisonError):
+        take(table, DeltaChanges(str(delta)), key="take", clock=clock)
+
+
+@quick
+@given(
+    st.text(max_size=12)
+    | st.sampled_from(["sqlite://", "postgresql://h:port/x", "mysql://", "sqlite:////dev/null/x", "://", "a+b://c", "oracle://x"])
+)
+def test_sqlalchemy(address: str) -> None:
+    table, clock = a_queue()
+    with suppress(PoisonError):
+        take(table, Jdbc(address, "t", "id", overlap=1), key="take", clock=clock)
+
+
+@quick
+@given(
+    st.text(max_size=8) | st.sampled_from(["s3://", "s3://b/k", "gs://b", "abfss://c@a.dfs.core.windows.net", "file://x", "http://", "s3a://b b"]),
+    st.dictionaries(
+        st.sampled_from(["AWS_REGION", "timeout", "allow_http", "proxy_url", "nonsense", "google_service_account_key"]), st.text(max_size=6)
+    ),
+)
+def test_obstore(uri: str, options: dict[str, str]) -> None:
+    with suppress(PoisonError):
+        Objects.at(uri, options)
+
+
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
+    clock = VirtualClock()
+    table = declare(open_store(str(tmp_path_factory.mktemp("queues"))), "q", POLICY, clock)
+    send(table, messages_to_batches([b'{"a": 1}', b"n/a", b"\xff"]), key="send", clock=clock)
+    move(table, clock, [1, 2, 3], "poison")
+    return table
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> Path:
+    write_deltalake(tmp_path / "delta", pa.table({"a": [1]}))
+    return tmp_path / "delta"
