@@ -820,7 +820,7 @@ def never(_body: bytes) -> bytes:
         ({"selection": {"where": "(select count(*) from read_text('/etc/passwd')) > 0"}}, "without another query in it"),
         ({"selection": {"where": "not " * 400 + "true"}}, "it is nested too deeply"),
         ({"selection": {"where": "not " * 100_000 + "true"}}, "where='not not"),
-        ({"action": {"verb": "edit", "patch": json.loads('{"a":' * 300 + "1" + "}" * 300)}}, "patch='of more than 100 levels' is not allowed"),
+        ({"action": {"verb": "edit", "patch": json.loads('{"a":' * 200 + "1" + "}" * 200)}}, "patch='of more than 100 levels' is not allowed"),
         ({"selection": {"counts": ["move_count >> 3"]}}, "counts="),
         ({"selection": "poison"}, "selection='poison'"),
         ({"limit": 0}, "limit='0'"),

@@ -160,7 +160,7 @@ def _check_patch(patch: object) -> None:
     level: list[Any] = [patch]
     for _ in range(_DEEPEST):
         level = [inner for each in level if isinstance(each, dict | list) for inner in (each.values() if isinstance(each, dict) else each)]
-    if level:
+    if any(isinstance(each, dict | list) for each in level):
         raise SettingError("patch", f"of more than {_DEEPEST} levels", f"at most {_DEEPEST} objects and lists in each other")
 
 
