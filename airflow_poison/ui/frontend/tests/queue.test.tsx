@@ -44,6 +44,19 @@ describe("a queue", () => {
     expect(links.filter((link) => link.getAttribute("aria-current") === "page").map((link) => link.textContent)).toEqual(["events"]);
   });
 
+  it.each([
+    ["selection={bad", "selection=“{bad” in the address is no filter"],
+    ["selection={}&sub_queue=posion", "sub_queue=“posion” in the address is no sub-queue"],
+    [`selection=${encodeURIComponent('{"lookup_ids":[]}')}`, "in the address is no filter"],
+    [`selection=${encodeURIComponent('{"sub_queue":"main"}')}`, "in the address is no filter"],
+  ])("says of a link with %s what is wrong, and offers no action", async (wrong, text) => {
+    const { mock } = open(`?queue=orders&sub_queue=poison&${wrong}`.replace("sub_queue=poison&selection={}&", ""));
+    expect((await screen.findByRole("alert")).textContent).toContain(text);
+    expect(screen.queryByRole("table", { name: "Messages" })).toBeNull();
+    expect(screen.queryByRole("button", { name: "Remove …" })).toBeNull();
+    expect(mock.asked.some(({ name }) => name === "messages")).toBe(false);
+  });
+
   it("says plainly that it is not there", async () => {
     open("?queue=nowhere");
     expect((await screen.findByRole("alert")).textContent).toContain("There is no queue 'nowhere' in the store of connection 'poison_default'.");
