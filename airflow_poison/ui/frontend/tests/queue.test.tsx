@@ -1,8 +1,9 @@
 import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
-import type { Mock } from "../mock/answers";
+import { Mock } from "../mock/answers";
 import { HOSTILE } from "../mock/data";
+import type { Groups } from "../src/api/types";
 
 import { lastPost, open, rowsOf } from "./page";
 
@@ -55,6 +56,16 @@ describe("a queue", () => {
     expect(screen.queryByRole("table", { name: "Messages" })).toBeNull();
     expect(screen.queryByRole("button", { name: "Remove …" })).toBeNull();
     expect(mock.asked.some(({ name }) => name === "messages")).toBe(false);
+  });
+
+  it("offers nothing for messages without a failure, which no group selects", async () => {
+    const mock = new Mock();
+    const found = mock.answer("GET", "groups", new URLSearchParams("queue=orders"), {}).body as Groups;
+    mock.instead.set("groups", { status: 200, body: { ...found, groups: [{ ...found.groups[0], error: "", kind: "", type: "", text: "" }] } });
+    open("?queue=orders&view=groups", mock);
+    await screen.findByRole("table", { name: "Error groups" });
+    expect(rowsOf("Error groups")[0]?.[0]).toBe("no failure");
+    expect(screen.queryByRole("button", { name: "Remove …" })).toBeNull();
   });
 
   it("says plainly that it is not there", async () => {

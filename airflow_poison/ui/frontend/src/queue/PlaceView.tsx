@@ -4,6 +4,7 @@ import { usePlace } from "../page/usePlace";
 import { Go } from "../parts/Go";
 import { Long } from "../parts/Long";
 import { Note } from "../parts/Note";
+import { Section } from "../parts/Section";
 
 import { Groups } from "./Groups";
 import { Messages } from "./Messages";
@@ -15,10 +16,12 @@ export function PlaceView({ queue, place }: { readonly queue: Queue; readonly pl
   const filter = parseFilter(wanted);
   if (filter === null) {
     return (
-      <Note status="error">
+      <Section title="Messages">
+        <Note status="error">
         selection=“<Long>{wanted ?? ""}</Long>” in the address is no filter: expected a JSON object with conditions, such as {'{"error_type": "KeyError"}'}. No message is shown, and
         nothing can be done. <Go to={{ ...Object.fromEntries(query), selection: undefined }}>Show the messages without a filter</Go>
-      </Note>
+        </Note>
+      </Section>
     );
   }
   const failed = (place === "poison" || place === "retry") && queue.sub_queues[place].messages > 0;

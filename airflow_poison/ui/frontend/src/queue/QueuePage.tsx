@@ -7,6 +7,7 @@ import { usePlace } from "../page/usePlace";
 import { Answered } from "../parts/Answered";
 import { Boundary } from "../parts/Boundary";
 import { Note } from "../parts/Note";
+import { Section } from "../parts/Section";
 import { PlanList } from "../plans/PlanList";
 import { PlanPage } from "../plans/PlanPage";
 
@@ -62,7 +63,11 @@ function Shown({ queue, view }: { readonly queue: Queue; readonly view: View }) 
     case "settings":
       return <Settings queue={queue} />;
     case "wrong":
-      return <Note status="error">{view.why}</Note>;
+      return (
+        <Section title="Messages">
+          <Note status="error">{view.why}</Note>
+        </Section>
+      );
     case "messages":
       return <PlaceView key={view.place} queue={queue} place={view.place} />;
   }
