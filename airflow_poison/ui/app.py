@@ -82,7 +82,7 @@ def _page(limit: Limit = 50, offset: Offset = 0, order: Column = "lookup_id", *,
     return desk.Page(offset, limit, order, desc)
 
 
-async def _messages(
+async def _messages(  # noqa: PLR0917  (of the query)
     answers: Answer,
     queue: QueueName,
     page: Annotated[desk.Page, Depends(_page)],
@@ -127,7 +127,7 @@ async def _message(
     return await answers(message.message, conn_id, queue, lookup_id, unmask=unmask)
 
 
-async def _events(
+async def _events(  # noqa: PLR0917  (of the query)
     answers: Answer,
     queue: QueueName,
     conn_id: ConnId = QueueHook.default_conn_name,

@@ -54,7 +54,10 @@ STATUSES: dict[type[PoisonError], int] = {
     QueueHaltedError: CHANGED,
     SystemChangeError: CHANGED,
 }
-"""Errors whose text people may see, and their statuses; of a queue that is not there, the one that messages are sent to. All others name paths: who changes something is told what he who reads is."""
+"""Errors whose text people may see, and their statuses; of a queue that is not there, the one that messages are sent to.
+
+All others name paths: who changes something is told what he who reads is.
+"""
 
 
 @contextmanager

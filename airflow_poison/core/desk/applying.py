@@ -93,7 +93,9 @@ def apply(
             raise
         except Exception as error:
             with suppress(PoisonError):  # it cannot be written, or somebody has paused or cancelled it
-                change_state(table, plan_id, PlanState.FAILED, frozenset({PlanState.RUNNING, PlanState.CANARY}), clock, error=_why(error, table, store))
+                change_state(
+                    table, plan_id, PlanState.FAILED, frozenset({PlanState.RUNNING, PlanState.CANARY}), clock, error=_why(error, table, store)
+                )
             raise
 
 
