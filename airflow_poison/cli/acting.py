@@ -152,6 +152,8 @@ def _report(args: Namespace, table: QueueTable, view: PlanView) -> None:
             return
         case "stopped":
             say("stopped", f"{why_stopped(table, view.plan)}; {_ways_on(view)}".replace("goes on,", "goes on without a canary,", 1))
+        case "failed":
+            say("failed", f"{view.error}; {_ways_on(view)}")
         case "paused":
             say("paused", f"by {paused_by(table, view.plan)}; {_ways_on(view)}")
         case "canary":

@@ -135,6 +135,10 @@ class QueryError(PoisonError, ValueError):
     """A condition or a query on messages is no SQL that can be answered here; nothing has changed."""
 
 
+class QueryTimeoutError(QueryError):
+    """A query on messages has taken longer than it may where others' queries run, too; nothing has changed."""
+
+
 class DecisionOutdatedError(PoisonError):
     """What people decided about a halted queue does not fit it any more: it receives, or something else has halted it meanwhile."""
 

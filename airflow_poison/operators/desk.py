@@ -201,8 +201,8 @@ class QueueRedriveOperator(QueueOperator):
         return view.to_dict()
 
 
-class _LongWaitError(Exception):
-    """The rate of a plan wants a long wait before the next chunk.
+class _LongWaitError(BaseException):
+    """The rate of a plan wants a long wait before the next chunk. It is no error of the plan.
 
     :param seconds: how long.
     """

@@ -7,11 +7,12 @@ import logging
 from asyncio import Task, create_task, shield
 from functools import cache, partial
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import HTTPException, Response
 
-from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral
+from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral, neutral_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -21,8 +22,11 @@ READERS = 4
 """So many reads of tables go on at the same time. Others wait, and take no thread of the server's."""
 MOST_READS = 32
 """So many go on or wait; who asks for yet another one is told to come again."""
+READERS_OF_ONE, MOST_READS_OF_ONE = 2, 16
+"""The same of one user, so that nobody keeps the readers from the others."""
 AGAIN_SECONDS = 10
 _BUSY = "The API server reads as many queues as it can at this time. The page asks again by itself."
+_BUSY_FOR_ONE = "The API server reads as many queues for you as it does for one user at a time. The page asks again by itself."
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -32,22 +36,23 @@ HEADERS = {
 """What is answered is somebody's data: no cache keeps it, and opened by itself it is neither a page nor a script."""
 
 log = logging.getLogger(__name__)
-_going_on: dict[Hashable, Task[bytes]] = {}
-"""The reads that go on or wait, by what is asked."""
+_going_on: dict[Hashable, tuple[str, Task[bytes]]] = {}
+"""The reads that go on or wait, by what is asked, with the user who has asked first."""
+_readers_of: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
 
-async def answer(read: Callable[..., dict[str, object]], *asked: Hashable, **further: Hashable) -> Response:
+async def answer(user: str, read: Callable[..., dict[str, object]], *asked: Hashable, **further: Hashable) -> Response:
     """Answer with what a read gives; those who ask for the same at the same time share one read. Raises HTTPException."""
     question = (read, asked, tuple(further.items()))
-    reading_it = _going_on.get(question)
-    if reading_it is None:
-        if len(_going_on) >= MOST_READS:
-            log.warning("%d reads of queues are under way or wait: another one is sent away for %d s.", MOST_READS, AGAIN_SECONDS)
-            raise busy(_BUSY)
-        reading_it = _going_on[question] = create_task(to_thread.run_sync(partial(_written, partial(read, *asked, **further)), limiter=_readers()))
-        reading_it.add_done_callback(lambda _: _going_on.pop(question))
+    if question not in _going_on:
+        mine = sum(who == user for who, _ in _going_on.values())
+        if mine >= MOST_READS_OF_ONE or len(_going_on) >= MOST_READS:
+            log.warning("%d reads of queues are under way or wait, %d of them for %r: another one is refused.", len(_going_on), mine, user)
+            raise busy(_BUSY_FOR_ONE if mine >= MOST_READS_OF_ONE else _BUSY)
+        _going_on[question] = user, create_task(_read(user, partial(_written, partial(read, *asked, **further))))
+        _going_on[question][1].add_done_callback(lambda _: _going_on.pop(question))
     try:
-        return answered(await shield(reading_it))  # who goes away does not take the answer from the others
+        return answered(await shield(_going_on[question][1]))  # who goes away does not take the answer from the others
     except (NotThereError, NotReadableError, RefusedError) as error:
         raise refusal(error) from error
 
@@ -64,13 +69,22 @@ def written(found: object) -> bytes:
 
 def refusal(error: NotThereError | NotReadableError | RefusedError) -> HTTPException:
     """Return the status and the text of an error that people may see."""
+    if isinstance(error, RefusedError) and error.status == UNREADABLE:
+        return busy(neutral_text(f"{error} Ask again in {AGAIN_SECONDS} s."))
     status = error.status if isinstance(error, RefusedError) else NOT_THERE if isinstance(error, NotThereError) else UNREADABLE
-    return HTTPException(status, neutral(str(error)), HEADERS)
+    return HTTPException(status, neutral_text(str(error)), HEADERS)
 
 
 def busy(text: str) -> HTTPException:
-    """Return the answer to one too many."""
+    """Return the answer to one too many, and to what would take too long now."""
     return HTTPException(UNREADABLE, text, {**HEADERS, "Retry-After": str(AGAIN_SECONDS)})
+
+
+async def _read(user: str, written: Callable[[], bytes]) -> bytes:
+    """Read as soon as one of the user's readers and one of all is free."""
+    own = _readers_of.setdefault(user, CapacityLimiter(READERS_OF_ONE))
+    async with own:
+        return await to_thread.run_sync(written, limiter=_readers())
 
 
 def _written(read: Callable[[], dict[str, object]]) -> bytes:

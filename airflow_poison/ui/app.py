@@ -1,8 +1,8 @@
 """The FastAPI app behind the pages: reads for users who may read assets, changes for those who may also edit the connection, nothing else."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Annotated
 
@@ -26,6 +26,14 @@ Offset = Annotated[int, Query(ge=0, le=2**31)]
 Column = Annotated[str, Query(max_length=30)]
 PlanId = Annotated[str, Query(min_length=1, max_length=100)]
 Selected = Annotated[str, Query(max_length=10_000, description="A selection as JSON.")]
+
+
+async def _answering(user: GetUserDep) -> Callable[..., Awaitable[Response]]:
+    return partial(answer, user.get_id())
+
+
+Answer = Annotated[Callable[..., Awaitable[Response]], Depends(_answering)]
+"""Answers the user who asks."""
 
 
 @cache
@@ -62,19 +70,20 @@ def _rights(found: Annotated[dict[str, object], Depends(rights.rights)]) -> Resp
     return answered(written(found))
 
 
-async def _queues(conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await answer(overview.queues, conn_id)
+async def _queues(answers: Answer, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answers(overview.queues, conn_id)
 
 
-async def _queue(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await answer(page_data.queue, conn_id, queue)
+async def _queue(answers: Answer, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answers(page_data.queue, conn_id, queue)
 
 
 def _page(limit: Limit = 50, offset: Offset = 0, order: Column = "lookup_id", *, desc: Annotated[bool, Query()] = False) -> desk.Page:
     return desk.Page(offset, limit, order, desc)
 
 
-async def _messages(
+async def _messages(  # noqa: PLR0917  (of the query)
+    answers: Answer,
     queue: QueueName,
     page: Annotated[desk.Page, Depends(_page)],
     conn_id: ConnId = QueueHook.default_conn_name,
@@ -82,19 +91,19 @@ async def _messages(
     selection: Selected = "",
 ) -> Response:
     place = sub_queue or (None if selection else SubQueue.MAIN)
-    return await answer(desk.messages, conn_id, queue, place and place.value, selection, page)
+    return await answers(desk.messages, conn_id, queue, place and place.value, selection, page)
 
 
-async def _groups(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, selection: Selected = "") -> Response:
-    return await answer(desk.groups, conn_id, queue, selection)
+async def _groups(answers: Answer, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, selection: Selected = "") -> Response:
+    return await answers(desk.groups, conn_id, queue, selection)
 
 
-async def _plans(queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await answer(desk.plans, conn_id, queue)
+async def _plans(answers: Answer, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answers(desk.plans, conn_id, queue)
 
 
-async def _plan(queue: QueueName, plan: PlanId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await answer(desk.plan, conn_id, queue, plan)
+async def _plan(answers: Answer, queue: QueueName, plan: PlanId, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+    return await answers(desk.plan, conn_id, queue, plan)
 
 
 def _unmasks(
@@ -113,29 +122,32 @@ def _unmasks(
 
 
 async def _message(
-    queue: QueueName, lookup_id: LookupId, unmask: Annotated[bool, Depends(_unmasks)], conn_id: ConnId = QueueHook.default_conn_name
+    answers: Answer, queue: QueueName, lookup_id: LookupId, unmask: Annotated[bool, Depends(_unmasks)], conn_id: ConnId = QueueHook.default_conn_name
 ) -> Response:
-    return await answer(message.message, conn_id, queue, lookup_id, unmask=unmask)
+    return await answers(message.message, conn_id, queue, lookup_id, unmask=unmask)
 
 
-async def _events(
+async def _events(  # noqa: PLR0917  (of the query)
+    answers: Answer,
     queue: QueueName,
     conn_id: ConnId = QueueHook.default_conn_name,
     lookup_id: LookupId | None = None,
     event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
     limit: Limit = 100,
 ) -> Response:
-    return await answer(message.events, conn_id, queue, lookup_id, tuple(event), limit)
+    return await answers(message.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(
-    queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
+    answers: Answer, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50, *, ended: Annotated[bool, Query()] = False
 ) -> Response:
-    return await answer(page_data.conversations, conn_id, queue, limit, ended=ended)
+    return await answers(page_data.conversations, conn_id, queue, limit, ended=ended)
 
 
-async def _conversation(queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50) -> Response:
-    return await answer(page_data.conversation, conn_id, queue, handle, limit)
+async def _conversation(
+    answers: Answer, queue: QueueName, handle: Handle, conn_id: ConnId = QueueHook.default_conn_name, limit: Limit = 50
+) -> Response:
+    return await answers(page_data.conversation, conn_id, queue, handle, limit)
 
 
 @cache

@@ -19,6 +19,7 @@ from airflow_poison.core.errors import (
     PlanStateError,
     PoisonError,
     QueryError,
+    QueryTimeoutError,
     QueueHaltedError,
     QueueNameError,
     QueueNotFoundError,
@@ -35,11 +36,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BAD, NOT_THERE, CHANGED = 400, 404, 409
+BAD, NOT_THERE, CHANGED, UNREADABLE = 400, 404, 409, 503
 STATUSES: dict[type[PoisonError], int] = {
     SettingError: BAD,
     InputError: BAD,
+    QueryTimeoutError: UNREADABLE,
     QueryError: BAD,
+    QueueNotFoundError: BAD,
+    QueueNameError: BAD,
     MessageNotFoundError: NOT_THERE,
     PlanNotFoundError: NOT_THERE,
     PlanStateError: CHANGED,
@@ -50,7 +54,10 @@ STATUSES: dict[type[PoisonError], int] = {
     QueueHaltedError: CHANGED,
     SystemChangeError: CHANGED,
 }
-"""Errors whose text people may see, and their statuses. All others name paths: who changes something is told what he who reads is."""
+"""Errors whose text people may see, and their statuses; of a queue that is not there, the one that messages are sent to.
+
+All others name paths: who changes something is told what he who reads is.
+"""
 
 
 @contextmanager

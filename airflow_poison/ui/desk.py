@@ -164,8 +164,9 @@ def dry_run(conn_id: str, name: str, selection: Mapping[str, Any], action: Mappi
     """Say what an action would do to a selection's messages; nothing is written."""
     from airflow_poison.core.desk.plans import plan as planned
 
-    with opened(conn_id, name) as table, refusing(opened_store(conn_id)), limited(LIMITS):
-        return planned(table, _selected(selection), _action(action), SystemClock(), limit=limit).view.to_dict()
+    store = opened_store(conn_id)
+    with opened(conn_id, name) as table, refusing(store), limited(LIMITS):
+        return planned(table, _selected(selection), _action(action, table, store), SystemClock(), limit=limit).view.to_dict()
 
 
 def begin(
@@ -193,7 +194,7 @@ def begin(
     with changing(conn_id, name) as (table, store):
         first = None if canary is None else Canary(**canary)
         with limited(LIMITS):
-            found = planned(table, _selected(selection), _action(action), SystemClock(), limit=limit, version=version)
+            found = planned(table, _selected(selection), _action(action, table, store), SystemClock(), limit=limit, version=version)
         if not found.view.messages:
             raise RefusedError(CHANGED, f"No message of queue {name!r} is in the selection any more. Nothing was done; look at it again.")
         rate, chunk = pace
@@ -260,10 +261,17 @@ def _take_back(conn_id: str, table: QueueTable, plan_id: str, who: str, reason: 
     applies().begin((conn_id, table.name, plan_id), lambda stop: undo(table, plan_id, SystemClock(), who=who, reason=reason, stop=stop))
 
 
-def _action(values: Mapping[str, Any]) -> PlanAction:
-    """Return the action of a request; none that runs code of a name that somebody sends. Raises RefusedError, SettingError."""
-    from airflow_poison.core.desk.actions import PlanAction
+def _action(values: Mapping[str, Any], table: QueueTable, store: QueueStore) -> PlanAction:
+    """Return the action of a request; none that runs code of a name that somebody sends, or that sends to a queue that is not there.
+
+    Raises RefusedError, SettingError, QueueNotFoundError.
+    """
+    from airflow_poison.core.desk.actions import PlanAction, Verb
+    from airflow_poison.core.desk.applying import check_target
 
     if values.get("function"):
         raise RefusedError(BAD, f"function={str(values['function'])[:100]!r}: {_OF_CODE}.")
-    return PlanAction.from_dict(values)
+    action = PlanAction.from_dict(values)
+    if action.verb is Verb.SEND_TO and action.target:
+        check_target(action.target, table, store)
+    return action

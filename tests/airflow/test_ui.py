@@ -174,7 +174,7 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
     async def user_of(token: str | None) -> SimpleAuthManagerUser:
         if not token:
             raise HTTPException(401, "Not authenticated")
-        return SimpleAuthManagerUser(username=token, role=None if token == "nobody" else token)
+        return SimpleAuthManagerUser(username=token, role=None if token == "nobody" else token.partition(" ")[0])
 
     monkeypatch.setattr(security, "resolve_user_from_token", user_of)
     with TestClient(app(), raise_server_exceptions=False) as client:
@@ -248,7 +248,7 @@ def test_those_who_ask_for_the_same_share_one_read(browser: Browser, slow: SlowR
 
 def test_few_reads_go_on_at_once_and_the_server_answers_others_meanwhile(browser: Browser, slow: SlowReads) -> None:
     with ThreadPoolExecutor(served.MOST_READS) as threads:
-        asked = [threads.submit(browser.ask, "/api/queue", queue=f"orders{number}") for number in range(served.MOST_READS)]
+        asked = [threads.submit(browser.ask, "/api/queue", f"viewer {number % 4}", queue=f"orders{number}") for number in range(served.MOST_READS)]
         slow.until_begun(served.READERS)
         until_asked(served.MOST_READS)
         busy = browser.ask("/api/queue", queue="bills")
@@ -259,6 +259,20 @@ def test_few_reads_go_on_at_once_and_the_server_answers_others_meanwhile(browser
         slow.go_on.set()
         assert {each.result().status_code for each in asked} == {200}
     assert browser.ask("/api/queue", queue="bills").status_code == 200
+
+
+def test_one_user_keeps_neither_the_readers_nor_the_places_to_wait_from_others(browser: Browser, slow: SlowReads) -> None:
+    with ThreadPoolExecutor(served.MOST_READS) as threads:
+        asked = [threads.submit(browser.ask, "/api/queue", queue=f"orders{number}") for number in range(served.MOST_READS_OF_ONE)]
+        until_asked(served.MOST_READS_OF_ONE)
+        slow.until_begun(served.READERS_OF_ONE)
+        busy = browser.ask("/api/queue", queue="bills")
+        assert (busy.status_code, busy.headers["Retry-After"], "for you" in busy.json()["detail"]) == (503, str(served.AGAIN_SECONDS), True)
+        asked.append(threads.submit(browser.ask, "/api/queue", "viewer 2", queue="bills"))
+        slow.until_begun(served.READERS_OF_ONE + 1)
+        assert slow.begun[-1] == ("poison_default", "bills")
+        slow.go_on.set()
+        assert {each.result().status_code for each in asked} == {200}
 
 
 def test_a_read_that_fails_fails_for_all_who_wait_for_it_and_for_nobody_else(

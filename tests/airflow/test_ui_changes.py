@@ -37,6 +37,7 @@ with warnings.catch_warnings():
     from fastapi.testclient import TestClient
 
     from airflow_poison.ui import audit, desk, posts
+    from airflow_poison.ui.answers import AGAIN_SECONDS
     from airflow_poison.ui.app import app
     from airflow_poison.ui.applies import Applies
     from airflow_poison.ui.message import links_of
@@ -683,6 +684,43 @@ def test_an_edit_keeps_what_was_sent_and_is_undone(at_desk: Desk) -> None:
     assert (json.loads(told["message"]["body"])["carrier"], told["original"], told["message"]["edited"]) == ("VX", None, False)
 
 
+def test_a_body_of_thousands_of_brackets_stays_as_it_is_and_ends_neither_its_page_nor_a_plan(at_desk: Desk) -> None:
+    # given one such body among six good ones
+    deep = "[" * 5_000 + "]" * 5_000
+    send(at_desk.table, rows_to_batches([deep], ColumnMapping(), CLOCK.now()), key="deep", clock=CLOCK)
+    selection = {"lookup_ids": [*range(1, 8)], "sub_queue": None}
+    # when
+    shown = at_desk.poster.get("message", queue="orders", lookup_id=7)
+    patch = {"verb": "edit", "patch": {"carrier": "ZZ"}}
+    planned = at_desk.plan(patch, selection={"lookup_ids": [7], "sub_queue": "main"})
+    done = at_desk.until(at_desk.apply(patch, selection=selection)["plan"], "done")
+    # then
+    assert (shown.status_code, shown.json()["message"]["body"]) == (200, deep)
+    assert [sample["unfit"] for sample in planned["samples"]] == ["the body cannot be patched: it is nested too deeply"]
+    assert (done["done"], done["skipped"], [each["lookup_id"] for each in done["unfit"]]) == (6, 1, [7])
+
+
+def test_a_plan_whose_queue_goes_away_has_failed_and_can_be_resumed(at_desk: Desk, store: QueueStore, applies: Applies) -> None:
+    # given a plan that waits while its queue goes away
+    declare(store, "bills", Msmq4(), CLOCK)
+    begun = at_desk.apply({"verb": "send_to", "target": "bills"}, rate=1, chunk=1)
+    at_desk.act("pause", begun["plan"])
+    at_desk.until(begun["plan"], "paused")
+    shutil.move(Path(store.uri, "bills"), Path(store.uri, "_away"))
+    # when
+    at_desk.act("resume", begun["plan"])
+    failed = at_desk.until(begun["plan"], "failed")
+    # then
+    assert failed["error"].startswith("QueueNotFoundError: There is no queue 'bills' in the store.")
+    assert str(store.uri) not in at_desk.poster.get("events", queue="orders").text
+    assert (failed["server"]["state"], at_desk.poster.get("plans", queue="orders").json()["plans"][0]["state"]) == ("", "failed")
+    # and when the queue is back
+    shutil.move(Path(store.uri, "_away"), Path(store.uri, "bills"))
+    at_desk.act("resume", begun["plan"])
+    assert at_desk.until(begun["plan"], "running", "done")["error"] == ""
+    applies.close()
+
+
 def test_a_plan_is_paused_resumed_and_cancelled(at_desk: Desk) -> None:
     assert at_desk.act("pause", PLAN)["state"] == "paused"
     at_desk.act("resume", PLAN)
@@ -766,6 +804,9 @@ def never(_body: bytes) -> bytes:
     [
         ({"action": {"verb": "burn"}}, "verb='burn' is not allowed; allowed: put_back, move"),
         ({"action": {"verb": "move"}}, "target='' is not allowed"),
+        ({"action": {"verb": "send_to", "target": "no-such-queue"}}, "There is no queue 'no-such-queue' in the store. Queues there: orders."),
+        ({"action": {"verb": "send_to", "target": "../orders"}}, "'../orders'"),
+        ({"action": {"verb": "send_to", "target": "orders"}}, "target='orders' is not allowed; allowed: another queue"),
         ({"action": {"verb": "edit", "patch": [1]}}, "action.patch="),
         ({"action": {"verb": "edit", "patch": "{"}}, "action.patch="),
         ({"action": {"verb": "edit", "properties": {"a": 7}}}, "action.properties.a='7'"),
@@ -777,6 +818,9 @@ def never(_body: bytes) -> bytes:
         ({"selection": {"where": "1 = 1; drop view messages"}}, "where="),
         ({"selection": {"where": "lookup_id in (select lookup_id from messages)"}}, "without another query in it"),
         ({"selection": {"where": "(select count(*) from read_text('/etc/passwd')) > 0"}}, "without another query in it"),
+        ({"selection": {"where": "not " * 400 + "true"}}, "it is nested too deeply"),
+        ({"selection": {"where": "not " * 100_000 + "true"}}, "where='not not"),
+        ({"action": {"verb": "edit", "patch": json.loads('{"a":' * 200 + "1" + "}" * 200)}}, "patch='of more than 100 levels' is not allowed"),
         ({"selection": {"counts": ["move_count >> 3"]}}, "counts="),
         ({"selection": "poison"}, "selection='poison'"),
         ({"limit": 0}, "limit='0'"),
@@ -830,7 +874,20 @@ def test_error_groups_of_a_selection(at_desk: Desk) -> None:
     assert [row["lookup_id"] for row in found["messages"]] == [1, 2]
 
 
-@pytest.mark.parametrize("selection", ["{", "[]", '"x"', '{"colour": 1}', '{"where": "1 ="}', "[" * 5_000, '{"where": "x.y.z = 1"}'])
+@pytest.mark.parametrize(
+    "selection",
+    [
+        "{",
+        "[]",
+        '"x"',
+        '{"colour": 1}',
+        '{"where": "1 ="}',
+        "[" * 5_000,
+        '{"where": "x.y.z = 1"}',
+        json.dumps({"where": "not " * 400 + "true"}),
+        f'{{"lookup_ids": {"[" * 900}{"]" * 900}}}',
+    ],
+)
 @pytest.mark.parametrize("path", ["messages", "groups"])
 def test_a_selection_that_cannot_be_is_refused(at_desk: Desk, path: str, selection: str) -> None:
     answer = at_desk.poster.get(path, queue="orders", selection=selection)
@@ -880,7 +937,8 @@ def test_a_condition_that_takes_long_is_ended(at_desk: Desk, monkeypatch: pytest
         at_desk.poster.get("messages", queue="orders", selection=endless),
         at_desk.poster.post("plan", ACTS["plan"] | {"selection": json.loads(endless)}),
     ):
-        assert answer.status_code == 400, answer.text
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, str(AGAIN_SECONDS)), answer.text
+        assert answer.json()["detail"].endswith("select fewer messages, or ask in a shell. Ask again in 10 s.")
     assert time.monotonic() - begun < 60
 
 

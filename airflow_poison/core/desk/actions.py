@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 _SENDERS = frozenset(SubQueue) - {SubQueue.TRANSMISSION}
+_DEEPEST = 100
+"""So deeply may a patch be nested: a plan with it is read, shown and written where little of the stack may be left."""
 
 
 class Verb(StrEnum):
@@ -155,6 +157,11 @@ def _check_patch(patch: object) -> None:
         json_text.written(patch)
     except json_text.JsonError as error:
         raise SettingError("patch", patch, f"values that JSON has; {error}") from error
+    level: list[Any] = [patch]
+    for _ in range(_DEEPEST):
+        level = [inner for each in level if isinstance(each, dict | list) for inner in (each.values() if isinstance(each, dict) else each)]
+    if any(isinstance(each, dict | list) for each in level):
+        raise SettingError("patch", f"of more than {_DEEPEST} levels", f"at most {_DEEPEST} objects and lists in each other")
 
 
 def _plain_patch(patch: Mapping[str, Any] | str | None) -> Any:

@@ -17,8 +17,8 @@ from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Ver
 from airflow_poison.core.desk.canary import judged
 from airflow_poison.core.desk.exporting import exported
 from airflow_poison.core.desk.members import COLUMNS, Members, counts_of
-from airflow_poison.core.desk.plans import CHUNK, OPEN, UNFIT, UNFIT_WHY, change_state, facts_of, find_plan, stored, view_of
-from airflow_poison.core.errors import PlanStateError, PoisonError, SettingError, TableChangedError
+from airflow_poison.core.desk.plans import CHUNK, OPEN, UNFIT, UNFIT_WHY, change_state, facts_of, find_plan, resume, stored, view_of
+from airflow_poison.core.errors import PlanStateError, PoisonError, SettingError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.masking import EDITS, Masking
@@ -71,19 +71,43 @@ def apply(
     """Do what a plan says, as far as it can be done now, and return it. Safe to call again, and at the same time by somebody else.
 
     It ends when everything is done (``done``), when passes have claimed what is left or a canary's messages are still to be received (``running``,
-    ``canary``: call it again), when its canary has failed (``stopped``), or when somebody has paused or cancelled it.
+    ``canary``: call it again), when its canary has failed (``stopped``), or when somebody has paused or cancelled it. An error that would come again
+    makes the plan ``failed``, with the error, and is raised; called again, it goes on where it was.
 
     :param store: of the queue, for messages that are sent to other queues.
     :param progress: told after each chunk. :param stop: asked before each chunk. :param wait: sleeps for seconds, where the plan has a rate.
     Raises PlanNotFoundError, PlanStateError for a plan that has ended, SettingError, QueueNotFoundError.
     """
     found = stored(table, plan_id)
+    if found.state is PlanState.FAILED:
+        resume(table, plan_id, clock, who=found.record["who"], reason=found.record["reason"])
+        found = stored(table, plan_id)
     if found.state not in {PlanState.RUNNING, PlanState.CANARY}:
         if found.state in {PlanState.DONE, PlanState.PAUSED, PlanState.STOPPED}:
             return find_plan(table, plan_id)
         raise PlanStateError(f"Plan {plan_id!r} of queue {table.name!r} is {found.state.value}; expected running or canary. Nothing has changed.")
     with acting(found.record["who"], found.record["reason"]):
-        return _applied(table, found, clock, store, _Told(table, plan_id, progress, stop, wait))
+        try:
+            return _applied(table, found, clock, store, _Told(table, plan_id, progress, stop, wait))
+        except _PASSING:
+            raise
+        except Exception as error:
+            with suppress(PoisonError):  # it cannot be written, or somebody has paused or cancelled it
+                change_state(
+                    table, plan_id, PlanState.FAILED, frozenset({PlanState.RUNNING, PlanState.CANARY}), clock, error=_why(error, table, store)
+                )
+            raise
+
+
+_PASSING = (PlanStateError, TableChangedError, StoreUnreachableError, OSError)
+"""What may be otherwise the next time: the plan stays as it is."""
+
+
+def _why(error: Exception, table: QueueTable, store: QueueStore | None) -> str:
+    """Return why a plan has failed, as everybody may read it: without the store's place, and of errors that are none of ours the type."""
+    place = table.uri if store is None else store.uri
+    text = f": {error}".replace(place, "the store") if isinstance(error, PoisonError) else ""
+    return f"{type(error).__name__}{text}"[:_MOST_REASON]
 
 
 def waits_at(table: QueueTable, plan_id: str) -> int | None:

@@ -13,6 +13,7 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.masking import Masking
 from airflow_poison.core.passes.browse import MessageRow, masked
+from airflow_poison.core.passes.history import BY_HAND
 from airflow_poison.core.schema import message_schema, table_schema
 from airflow_poison.core.texts import Plain
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 TREND = 24
-"""Parts of the time from the first to the last failure of all groups, for which each group's messages are counted."""
+"""Parts of the time in which the messages of all groups failed last, for which each group's messages are counted."""
 ORDERS = ("lookup_id", "enqueued_at", "move_count", "abort_count", "crash_count", "error_type", "message_type", "group_id")
 MOST_ROWS = 200
 _FAILED = (EventType.MOVED_POISON, EventType.MOVED_RETRY, EventType.REJECTED, EventType.FAULTED)
@@ -121,9 +122,10 @@ class ErrorGroup(Plain):
     :param error: its id.
     :param text: the message of one of these failures.
     :param share: of the selection's messages, 0 to 1.
-    :param first_seen: when the first of its messages failed for the last time, as events tell; else when it was sent.
+    :param first_seen: when the first of its messages failed for the first time, as events tell; else when it was sent.
+    :param last_seen: when the last of its messages failed for the last time. What people move, put back or undo is no failure.
     :param sample: the lookup id of one of its messages.
-    :param trend: how many of its messages failed in each of 24 equal parts of the time between the first and the last failure of all groups.
+    :param trend: how many of its messages failed last in each of 24 equal parts of the time in which the messages of all groups failed last.
     """
 
     error: str
@@ -169,12 +171,13 @@ def groups(table: QueueTable, selection: Selection, clock: Clock, *, limit: int 
             values,
         )
         types = ", ".join(f"'{each.value}'" for each in _FAILED)
-        engine.execute(
-            f"create temp table failed as select lookup_id, max(occurred_at) as failed_at from events where event in ({types}) group by lookup_id"
+        engine.execute(  # what people move or undo is no failure
+            f"""create temp table failed as select lookup_id, min(occurred_at) as first_at, max(occurred_at) as failed_at from events
+            where event in ({types}) and (details ->> 'count') is null and coalesce(details ->> 'by', '') <> '{BY_HAND}' group by lookup_id"""
         )
         engine.execute(
-            """create temp table seen as
-            select chosen.* exclude (enqueued_at), coalesce(failed_at, enqueued_at) as failed_at from chosen left join failed using (lookup_id)"""
+            """create temp table seen as select chosen.* exclude (enqueued_at), coalesce(first_at, enqueued_at) as first_at,
+            coalesce(failed_at, enqueued_at) as failed_at from chosen left join failed using (lookup_id)"""
         )
         rows = engine.execute(
             f"""
@@ -183,7 +186,7 @@ def groups(table: QueueTable, selection: Selection, clock: Clock, *, limit: int 
               from seen, times where failed_at is not null group by all),
             trends as (select error, map_from_entries(list((part, messages))) as trend from parts group by error)
             select error, any_value(error_kind), any_value(error_type), any_value(error_message), count(*) as messages,
-              min(failed_at), max(failed_at),
+              min(first_at), max(failed_at),
               min(lookup_id), any_value(trend)
             from seen left join trends using (error) group by error order by messages desc, error
             """

@@ -42,7 +42,7 @@ CHUNK = 50_000
 PLANNED = "planned"
 """The state of a plan that is not recorded."""
 GROUPS, SAMPLES, SAMPLE_BYTES = 50, 5, 2_048
-OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED})
+OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED, PlanState.FAILED})
 """States of plans that may go on."""
 UNFIT, UNFIT_WHY = "unfit", "unfit_why"
 """What the event of a plan's end says of messages that it could not be done to: their lookup ids, and the reasons of the first ones as JSON."""
@@ -113,6 +113,7 @@ class PlanView(Plain):
     :param claimed: those that passes had claimed when somebody looked last: they wait.
     :param export_to: where its messages are written before anything is done to them; empty: nowhere.
     :param unfit: of one that is done, those of the skipped messages that it could not be done to; only of a plan that is asked for by its id.
+    :param error: why one that has failed could not go on; only of a plan that is asked for by its id.
     """
 
     queue: str
@@ -135,6 +136,7 @@ class PlanView(Plain):
     canary: Canary | None = None
     export_to: str = ""
     unfit: tuple[UnfitMessage, ...] = ()
+    error: str = ""
 
     @property
     def undoable(self) -> bool:
@@ -345,6 +347,8 @@ def plans(table: QueueTable) -> tuple[PlanView, ...]:
 def find_plan(table: QueueTable, plan_id: str) -> PlanView:
     """Return a recorded plan. Raises PlanNotFoundError."""
     view = view_of(table, stored(table, plan_id))
+    if view.state == PlanState.FAILED:
+        return replace(view, error=_last_told(table, plan_id, PlanState.FAILED).get("error", ""))
     return replace(view, unfit=_unfit(table, plan_id)) if view.skipped else view
 
 
@@ -399,17 +403,22 @@ def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
 
 def why_stopped(table: QueueTable, plan_id: str) -> str:
     """Return what has become of the canary that has stopped a plan, as a clause."""
-    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == PlanState.STOPPED]
+    told = _last_told(table, plan_id, PlanState.STOPPED)
     if not told:
         return "its canary has failed"
-    settled, failed = told[-1].get("settled", "0"), told[-1].get("failed", "0")
+    settled, failed = told.get("settled", "0"), told.get("failed", "0")
     return f"of the messages that went first {int(settled):,} were settled and {int(failed):,} failed"
 
 
 def paused_by(table: QueueTable, plan_id: str) -> str:
     """Return who has paused a plan last; empty when nobody has."""
-    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == PlanState.PAUSED]
-    return str(told[-1].get(WHO, "")) if told else ""
+    return _last_told(table, plan_id, PlanState.PAUSED).get(WHO, "")
+
+
+def _last_told(table: QueueTable, plan_id: str, state: PlanState) -> Mapping[str, str]:
+    """Return what the event says that has brought a plan into a state last; nothing when none has."""
+    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == state]
+    return told[-1] if told else {}
 
 
 def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:
@@ -426,7 +435,7 @@ def pause(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: st
 
 
 def resume(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
-    """Let a paused plan go on where it was; one that its canary has stopped goes on without one. ``apply`` does the rest.
+    """Let a paused or failed plan go on where it was; one that its canary has stopped goes on without one. ``apply`` does the rest.
 
     Nothing changes for a plan that nobody has paused: its process may have died.
     """
@@ -434,7 +443,7 @@ def resume(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: s
         found = stored(table, plan_id)
         waits = found.state is not PlanState.STOPPED and found.record.get("canary") is not None and not found.canary_passed
         state = PlanState.CANARY if waits else PlanState.RUNNING
-        return change_state(table, plan_id, state, frozenset({PlanState.PAUSED, PlanState.STOPPED, state}), clock)
+        return change_state(table, plan_id, state, frozenset({PlanState.PAUSED, PlanState.STOPPED, PlanState.FAILED, state}), clock)
 
 
 def cancel(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:

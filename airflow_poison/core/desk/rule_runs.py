@@ -17,7 +17,7 @@ from airflow_poison.core.desk.found import files_of
 from airflow_poison.core.desk.plans import CHUNK, OPEN, facts_of, id_of, plan, record
 from airflow_poison.core.desk.rules import RuleVerb, rules_of
 from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import PlanStateError
+from airflow_poison.core.errors import PlanStateError, PoisonError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.control import DESK
@@ -138,8 +138,15 @@ def run_rules(
     """
     continued = tuple(_continued(table, clock, store, progress, stop))
     seen = _look(table, rules_of(table.snapshot().control), clock.now())
-    did = tuple(_done(table, has, clock, who, run, seen.version, _Ways(store, progress, stop)) for has in seen.has)
-    return _result(table, seen, clock, dry_run=False, rules=did, continued=continued)
+    did, failed = list[RuleResult](), list[PoisonError]()
+    for has in seen.has:
+        try:
+            did.append(_done(table, has, clock, who, run, seen.version, _Ways(store, progress, stop)))
+        except PoisonError as error:  # the other rules go on
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return _result(table, seen, clock, dry_run=False, rules=tuple(did), continued=continued)
 
 
 def proposal(table: QueueTable, run: str, rule: str) -> StoredPlan | None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core import json_text
 from airflow_poison.core.desk.masked_sql import add_functions, hidden_properties, is_before, literal, literals
-from airflow_poison.core.errors import QueryError
+from airflow_poison.core.errors import QueryError, QueryTimeoutError
 from airflow_poison.core.masking import Masking
 from airflow_poison.core.schema import EVENT
 
@@ -159,8 +159,9 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
                 engine.execute(f"create view events as {_of_events(recorded)}")
             yield engine
         except duckdb.InterruptException as error:
-            raise QueryError(
-                f"{table.name!r}: the query takes longer than {limits.seconds:g} s. Select fewer messages, or ask in a shell."
+            raise QueryTimeoutError(
+                f"{table.name!r}: the query takes longer than {limits.seconds:g} s, which may be because others ask at the same time. If it does so "
+                "again, select fewer messages, or ask in a shell."
             ) from error
         except duckdb.Error as error:
             raise QueryError(f"{table.name!r}: {said(error)} The columns are {COLUMNS}.") from error

@@ -139,6 +139,7 @@ class PlanState(StrEnum):
     CANCELLED = "cancelled"
     UNDOING = "undoing"
     UNDONE = "undone"
+    FAILED = "failed"  # the last one: the log has their numbers
 
 
 @dataclass(frozen=True, slots=True)

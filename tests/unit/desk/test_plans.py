@@ -10,10 +10,10 @@ import pytest
 
 from airflow_poison.core.checking.check import check
 from airflow_poison.core.desk.actions import PlanAction, Verb, original_body
-from airflow_poison.core.desk.applying import apply, undo
+from airflow_poison.core.desk.applying import apply, undo, waits_at
 from airflow_poison.core.desk.plans import Canary, Plan, cancel, find_plan, pause, plan, plans, record, resume
 from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import PlanNotFoundError, PlanStateError, QueueNotFoundError, SettingError
+from airflow_poison.core.errors import PlanNotFoundError, PlanStateError, QueueNotFoundError, SettingError, StoreUnreachableError
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.move import move, put_back, remove
 from airflow_poison.core.schema import SubQueue
@@ -22,7 +22,7 @@ from tests.unit.desk.conftest import body
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_poison.core.desk.plans import PlanView
     from tests.store.points import AtPoint
@@ -441,3 +441,70 @@ def test_two_at_the_same_time_do_each_message_once(poisoned: Queue, at_point: At
     told = [event.lookup_id for event in poisoned.table.events() if event.type is action.event and event.details.get("plan")]
     assert sorted(told) == list(ALL)  # type: ignore[type-var]
     assert is_whole(poisoned)
+
+
+# What cannot go on ----------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_that_cannot_go_on_has_failed_says_why_and_goes_on_when_that_is_mended(poisoned: Queue) -> None:
+    # given a queue that goes away between the plan and its application
+    plan_id = recorded(poisoned, PlanAction(verb=Verb.SEND_TO, target="gone"))
+    # when
+    with pytest.raises(QueueNotFoundError):
+        applied(poisoned, plan_id)
+    # then
+    failed = find_plan(poisoned.table, plan_id)
+    assert (failed.state, failed.done, states(poisoned)[-1]) == ("failed", 0, "failed")
+    assert failed.error.startswith("QueueNotFoundError: There is no queue 'gone'")
+    assert poisoned.store.uri not in failed.error
+    assert waits_at(poisoned.table, plan_id) is None
+    # and when the queue is there, whoever applies or resumes it goes on
+    other = declare(poisoned.store, "gone", NO_RETRY, poisoned.clock)
+    done = applied(poisoned, plan_id)
+    assert (done.state, done.done, done.error) == ("done", 9, "")
+    assert sum(file.rows for file in other.snapshot().files) == 9
+    assert is_whole(poisoned)
+
+
+@pytest.mark.parametrize("act", [pause, cancel])
+def test_what_somebody_has_paused_or_cancelled_meanwhile_has_not_failed(poisoned: Queue, at_point: AtPoint, act: Callable[..., PlanView]) -> None:
+    plan_id = recorded(poisoned)
+
+    def fail() -> None:
+        act(poisoned.table, plan_id, poisoned.clock, who="ann")
+        raise RecursionError("4111 is a value")
+
+    at_point.do("desk.apply.before_chunk", fail)
+    with pytest.raises(RecursionError):
+        applied(poisoned, plan_id)
+    assert find_plan(poisoned.table, plan_id).state in {"paused", "cancelled"}
+
+
+def test_an_error_that_is_none_of_ours_is_named_by_its_type_alone(poisoned: Queue, at_point: AtPoint) -> None:
+    plan_id = recorded(poisoned, canary=Canary(2))
+
+    def fail() -> None:
+        raise RecursionError("4111 is a value")
+
+    at_point.do("desk.apply.before_chunk", fail)
+    with pytest.raises(RecursionError):
+        applied(poisoned, plan_id)
+    failed = find_plan(poisoned.table, plan_id)
+    assert (failed.state, failed.error) == ("failed", "RecursionError")
+    # it goes on with its canary, and can be ended
+    assert resume(poisoned.table, plan_id, poisoned.clock, who="ann").state == "canary"
+    assert cancel(poisoned.table, plan_id, poisoned.clock, who="ann").state == "cancelled"
+
+
+@pytest.mark.parametrize("error", [StoreUnreachableError("away"), OSError(5, "away")])
+def test_what_may_pass_leaves_the_plan_as_it_is(poisoned: Queue, at_point: AtPoint, error: Exception) -> None:
+    plan_id = recorded(poisoned)
+
+    def fail() -> None:
+        raise error
+
+    at_point.do("desk.apply.before_chunk", fail)
+    with pytest.raises(type(error)):
+        applied(poisoned, plan_id)
+    assert find_plan(poisoned.table, plan_id).state == "running"
+    assert applied(poisoned, plan_id).state == "done"

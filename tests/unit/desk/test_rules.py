@@ -13,7 +13,7 @@ from airflow_poison.core.desk.plans import cancel, pause, plans, resume
 from airflow_poison.core.desk.rule_runs import RulesResult, dry_run, run_rules
 from airflow_poison.core.desk.rules import Rule, RuleVerb, declare_rules, rules_of
 from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import QueryError, SettingError
+from airflow_poison.core.errors import QueryError, QueueNotFoundError, SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.alerts import AlertKind, send_alerts
 from airflow_poison.core.passes.alter import declare
@@ -199,6 +199,16 @@ def test_messages_are_sent_to_another_queue(poisoned: Queue) -> None:
     result = run(poisoned, rule("cards", "send_to", when=KEYS, target="cards"))
     assert (result.rules[0].done, in_place(poisoned, POISON)) == (4, [5, 6, 7, 8, 9])
     assert sum(file.rows for file in other.snapshot().files) == 4
+
+
+def test_a_rule_whose_queue_is_gone_keeps_no_other_rule_from_its_messages(poisoned: Queue) -> None:
+    rules = [rule("cards", "send_to", when=KEYS, target="gone"), rule("late", when={"lookup_ids": [9]})]
+    with pytest.raises(QueueNotFoundError):
+        run(poisoned, *rules)
+    assert in_place(poisoned, MAIN) == [9]
+    assert sorted(each.state for each in plans(poisoned.table)) == ["done", "failed"]
+    # the failed plan keeps its messages, and later runs from nothing
+    assert numbers(run(poisoned)) == [(4, 0, 4), (0, 0, 0)]
 
 
 def test_people_are_told_once_of_each_message(poisoned: Queue) -> None:

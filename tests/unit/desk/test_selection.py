@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison.core.desk.actions import PlanAction, Verb
+from airflow_poison.core.desk.applying import apply, undo
 from airflow_poison.core.desk.found import find, groups, query
+from airflow_poison.core.desk.plans import plan, record
 from airflow_poison.core.desk.selection import Selection
 from airflow_poison.core.errors import QueryError, SettingError
+from airflow_poison.core.passes.move import move, put_back
 from airflow_poison.core.schema import SubQueue
 from tests.unit.desk.conftest import body
 
@@ -156,6 +160,26 @@ def test_a_group_was_seen_when_its_messages_failed(queue: Queue) -> None:
     queue.receive()
     [group] = groups(queue.table, Selection(), queue.clock).groups
     assert (group.first_seen, group.last_seen) == (failed, failed)
+
+
+def test_a_group_was_seen_first_and_last_when_its_messages_failed_whatever_people_did_since(queue: Queue) -> None:
+    # given a message that fails, is put back by a plan, and fails again an hour later
+    begun, hour = queue.clock.now(), timedelta(hours=1)
+    queue.sent(body(1, "key", "delay")).receive("one")
+    queue.clock.advance(hour)
+    put_back(queue.table, queue.clock)
+    queue.receive("two")
+    # when people put it back and undo that, and move it there and back, hours later
+    queue.clock.advance(hour)
+    done = record(queue.table, plan(queue.table, Selection(), PlanAction(verb=Verb.PUT_BACK), queue.clock), queue.clock, who="ann")
+    apply(queue.table, done, queue.clock)
+    undo(queue.table, done, queue.clock, who="ann")
+    queue.clock.advance(hour)
+    move(queue.table, queue.clock, [1], SubQueue.MAIN)
+    move(queue.table, queue.clock, [1], SubQueue.POISON)
+    # then
+    [group] = groups(queue.table, Selection(), queue.clock).groups
+    assert (group.first_seen, group.last_seen) == (begun, begun + hour)
 
 
 def test_an_empty_queue_has_no_groups(queue: Queue) -> None:

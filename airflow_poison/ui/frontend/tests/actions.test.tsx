@@ -216,6 +216,17 @@ describe("a queue", () => {
   });
 });
 
+describe("a plan that has failed", () => {
+  it("says why, and can be resumed, cancelled and undone", async () => {
+    const mock = new Mock();
+    mock.plans = mock.plans.map((each) => ({ ...each, state: "failed", done: 100, error: "QueueNotFoundError: There is no queue 'gone' in the store." }));
+    open("?queue=orders&view=plans&plan=p-old", mock);
+    expect((await screen.findByRole("alert")).textContent).toContain("It cannot go on: QueueNotFoundError: There is no queue 'gone' in the store. When");
+    expect(screen.getByText("failed")).toBeTruthy();
+    expect(["Resume …", "Cancel the plan …", "Undo …"].filter((name) => screen.queryByRole("button", { name }) === null)).toEqual([]);
+  });
+});
+
 describe("a plan that its canary has stopped", () => {
   it("can go on without it, be cancelled, or be undone", async () => {
     const mock = new Mock();

@@ -1,7 +1,9 @@
 import { screen, within } from "@testing-library/react";
 import { describe, expect, it, vi } from "vitest";
 
+import { Mock } from "../mock/answers";
 import { HOSTILE } from "../mock/data";
+import type { MessageAnswer } from "../src/api/types";
 
 import { open, rowsOf } from "./page";
 
@@ -93,6 +95,48 @@ describe("a message", () => {
     open("?queue=warehouse&lookup_id=5");
     expect(await screen.findByRole("heading", { name: "Its conversation" })).toBeTruthy();
     expect(await screen.findByText(/A message of this conversation has halted the queue/)).toBeTruthy();
+  });
+
+  it("of thousands of brackets is shown as text, and as a difference", async () => {
+    const mock = new Mock();
+    const deep = "[".repeat(5_000) + "]".repeat(5_000);
+    const found = mock.answer("GET", "message", new URLSearchParams("queue=orders&lookup_id=6"), {});
+    const answer = found.body as MessageAnswer;
+    mock.instead.set("message", { status: 200, body: { ...answer, message: { ...answer.message, body: deep, body_bytes: 10_000 } } });
+    open("?queue=orders&lookup_id=6", mock);
+    await screen.findByRole("heading", { name: /^Body/ });
+    expect(body()).toBe(deep);
+    expect(screen.queryByRole("button", { name: "Laid out" })).toBeNull();
+    expect(screen.getByRole("region", { name: "Difference to the original body" })).toBeTruthy();
+    expect(screen.getByRole("table", { name: "History" })).toBeTruthy();
+  });
+
+  it("of which a part fails keeps all others, and its actions", async () => {
+    vi.spyOn(console, "error").mockImplementation(() => undefined); // React tells of it
+    const mock = new Mock();
+    const found = mock.answer("GET", "message", new URLSearchParams("queue=orders&lookup_id=1"), {});
+    const answer = found.body as MessageAnswer;
+    mock.instead.set("message", { status: 200, body: { ...answer, history: [{ at: "never", type: "EDITED", details: null, links: null }], message: { ...answer.message, body: null } } });
+    open("?queue=orders&lookup_id=1", mock);
+    await screen.findByRole("region", { name: "Trace" });
+    expect(screen.getAllByText(/^This part cannot be shown \(TypeError/)).toHaveLength(2);
+    expect(screen.getByRole("button", { name: "Remove …" })).toBeTruthy();
+    expect(screen.getByText("property country")).toBeTruthy();
+  });
+
+  it("with long texts cuts them, and shows them whole in place", async () => {
+    const mock = new Mock();
+    const found = mock.answer("GET", "message", new URLSearchParams("queue=orders&lookup_id=1"), {});
+    const answer = found.body as MessageAnswer;
+    const long = "x".repeat(20_000);
+    mock.instead.set("message", { status: 200, body: { ...answer, message: { ...answer.message, properties: { note: long } } } });
+    const { user } = open("?queue=orders&lookup_id=1", mock);
+    await screen.findByText("property note");
+    expect(document.body.textContent).not.toContain("x".repeat(501));
+    await user.click(screen.getByRole("button", { name: "Show all 20,000 characters" }));
+    expect(document.body.textContent).toContain(long);
+    await user.click(screen.getByRole("button", { name: "Show less" }));
+    expect(document.body.textContent).not.toContain(long);
   });
 
   it("that is gone says where to look", async () => {

@@ -60,15 +60,19 @@ describe("the overview", () => {
     const mock = new Mock();
     mock.queues = [];
     open("", mock);
-    expect(await screen.findByText("This store has no queue")).toBeTruthy();
+    expect(await screen.findByText("The store of connection poison_default has no queue")).toBeTruthy();
+    expect(screen.queryByRole("alert")).toBeNull();
   });
 
-  it("says where the folder of a store would have to be", async () => {
+  it("is an error where the store's folder is missing, which names the store", async () => {
     const mock = new Mock();
     mock.queues = [];
     mock.exists = false;
-    open("", mock);
-    expect(await screen.findByText(/does not exist where the API server runs/)).toBeTruthy();
+    open("?conn_id=lake", mock);
+    const { textContent: told } = await screen.findByRole("alert");
+    expect(told).toContain("The store of connection lake does not exist");
+    expect(told).toContain("Its folder is not where the API server runs.");
+    expect(document.body.textContent).not.toContain("No queue yet");
   });
 
   it("names the queues that cannot be read", async () => {

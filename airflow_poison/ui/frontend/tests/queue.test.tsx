@@ -1,8 +1,9 @@
 import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
-import type { Mock } from "../mock/answers";
+import { Mock } from "../mock/answers";
 import { HOSTILE } from "../mock/data";
+import type { Groups } from "../src/api/types";
 
 import { lastPost, open, rowsOf } from "./page";
 
@@ -42,6 +43,29 @@ describe("a queue", () => {
     const links = within(parts).getAllByRole("link");
     expect(links.map((link) => link.textContent)).toEqual(["main", "retry", "poison", "error groups", "plans", "events", "conversations", "policy"]);
     expect(links.filter((link) => link.getAttribute("aria-current") === "page").map((link) => link.textContent)).toEqual(["events"]);
+  });
+
+  it.each([
+    ["selection={bad", "selection=“{bad” in the address is no filter"],
+    ["selection={}&sub_queue=posion", "sub_queue=“posion” in the address is no sub-queue"],
+    [`selection=${encodeURIComponent('{"lookup_ids":[]}')}`, "in the address is no filter"],
+    [`selection=${encodeURIComponent('{"sub_queue":"main"}')}`, "in the address is no filter"],
+  ])("says of a link with %s what is wrong, and offers no action", async (wrong, text) => {
+    const { mock } = open(`?queue=orders&sub_queue=poison&${wrong}`.replace("sub_queue=poison&selection={}&", ""));
+    expect((await screen.findByRole("alert")).textContent).toContain(text);
+    expect(screen.queryByRole("table", { name: "Messages" })).toBeNull();
+    expect(screen.queryByRole("button", { name: "Remove …" })).toBeNull();
+    expect(mock.asked.some(({ name }) => name === "messages")).toBe(false);
+  });
+
+  it("offers nothing for messages without a failure, which no group selects", async () => {
+    const mock = new Mock();
+    const found = mock.answer("GET", "groups", new URLSearchParams("queue=orders"), {}).body as Groups;
+    mock.instead.set("groups", { status: 200, body: { ...found, groups: [{ ...found.groups[0], error: "", kind: "", type: "", text: "" }] } });
+    open("?queue=orders&view=groups", mock);
+    await screen.findByRole("table", { name: "Error groups" });
+    expect(rowsOf("Error groups")[0]?.[0]).toBe("no failure");
+    expect(screen.queryByRole("button", { name: "Remove …" })).toBeNull();
   });
 
   it("says plainly that it is not there", async () => {

@@ -67,11 +67,14 @@ describe("addresses", () => {
   });
 
   it("with a filter that is none have no filter", () => {
-    expect([parseFilter("{"), parseFilter("[1]"), parseFilter(null), parseFilter('{"text":""}')]).toEqual([{}, {}, {}, {}]);
+    expect([parseFilter(null), parseFilter("{}"), parseFilter('{"lookup_ids":[7]}')]).toEqual([{}, {}, { lookup_ids: [7] }]);
+    for (const bad of ["", "{bad", "[1]", "7", '{"text":""}', '{"text":7}', '{"lookup_ids":[]}', '{"lookup_ids":"7"}', '{"sub_queue":"main"}', '{"toString":"x"}', '{"properties":{"a":1}}'])
+      expect([bad, parseFilter(bad)]).toEqual([bad, null]);
   });
 
   it("name a view", () => {
-    expect(viewOf(new URLSearchParams("sub_queue=lost"))).toEqual({ kind: "messages", place: "main" });
+    expect(viewOf(new URLSearchParams("sub_queue=lost"))).toMatchObject({ kind: "wrong" });
+    expect(viewOf(new URLSearchParams(""))).toEqual({ kind: "messages", place: "main" });
     expect(viewOf(new URLSearchParams("sub_queue=everywhere"))).toEqual({ kind: "messages", place: null });
     expect(viewOf(new URLSearchParams("view=ended"))).toEqual({ kind: "conversations", ended: true });
   });

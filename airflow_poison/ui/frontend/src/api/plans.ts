@@ -34,7 +34,7 @@ export interface Canary {
   readonly share: number;
 }
 
-export type PlanState = "planned" | "running" | "paused" | "canary" | "stopped" | "done" | "cancelled" | "undoing" | "undone";
+export type PlanState = "planned" | "running" | "paused" | "canary" | "stopped" | "done" | "cancelled" | "undoing" | "undone" | "failed";
 
 export interface PlanGroup {
   readonly error: string;
@@ -72,6 +72,8 @@ export interface Plan {
   readonly chunk: number | null;
   readonly canary: Canary | null;
   readonly undoable: boolean;
+  /** Why one that has failed could not go on. */
+  readonly error?: string;
   /** What this server does with it: `running`, `waiting` behind so many, `later` for passes, or nothing; and its last error. */
   readonly server?: { readonly state: "" | "running" | "waiting" | "later"; readonly before: number; readonly error: string };
 }

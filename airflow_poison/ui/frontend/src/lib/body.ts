@@ -9,17 +9,33 @@ export type Form = "pretty" | "plain" | "hex";
 
 const BYTES_IN_HEX = 16 * 1024;
 
+const DEEPEST = 200;
+const JSON_TOKENS = /"(?:[^"\\]|\\.)*"|[[\]{}]/g;
+const XML_TOKENS = /<\/|\/>|<(?![!?])/g;
+const STEPS: Readonly<Record<string, number>> = { "[": 1, "{": 1, "<": 1, "]": -1, "}": -1, "</": -1, "/>": -1 };
+
+/** Whether a text is nested so deeply that laying it out takes more than the browser's stack, or megabytes of spaces. */
+function isDeep(text: string, tokens: RegExp): boolean {
+  let depth = 0;
+  for (const [token] of text.matchAll(tokens)) {
+    depth += STEPS[token] ?? 0;
+    if (depth > DEEPEST) return true;
+  }
+  return false;
+}
+
 export function isJson(text: string): boolean {
+  if (isDeep(text, JSON_TOKENS)) return false;
   const errors: ParseError[] = [];
   parse(text, errors, { disallowComments: true });
   return errors.length === 0 && text.trim() !== "";
 }
 
-/** Lay out JSON or XML; null for what is neither. JSON keeps its text: numbers of any length and repeated names stay as they are. */
+/** Lay out JSON or XML; null for what is neither, or nested too deeply. JSON keeps its text: numbers of any length and repeated names stay as they are. */
 export function pretty(text: string): string | null {
   const begin = text.trimStart()[0] ?? "";
   if ((begin === "{" || begin === "[") && isJson(text)) return applyEdits(text, format(text, undefined, { insertSpaces: true, tabSize: 2 }));
-  if (begin !== "<") return null;
+  if (begin !== "<" || isDeep(text, XML_TOKENS)) return null;
   try {
     return formatXml(text, { indentation: "  ", collapseContent: true, lineSeparator: "\n", strictMode: true });
   } catch {

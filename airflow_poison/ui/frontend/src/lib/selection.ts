@@ -14,13 +14,33 @@ export function withoutEmpty(filter: Filter): Filter {
   return Object.fromEntries(Object.entries(filter).filter(isSet));
 }
 
-/** Read a filter from the address; what is no object is no filter. */
-export function parseFilter(text: string | null): Filter {
+const isText = (value: unknown) => typeof value === "string" && value !== "";
+const isListOf = (type: string) => (value: unknown) => Array.isArray(value) && value.length > 0 && value.every((each) => typeof each === type);
+const isTexts = (value: unknown) => typeof value === "object" && value !== null && Object.values(value).length > 0 && Object.values(value).every((each) => typeof each === "string");
+const FIELDS: Readonly<Record<keyof Filter, (value: unknown) => boolean>> = {
+  error: isText,
+  error_type: isText,
+  text: isText,
+  since: isText,
+  until: isText,
+  counts: isListOf("string"),
+  group: isText,
+  message_type: isText,
+  message_id: isText,
+  properties: isTexts,
+  lookup_ids: isListOf("number"),
+  where: isText,
+};
+
+/** Read a filter from the address. Null for what is none: without it, a link to some messages would be one to all of them. */
+export function parseFilter(text: string | null): Filter | null {
+  if (text === null) return {};
   try {
-    const found: unknown = JSON.parse(text ?? "{}");
-    return typeof found === "object" && found !== null && !Array.isArray(found) ? withoutEmpty(found) : {};
+    const found: unknown = JSON.parse(text);
+    if (typeof found !== "object" || found === null || Array.isArray(found)) return null;
+    return Object.entries(found).every(([name, value]) => Object.hasOwn(FIELDS, name) && FIELDS[name as keyof Filter](value)) ? found : null;
   } catch {
-    return {};
+    return null;
   }
 }
 

@@ -3,7 +3,9 @@ import { useAnswer } from "../api/useAnswer";
 import { ActionButtons } from "../actions/ActionButtons";
 import { usePage } from "../page/PageContext";
 import { Answered } from "../parts/Answered";
+import { Boundary } from "../parts/Boundary";
 import { Code } from "../parts/Code";
+import { Long } from "../parts/Long";
 import { Note } from "../parts/Note";
 import { Section } from "../parts/Section";
 
@@ -26,7 +28,7 @@ export function MessagePage({ queue, id }: { readonly queue: string; readonly id
           const { message, original, masked = [], history } = found;
           return (
             <>
-              {message.reason ? <Note status="error">{message.reason}</Note> : null}
+              {message.reason ? <Note status="error"><Long>{message.reason}</Long></Note> : null}
               {rights.act ? (
                 <ActionButtons
                   queue={queue}
@@ -37,15 +39,21 @@ export function MessagePage({ queue, id }: { readonly queue: string; readonly id
                 />
               ) : null}
               {DIALOG in message.properties && message.conversation_id ? <Belonging queue={queue} handle={message.conversation_id} /> : null}
-              <BodyView queue={queue} message={message} masked={masked} />
-              {original ? <Original original={original} message={message} /> : null}
+              <Boundary>
+                <BodyView queue={queue} message={message} masked={masked} />
+              </Boundary>
+              <Boundary>{original ? <Original original={original} message={message} /> : null}</Boundary>
               {message.last_error?.trace ? (
                 <Section title="Trace of its last failure">
                   <Code label="Trace">{message.last_error.trace}</Code>
                 </Section>
               ) : null}
-              <History queue={queue} history={history} />
-              <MessageFacts message={message} />
+              <Boundary>
+                <History queue={queue} history={history} />
+              </Boundary>
+              <Boundary>
+                <MessageFacts message={message} />
+              </Boundary>
             </>
           );
         }}

@@ -5,6 +5,7 @@ import type { NeedKind, Queue } from "../api/types";
 import { many } from "../lib/words";
 import { usePage } from "../page/PageContext";
 import { Go } from "../parts/Go";
+import { Long } from "../parts/Long";
 import { Quiet } from "../parts/Quiet";
 import { Section } from "../parts/Section";
 
@@ -41,7 +42,7 @@ export function Needs({ queues }: { readonly queues: readonly Queue[] }) {
                       {KINDS[kind].word}
                     </Badge>
                     <Text fontSize="sm" overflowWrap="anywhere" minWidth="0">
-                      {text}
+                      <Long most={300}>{text}</Long>
                     </Text>
                   </Flex>
                 ))}

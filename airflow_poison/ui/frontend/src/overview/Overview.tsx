@@ -1,5 +1,6 @@
 import type { Queues } from "../api/types";
 import { useAnswer } from "../api/useAnswer";
+import { usePage } from "../page/PageContext";
 import { Answered } from "../parts/Answered";
 import { Note } from "../parts/Note";
 
@@ -10,6 +11,7 @@ import { TotalTiles } from "./TotalTiles";
 
 /** All queues of a connection: what needs somebody first, totals, and a table to search. */
 export function Overview() {
+  const { connId } = usePage();
   const answer = useAnswer<Queues>("queues", {});
   return (
     <Answered answer={answer} lines={6}>
@@ -25,7 +27,7 @@ export function Overview() {
               <QueueList queues={found.queues} now={found.at} />
             </>
           ) : (
-            <NoQueue exists={found.exists} />
+            <NoQueue connId={connId} exists={found.exists} />
           )}
         </>
       )}

@@ -21,7 +21,7 @@ export function TotalTiles({ totals }: { readonly totals: Totals }) {
       {tiles.map(({ name, number, bad }) => (
         <Stat.Root key={name} size="sm" borderWidth="1px" borderRadius="md" padding="2">
           <Stat.Label>{name}</Stat.Label>
-          <Stat.ValueText color={bad ? "red.fg" : undefined} fontVariantNumeric="tabular-nums">
+          <Stat.ValueText color={bad ? "red.fg" : undefined} fontVariantNumeric="tabular-nums" overflowWrap="anywhere" minWidth="0">
             {count(number)}
           </Stat.ValueText>
         </Stat.Root>

@@ -4,6 +4,7 @@ import type { ReactNode } from "react";
 import type { Answer } from "../api/question";
 import { useZone, timeIn } from "../lib/zone";
 
+import { Boundary } from "./Boundary";
 import { Note } from "./Note";
 
 interface Props<T> {
@@ -23,9 +24,16 @@ export function Answered<T>({ answer, lines = 3, children }: Props<T>) {
     <>
       {error !== undefined ? <Note status="warning">{`${from}The last try to read it again has failed: ${error}`}</Note> : null}
       {error === undefined && late ? <Note>{`${from}A newer answer takes long and is on its way.`}</Note> : null}
-      {children(found)}
+      <Boundary>
+        <Shown found={found}>{children}</Shown>
+      </Boundary>
     </>
   );
+}
+
+/** What was read, in a component of its own: a boundary catches what fails below it alone. */
+function Shown<T>({ found, children }: { readonly found: T; readonly children: (found: T) => ReactNode }) {
+  return children(found);
 }
 
 function Reading({ late, lines }: { readonly late: boolean; readonly lines: number }) {

@@ -3,7 +3,10 @@ import { Text } from "@chakra-ui/react";
 import { usePage } from "../page/PageContext";
 
 import { Go } from "./Go";
+import { Long } from "./Long";
 import { Who } from "./Who";
+
+const TOLD = 300;
 
 /** What an event says besides its time: who acted and why first, the plan as a link, then all else. */
 export function Details({ queue, details }: { readonly queue: string; readonly details: Readonly<Record<string, string>> }) {
@@ -24,7 +27,7 @@ export function Details({ queue, details }: { readonly queue: string; readonly d
           {told.length ? ", " : ""}
         </>
       ) : null}
-      {told.map(([name, value]) => `${name}: ${value}`).join(", ")}
+      <Long most={TOLD}>{told.map(([name, value]) => `${name}: ${value}`).join(", ")}</Long>
     </>
   );
 }

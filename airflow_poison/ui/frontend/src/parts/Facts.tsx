@@ -3,6 +3,8 @@ import { isValidElement, type ReactNode } from "react";
 
 import { plain } from "../lib/words";
 
+import { Long } from "./Long";
+
 /** Names and values. */
 export function Facts({ label, facts }: { readonly label: string; readonly facts: Readonly<Record<string, ReactNode | object>> }) {
   return (
@@ -10,10 +12,10 @@ export function Facts({ label, facts }: { readonly label: string; readonly facts
       {Object.entries(facts).map(([name, value]) => (
         <DataList.Item key={name} alignItems="flex-start">
           <DataList.ItemLabel minWidth={{ base: "7rem", md: "12rem" }} overflowWrap="anywhere">
-            {name.replaceAll("_", " ")}
+            <Long most={80}>{name.replaceAll("_", " ")}</Long>
           </DataList.ItemLabel>
           <DataList.ItemValue overflowWrap="anywhere" minWidth="0" whiteSpace="pre-wrap">
-            {isValidElement(value) ? <Box minWidth="0">{value}</Box> : plain(value)}
+            {isValidElement(value) ? <Box minWidth="0">{value}</Box> : <Long>{plain(value)}</Long>}
           </DataList.ItemValue>
         </DataList.Item>
       ))}

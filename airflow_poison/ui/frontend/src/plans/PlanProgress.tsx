@@ -23,7 +23,7 @@ export function PlanProgress({ plan, at }: { readonly plan: Plan; readonly at: D
   return (
     <Progress.Root
       value={plan.messages ? Math.min(100, (100 * ended) / plan.messages) : 100}
-      colorPalette={plan.state === "stopped" ? "red" : "blue"}
+      colorPalette={plan.state === "stopped" || plan.state === "failed" ? "red" : "blue"}
       marginBottom="4"
       animated={plan.state === "running"}
     >

@@ -12,6 +12,7 @@ const COLORS: Readonly<Record<PlanState, string>> = {
   cancelled: "gray",
   undoing: "blue",
   undone: "gray",
+  failed: "red",
 };
 const WORDS: Partial<Record<PlanState, string>> = { stopped: "stopped by its canary" };
 

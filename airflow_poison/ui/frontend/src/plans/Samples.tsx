@@ -3,6 +3,7 @@ import { Box, Stack, Text } from "@chakra-ui/react";
 import type { PlanSample } from "../api/plans";
 import { pretty } from "../lib/body";
 import { Diff } from "../parts/Diff";
+import { Long } from "../parts/Long";
 import { Quiet } from "../parts/Quiet";
 
 /** Some messages of a plan, and for an edit what changes in them. */
@@ -16,7 +17,7 @@ export function Samples({ samples }: { readonly samples: readonly PlanSample[] }
       {samples.map((sample) => (
         <Box key={sample.lookup_id} borderWidth="1px" borderRadius="md" padding="2">
           <Text fontSize="sm" overflowWrap="anywhere">
-            {`Message ${sample.lookup_id} in ${sample.sub_queue}${sample.reason ? `: ${sample.reason}` : ""}`}
+            <Long>{`Message ${sample.lookup_id} in ${sample.sub_queue}${sample.reason ? `: ${sample.reason}` : ""}`}</Long>
           </Text>
           {sample.unfit ? <Quiet>{`It stays as it is: ${sample.unfit}`}</Quiet> : null}
           {sample.before !== null && sample.after !== null ? (

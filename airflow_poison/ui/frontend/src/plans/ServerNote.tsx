@@ -8,6 +8,7 @@ import { isLeft } from "./controls";
 /** What the API server does with a plan: it waits its turn or for passes, or it does not go on. */
 export function ServerNote({ plan }: { readonly plan: Plan }) {
   const { server } = plan;
+  if (plan.state === "failed") return <Note status="error">{`It cannot go on: ${(plan.error ?? "the events say why").replace(/\.$/, "")}. When the cause is mended, Resume goes on where it was.`}</Note>;
   if (server?.error) return <Note status="error">{`It does not go on: ${server.error}`}</Note>;
   if (isLeft(plan)) {
     const again = plan.state === "undoing" ? "Go on undoing" : "Resume";

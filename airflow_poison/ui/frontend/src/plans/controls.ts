@@ -25,6 +25,7 @@ export function controlsOf(plan: Plan): Control[] {
       return isLeft(plan) ? ["resume", "pause", "cancel"] : ["pause", "cancel"];
     case "paused":
     case "stopped":
+    case "failed":
       return ["resume", "cancel", ...undo];
     case "done":
     case "cancelled":

@@ -1,6 +1,7 @@
 import type { Outage, Queue } from "../api/types";
 import { usePage } from "../page/PageContext";
 import { Go } from "../parts/Go";
+import { Long } from "../parts/Long";
 import { Note } from "../parts/Note";
 import { Time } from "../parts/Time";
 
@@ -46,7 +47,7 @@ function Halt({ who, state, reason, queue }: HaltProps) {
   if (state === "enabled") return null;
   return (
     <Note status="error">
-      {`${who} is ${state}: ${reason ?? ""}`.trimEnd()}
+      <Long>{`${who} is ${state}: ${reason ?? ""}`.trimEnd()}</Long>
       {reason ? " " : " somebody set it so "}
       {queue.halted_by === null ? null : (
         <Go to={{ conn_id: connId, queue: queue.queue, lookup_id: queue.halted_by }}>{`Look at message ${queue.halted_by}.`}</Go>

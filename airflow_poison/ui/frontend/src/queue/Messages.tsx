@@ -4,7 +4,7 @@ import { useState } from "react";
 import type { Instant, MessageRow, Messages as Found, SubQueue } from "../api/types";
 import { useAnswer } from "../api/useAnswer";
 import { ActionButtons } from "../actions/ActionButtons";
-import { EVERYWHERE, parseFilter, selectionOf, type Filter } from "../lib/selection";
+import { EVERYWHERE, selectionOf, type Filter } from "../lib/selection";
 import { count, many } from "../lib/words";
 import { usePage } from "../page/PageContext";
 import { usePlace } from "../page/usePlace";
@@ -25,15 +25,15 @@ const PAGE = 50;
 interface Props {
   readonly queue: string;
   readonly place: SubQueue | null;
+  readonly filter: Filter;
   readonly now: Instant;
 }
 
 /** The messages of a sub-queue, or of all: filtered, sorted, a page at a time; and what can be done with them. */
-export function Messages({ queue, place, now }: Props) {
+export function Messages({ queue, place, filter, now }: Props) {
   const { connId, rights } = usePage();
   const { query, change } = usePlace();
   const [shown, chooseColumns] = useColumns();
-  const filter = parseFilter(query.get("selection"));
   const selection = selectionOf(place, filter);
   const offset = Math.max(0, Number(query.get("offset") ?? 0) || 0);
   const [order, desc] = [query.get("order") ?? "lookup_id", query.get("desc") === "true"];

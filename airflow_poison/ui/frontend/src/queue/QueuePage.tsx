@@ -5,6 +5,9 @@ import { Conversations } from "../conversations/Conversations";
 import { MessagePage } from "../message/MessagePage";
 import { usePlace } from "../page/usePlace";
 import { Answered } from "../parts/Answered";
+import { Boundary } from "../parts/Boundary";
+import { Note } from "../parts/Note";
+import { Section } from "../parts/Section";
 import { PlanList } from "../plans/PlanList";
 import { PlanPage } from "../plans/PlanPage";
 
@@ -31,7 +34,9 @@ export function QueuePage({ name }: { readonly name: string }) {
           <Halts queue={queue} />
           <Decisions queue={name} />
           <Tiles queue={queue} view={view} />
-          <Shown queue={queue} view={view} />
+          <Boundary>
+            <Shown queue={queue} view={view} />
+          </Boundary>
         </>
       )}
     </Answered>
@@ -57,6 +62,12 @@ function Shown({ queue, view }: { readonly queue: Queue; readonly view: View }) 
       return <Groups queue={name} place={view.place} />;
     case "settings":
       return <Settings queue={queue} />;
+    case "wrong":
+      return (
+        <Section title="Messages">
+          <Note status="error">{view.why}</Note>
+        </Section>
+      );
     case "messages":
       return <PlaceView key={view.place} queue={queue} place={view.place} />;
   }

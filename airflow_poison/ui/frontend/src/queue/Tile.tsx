@@ -21,7 +21,7 @@ export function Tile({ name, to, current, number, note, children }: Props) {
         {name}
       </Go>
       {number === undefined ? null : (
-        <Text as="strong" display="block" fontSize="xl" fontVariantNumeric="tabular-nums">
+        <Text as="strong" display="block" fontSize="xl" fontVariantNumeric="tabular-nums" overflowWrap="anywhere">
           {count(number)}
         </Text>
       )}

@@ -14,13 +14,14 @@ interface Here {
   readonly queue: string;
 }
 
+const SHOWN = 300; // characters; the messages of the group have all
+
 export function groupColumns(here: Here, place: SubQueue | null, mayAct: boolean): Column<ErrorGroup>[] {
   const acting: Column<ErrorGroup> = {
     key: "act",
     title: "Actions",
-    cell: ({ error, type }) => (
-      <ActionButtons queue={here.queue} selection={selectionOf(place, { error })} verbs={["redrive", "remove"]} about={`group ${type} ${error}`} nowrap />
-    ),
+    cell: ({ error, type }) =>
+      error ? <ActionButtons queue={here.queue} selection={selectionOf(place, { error })} verbs={["redrive", "remove"]} about={`group ${type} ${error}`} nowrap /> : null,
   };
   return [
     {
@@ -29,9 +30,13 @@ export function groupColumns(here: Here, place: SubQueue | null, mayAct: boolean
       wide: true,
       cell: ({ error, kind, type, text }) => (
         <>
-          <Go to={{ ...here, sub_queue: place ?? EVERYWHERE, selection: JSON.stringify({ error }) }}>{type || kind || error}</Go>
-          <Text as="span" display="block" fontWeight="normal" fontSize="sm" color="fg.muted" lineClamp={3}>
-            {text}
+          {error ? (
+            <Go to={{ ...here, sub_queue: place ?? EVERYWHERE, selection: JSON.stringify({ error }) }}>{(type || kind || error).slice(0, SHOWN)}</Go>
+          ) : (
+            "no failure" // a selection by no group would be one of all messages
+          )}
+          <Text as="span" maxWidth="40rem" overflowWrap="anywhere" display="block" fontWeight="normal" fontSize="sm" color="fg.muted" lineClamp={3}>
+            {text.slice(0, SHOWN)}
           </Text>
         </>
       ),

@@ -2,7 +2,10 @@ import type { Instant, MessageRow } from "../api/types";
 import { age, count, due, plain } from "../lib/words";
 import type { Column } from "../parts/column";
 import { Go } from "../parts/Go";
+import { Long } from "../parts/Long";
 import { Time } from "../parts/Time";
+
+const CELL = 300;
 
 /** All columns of messages that can be shown; those of `SHOWN_AT_FIRST` are, until somebody chooses others. */
 export function messageColumns(here: { readonly conn_id: string; readonly queue: string }, now: Instant): Column<MessageRow>[] {
@@ -20,10 +23,10 @@ export function messageColumns(here: { readonly conn_id: string; readonly queue:
       sort: "lookup_id",
       cell: ({ lookup_id: id }) => <Go to={{ ...here, lookup_id: id }} label={`Message ${id}`}>{id}</Go>,
     },
-    { key: "message_id", title: "Message id", wide: true, cell: (row) => row.message_id },
+    { key: "message_id", title: "Message id", wide: true, cell: (row) => <Long most={CELL}>{row.message_id}</Long> },
     { key: "sub_queue", title: "Sub-queue", cell: (row) => row.sub_queue },
-    { key: "message_type", title: "Type", wide: true, sort: "message_type", cell: (row) => row.message_type ?? "" },
-    { key: "group_id", title: "Group", wide: true, sort: "group_id", cell: (row) => row.group_id ?? row.conversation_id ?? "" },
+    { key: "message_type", title: "Type", wide: true, sort: "message_type", cell: (row) => <Long most={CELL}>{row.message_type ?? ""}</Long> },
+    { key: "group_id", title: "Group", wide: true, sort: "group_id", cell: (row) => <Long most={CELL}>{row.group_id ?? row.conversation_id ?? ""}</Long> },
     { key: "priority", title: "Priority", numeric: true, cell: (row) => count(row.priority) },
     number("abort_count", "Aborts"),
     number("move_count", "Moves"),
@@ -32,8 +35,8 @@ export function messageColumns(here: { readonly conn_id: string; readonly queue:
     { key: "age", title: "Age", cell: (row) => age(row.enqueued_at, now) },
     { key: "due_at", title: "Due", cell: (row) => due(row.due_at, now) },
     { key: "expires_at", title: "Expires", cell: (row) => <Time at={row.expires_at} /> },
-    { key: "properties", title: "Properties", wide: true, cell: (row) => (Object.keys(row.properties).length ? plain(row.properties) : "") },
-    { key: "reason", title: "Last error", wide: true, sort: "error_type", cell: (row) => row.reason ?? "" },
+    { key: "properties", title: "Properties", wide: true, cell: (row) => <Long most={CELL}>{Object.keys(row.properties).length ? plain(row.properties) : ""}</Long> },
+    { key: "reason", title: "Last error", wide: true, sort: "error_type", cell: (row) => <Long most={CELL}>{row.reason ?? ""}</Long> },
   ];
 }
 

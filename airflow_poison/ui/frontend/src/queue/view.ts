@@ -6,6 +6,7 @@ import { EVERYWHERE } from "../lib/selection";
 export type View =
   | { readonly kind: "messages"; readonly place: SubQueue | null }
   | { readonly kind: "groups"; readonly place: SubQueue | null }
+  | { readonly kind: "wrong"; readonly why: string }
   | { readonly kind: "message"; readonly id: string }
   | { readonly kind: "conversation"; readonly handle: string }
   | { readonly kind: "conversations"; readonly ended: boolean }
@@ -13,6 +14,10 @@ export type View =
   | { readonly kind: "plans" | "events" | "settings" };
 
 export function viewOf(query: URLSearchParams): View {
+  const place = query.get("sub_queue") ?? EVERYWHERE;
+  if (place !== EVERYWHERE && !SUB_QUEUES.some((name) => name === place)) {
+    return { kind: "wrong", why: `sub_queue=“${place}” in the address is no sub-queue; expected ${SUB_QUEUES.join(", ")} or ${EVERYWHERE}.` };
+  }
   const [id, handle, plan, view] = ["lookup_id", "conversation", "plan", "view"].map((name) => query.get(name));
   if (id) return { kind: "message", id };
   if (handle) return { kind: "conversation", handle };
