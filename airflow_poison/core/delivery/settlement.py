@@ -207,13 +207,14 @@ def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[
 def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:
     """Return the errors column: the failures of this pass, and what stood there where a message had none."""
     before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
-    of_failures = {failure: _error_cell(failure) for failure in {*failures} if failure is not None}
+    of_failures = {failure: error_cell(failure) for failure in {*failures} if failure is not None}
     cells = [of_failures[failure] if failure is not None else former for failure, former in zip(failures, before, strict=True)]
     column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
     return column
 
 
-def _error_cell(failure: Failure) -> dict[str, str]:
+def error_cell(failure: Failure) -> dict[str, str]:
+    """Return a failure as ``last_error`` has it."""
     return {
         "kind": failure.kind.value,
         "type": failure.type,

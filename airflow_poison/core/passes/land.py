@@ -7,23 +7,37 @@ steps is finished by the next pass without a second copy; then they are removed 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import OutputError, SettingError
+import pyarrow.compute as pc
+
+from airflow_poison.core.delivery.sessions.verdicts import type_name
+from airflow_poison.core.delivery.settlement import error_cell
+from airflow_poison.core.errors import OutputError, OutputRowError, PlanStateError, SettingError, TableChangedError
+from airflow_poison.core.events import Event, EventType
+from airflow_poison.core.failures import Failure, FailureKind
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.output_rules import trial
+from airflow_poison.core.output_rules import refused_rows, trial
 from airflow_poison.core.output_values import delta_type, same_name
 from airflow_poison.core.outputs import PROVENANCE
-from airflow_poison.core.outputs_as_rows import landings_of
+from airflow_poison.core.outputs_as_rows import NO_OWNER, Landing, landings_of
+from airflow_poison.core.passes.messages import with_columns
+from airflow_poison.core.schema import LOOKUP_ID, SubQueue, table_schema
 from airflow_poison.core.store.delta import output_table
 from airflow_poison.core.store.table.files import commit_version
+from airflow_poison.core.store.table.history import as_ranges, from_ranges
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
 
@@ -36,45 +50,165 @@ if TYPE_CHECKING:
 
     Deliver = Callable[[pa.Table, str], object]
 
+_REFUSED = "The output refused a row that fitted when the message was settled: "
+_MOST_TEXT = 500
+"""Characters of why a row was refused, in the history of its output."""
+RECEIVED = frozenset({SubQueue.MAIN, SubQueue.POISON})
+"""Where passes receive from."""
 
-def land(table: QueueTable, clock: Clock, deliver: Deliver | None = None, store: QueueStore | None = None) -> dict[str, int]:
+
+def land(
+    table: QueueTable,
+    clock: Clock,
+    deliver: Deliver | None = None,
+    store: QueueStore | None = None,
+    tell: Callable[[str], object] = lambda _line: None,
+) -> dict[str, int]:
     """Put everything that has not landed yet where it belongs; return how many rows each output got, by its name.
+
+    A row that its output refuses, although it fitted when its message was settled, leaves the others alone: its message comes back, into poison.
 
     :param deliver: takes the rows that go to a function, with a key that is the same whenever they are given again; None: they wait.
     :param store: has the options of outputs in an object store; None: they come from the environment.
+    :param tell: told a line when messages come back.
     Raises OutputError, and what ``deliver`` raises; then the rows wait for the next call.
     """
     landed = Counter[str]()
     for version, files in groupby(table.snapshot().landings, lambda file: commit_version(file.path) or 0):
-        landed.update(_land_commit(table, version, list(files), clock, deliver, store=store))
+        landed.update(_land_commit(table, version, list(files), clock, deliver, store=store, tell=tell))
     return dict(landed)
 
 
 def _land_commit(
-    table: QueueTable, version: int, files: Sequence[DataFile], clock: Clock, deliver: Deliver | None, *, store: QueueStore | None
+    table: QueueTable,
+    version: int,
+    files: Sequence[DataFile],
+    clock: Clock,
+    deliver: Deliver | None,
+    *,
+    store: QueueStore | None,
+    tell: Callable[[str], object],
 ) -> Counter[str]:
-    """Put the rows of one commit where they belong."""
-    landed, waits = Counter[str](), False
-    found: dict[Output, list[pa.RecordBatch]] = {}
+    """Put the rows of one commit where they belong.
+
+    The commit of an output decides which messages' rows are left out, and says so; the queue's commit follows it. So each lander that goes on after a
+    death between the two, and each of two at the same time, does the same.
+    """
+    landed, waits, refused = Counter[str](), False, dict[int, str]()
+    found: dict[Output, Landing] = {}
     for file in files:
         for landing in landings_of(table.read(file)):
-            found.setdefault(landing.output, []).extend(landing.batches)
+            of_output = found.setdefault(landing.output, Landing(landing.output, [], []))
+            of_output.batches.extend(landing.batches)
+            of_output.owners.extend(landing.owners)
     key = hashlib.sha256("|".join(sorted(file.path for file in files)).encode()).hexdigest()[:32]
-    for output, batches in found.items():
+    for output, landing in found.items():
+        landing = landing.without(refused)  # noqa: PLW2901  (no part of a message that has failed lands)
         if not output.uri:
             if deliver is None:
                 waits = True
                 continue
             reach("pass.land.before_deliver")
-            deliver(_joined(batches), f"{table.name}-{version}-{key}-{output.name}")
+            deliver(_joined(landing.batches), f"{table.name}-{version}-{key}-{output.name}")
         else:
             application = f"poison:{table.name}:{table.identity()}:{output.name}"
-            output_table.land(output, batches, application, version, f"{key}:{output.name}", options=options_of(output, store))
-        landed[output.name] += sum(batch.num_rows for batch in batches)
+            add = partial(
+                output_table.land, output, application=application, number=version, key=f"{key}:{output.name}", options=options_of(output, store)
+            )
+            try:
+                left_out = add(landing.batches, left_out=_written(refused))
+            except OutputError as error:
+                more = _culprits(table, version, landing, options_of(output, store), error)
+                left_out = add(landing.without(more).batches, left_out=_written(refused | more))
+            refused |= _read(left_out)
+            landing = landing.without(refused)  # noqa: PLW2901  (as the commit that counts has decided)
+        landed[output.name] += sum(batch.num_rows for batch in landing.batches)
         reach("pass.land.after_write")
     if not waits:
-        table.remove_landings(files, clock.now())
+        _take_out(table, version, files, refused, clock.now(), tell)
     return landed
+
+
+# Rows that an output refuses -------------------------------------------------------------------------------------------
+
+
+def _culprits(table: QueueTable, version: int, landing: Landing, options: Mapping[str, str], error: OutputError) -> dict[int, str]:
+    """Return the messages whose rows an output refuses, and why. Raises the error where it is the fault of no row, or of no message."""
+    found: dict[int, str] = {}
+    there = output_table.table_of(landing.output.uri, options)
+    if there is None:
+        raise error
+    for batch, owners in zip(landing.batches, landing.owners, strict=True):
+        for place, why in refused_rows(there[1], batch, evolve=landing.output.evolve).items():
+            if owners[place] == NO_OWNER:
+                raise OutputError(
+                    f"{error} It refuses a row ({why}) that does not say which message it is of, so no message can be charged. Return rows with "
+                    f"{LOOKUP_ID} in future."
+                ) from error
+            found.setdefault(int(owners[place]), why[:_MOST_TEXT])
+    if not found:
+        raise error
+    if _settled(table, version, found).num_rows < len(found):
+        raise OutputError(
+            f"{error} It refuses rows of {counted(len(found), 'message')}, whose bodies are gone: the queue's table was vacuumed."
+        ) from error
+    return found
+
+
+def _settled(table: QueueTable, version: int, lookup_ids: Collection[int]) -> pa.Table:
+    """Return the messages that a pass's final commit has settled, as they were before; those that are still known."""
+    import pyarrow as pa
+
+    with suppress(PlanStateError, TableChangedError):
+        after = {file.path for file in table.files_at(version)}
+        gone = [file for file in table.files_at(version - 1) if file.path not in after and file.sub_queue in RECEIVED]
+        wanted = pa.array(sorted(lookup_ids), pa.int64())
+        table.bring(gone)
+        return pa.concat_tables([table_schema().empty_table(), *(rows.filter(pc.is_in(rows[LOOKUP_ID], wanted)) for rows in map(table.read, gone))])
+    return table_schema().empty_table()
+
+
+def _take_out(  # noqa: PLR0917  (the parts of one commit)
+    table: QueueTable, version: int, files: Sequence[DataFile], refused: Mapping[int, str], now: datetime, tell: Callable[[str], object]
+) -> None:
+    """Remove rows that are where they belong, and put the messages into poison whose rows were refused: as they were, for no policy judges this."""
+    if not refused:
+        table.remove_landings(files, now)
+        return
+    rows = _settled(table, version, refused)
+    if rows.num_rows < len(refused):
+        raise OutputError(
+            f"The outputs of queue {table.name!r} refused rows of {counted(len(refused), 'message')}, and the bodies of some of these are gone: the "
+            f"queue's table was vacuumed. Their other rows have landed."
+        )
+    failures = [
+        Failure(FailureKind.EXCEPTION, type_name(OutputRowError("")), f"{_REFUSED}{refused[number or 0]}") for number in rows[LOOKUP_ID].to_pylist()
+    ]
+    reasons = [f"{OutputRowError.__name__}: {failure.text}".partition("\n")[0] for failure in failures]
+    poison = with_columns(rows, sub_queue=SubQueue.POISON.value, last_error=[error_cell(failure) for failure in failures], reason=reasons)
+    columns = (poison[name].to_pylist() for name in (LOOKUP_ID, "abort_count", "move_count", "reason"))
+    events = [
+        Event(EventType.MOVED_POISON, now, number, aborts or 0, moves or 0, {"place": SubQueue.POISON.value, "error": reason or ""})
+        for number, aborts, moves, reason in zip(*columns, strict=True)
+    ]
+    reach("pass.land.before_poison")
+    table.remove_landings(files, now, poison, events)
+    tell(f"queue {table.name}: {counted(len(refused), 'message')} came back, into poison: an output refused their rows; {reasons[0]}")
+
+
+def _written(refused: Mapping[int, str]) -> str:
+    """Return messages and why their rows are left out, as an output's history keeps it; empty for none."""
+    by_reason: dict[str, list[int]] = {}
+    for number in sorted(refused):
+        by_reason.setdefault(refused[number], []).append(number)
+    return json.dumps({why: as_ranges(numbers) for why, numbers in by_reason.items()}) if refused else ""
+
+
+def _read(left_out: str) -> dict[int, str]:
+    return {number: why for why, numbers in json.loads(left_out or "{}").items() for number in from_ranges(numbers)}
+
+
+# Before anything is claimed --------------------------------------------------------------------------------------------
 
 
 def options_of(output: Output, store: QueueStore | None) -> Mapping[str, str]:
