@@ -6,20 +6,24 @@ import json
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_poison.core.actor import acting
 from airflow_poison.core.checking.check import check_store
 from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.errors import OutputError
+from airflow_poison.core.errors import MessageNotFoundError, OutputError, SettingError
+from airflow_poison.core.events import EventType
 from airflow_poison.core.output_rules import refused_rows, rules_of
-from airflow_poison.core.passes.land import land
+from airflow_poison.core.passes.land import land, take_out, waiting_rows
 from airflow_poison.core.passes.maintain import maintain
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
+from tests.unit.cli.running import run
 from tests.unit.passes.given import DiedError, Queue, a_queue
 from tests.unit.passes.test_output_tables import POLICY, a_table, field, rows
 from tests.unit.passes.test_results import of, reached
@@ -143,13 +147,13 @@ def test_a_pass_that_dies_at_any_point_of_it_lets_the_next_one_go_on(tmp_path: P
         land(queue.table, queue.clock)
         check(queue, out)
         died += 1
-    assert {"output.land.before_write", "output.land.before_force", "pass.land.after_write", "pass.land.before_poison"} <= set(points)
+    assert {"output.land.before_write", "output.land.before_force", "pass.land.after_write", "pass.land.before_removal"} <= set(points)
 
 
 def test_another_lander_that_was_faster_with_the_poison_is_enough(queue: Queue, out: Path) -> None:
     settle(queue, out)
 
-    with reached(once("pass.land.before_poison", lambda: land(queue.table, queue.clock))):
+    with reached(once("pass.land.before_removal", lambda: land(queue.table, queue.clock))):
         land(queue.table, queue.clock)
 
     check(queue, out)
@@ -213,6 +217,94 @@ def test_what_is_no_fault_of_a_row_charges_nobody(queue: Queue, out: Path) -> No
             land(queue.table, queue.clock)
 
     assert (rows(out), queue.rows(), len(queue.table.snapshot().landings)) == ([], {}, 1)
+
+
+# People ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["asked", "forced"])
+@pytest.mark.parametrize("target", ["main", "poison", None])
+def test_people_take_rows_out_that_wait(queue: Queue, out: Path, target: str | None, force: bool) -> None:  # noqa: FBT001  (a parameter of the test)
+    settle(queue, out)
+    if force:
+        rmtree(out)
+
+    with acting("shell:ann", "a new constraint"):
+        assert take_out(queue.table, queue.clock, target=target, force=force) == len(BODIES)
+    land(queue.table, queue.clock)
+
+    if not force:
+        assert rows(out) == []
+    there = queue.rows() if target is None else queue.rows(SubQueue(target))
+    assert [row["body"] for row in there.values()] == ([] if target is None else [body.encode() for body in BODIES])
+    assert waiting_rows(queue.table) == ()
+    told = [event for event in queue.table.events() if event.details.get("who") == "shell:ann"]
+    assert [(event.lookup_id, event.details["why"]) for event in told] == [(number, "a new constraint") for number in range(1, 6)]
+    assert {event.type for event in told} == {{None: EventType.DROPPED, "main": EventType.RETURNED, "poison": EventType.MOVED_POISON}[target]}
+    assert [found for result in check_store(queue.store, queue.clock) for found in result.findings] == []
+
+
+def test_rows_of_other_messages_land_when_some_are_taken_out(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+    (waits,) = waiting_rows(queue.table)
+    assert (waits.rows, waits.lookup_ids, waits.uri, waits.unnamed) == (5, "1-5", str(out), 0)
+
+    assert take_out(queue.table, queue.clock, [2, 4], "main") == 2
+
+    assert Counter(row["n"] for row in rows(out)) == Counter([5, 7, 9])
+    assert [(number, row["body"]) for number, row in queue.rows(SubQueue.MAIN).items()] == [(2, b"-1"), (4, b"-2")]
+
+
+def test_what_has_landed_meanwhile_is_not_taken_out(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+    DeltaTable(str(out)).alter.drop_constraint("positive")
+
+    with reached(once("output.land.before_write", lambda: land(queue.table, queue.clock))):
+        assert take_out(queue.table, queue.clock, target="main") == 0
+
+    assert len(rows(out)) == len(BODIES)
+    assert queue.rows() == {}
+
+
+def test_a_death_between_the_commits_of_people_loses_nothing(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+
+    def die() -> None:
+        raise DiedError
+
+    with reached(once("pass.land.after_write", die)), pytest.raises(DiedError):
+        take_out(queue.table, queue.clock)
+    land(queue.table, queue.clock)
+
+    assert (rows(out), sorted(queue.rows(SubQueue.POISON))) == ([], [1, 2, 3, 4, 5])
+
+
+def test_what_cannot_be_taken_out_is_named(queue: Queue, out: Path) -> None:
+    with pytest.raises(MessageNotFoundError, match="No rows of any message"):
+        take_out(queue.table, queue.clock)
+    settle(queue, out)
+    with pytest.raises(MessageNotFoundError, match="No rows of message 77"):
+        take_out(queue.table, queue.clock, [1, 77])
+    with pytest.raises(SettingError, match=r"target='retry' is not allowed; allowed: main or poison"):
+        take_out(queue.table, queue.clock, target="retry")
+    with pytest.raises(SettingError, match=r"with force all messages of the commit: 1-5"):
+        take_out(queue.table, queue.clock, [1], force=True)
+    assert (rows(out), queue.rows(), len(waiting_rows(queue.table))) == ([], {}, 1)
+
+
+def test_the_shell_lists_and_takes_out(queue: Queue, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settle(queue, out)
+    store = f"--store {queue.store.uri}"
+
+    assert (
+        run(capsys, f"waiting-rows orders {store}").out == f"5 rows for {out} since version {waiting_rows(queue.table)[0].version}, of messages 1-5\n"
+    )
+    assert run(capsys, f"waiting-rows orders 1-5 {store}").code == 2
+    assert (
+        run(capsys, f"waiting-rows orders all --to main --reason why {store}").out == "Took the rows of 5 messages of orders out; they are in main.\n"
+    )
+    assert run(capsys, f"waiting-rows orders 1 --remove {store}").code == 1
+    assert run(capsys, f"waiting-rows orders {store}").out == "No rows of orders wait.\n"
 
 
 def test_maintenance_keeps_the_bodies_while_rows_wait(queue: Queue, out: Path) -> None:

@@ -156,8 +156,8 @@ def _write(
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    given = _unified([batch.schema for batch in batches])
     target = None if table is None else _columns(table)
+    given = target if target is not None and not any(batch.num_rows for batch in batches) else _unified([batch.schema for batch in batches])
     generated = () if table is None else rules_of(table, local=True).generated
     schema = _fitted(given, target, generated, evolve=output.evolve)
     rows = pa.Table.from_batches(list(_as(batches, schema)), schema)

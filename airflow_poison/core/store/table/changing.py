@@ -131,10 +131,10 @@ def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime)
     _remove_files(table, taken, operation="remove_transmissions")
 
 
-def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime, poison: pa.Table | None = None, events: Sequence[Event] = ()) -> None:
+def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime, back: pa.Table, events: Sequence[Event]) -> None:
     """Remove files of returned rows that are in their outputs; nothing happens when they are gone.
 
-    :param poison: settled messages (``table_schema()``) whose rows the outputs refused, with the ``events`` that say so: they come back, into poison.
+    :param back: settled messages (``table_schema()``) whose rows are not, which come back, with the ``events`` that say so.
     """
     del now
 
@@ -142,9 +142,9 @@ def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime, poi
         present = [view.live[file.path] for file in landed if file.path in view.live]
         if not present:
             return None, None
-        back = [] if poison is None else [*_written_anew(table, poison)]
-        added = [*back, *files.write_events(table.folder, view.state.version + 1, events)]
-        details = {"brought_back": sum(file.rows for file in back)} if back else {}
+        written = [*_written_anew(table, back)]
+        added = [*written, *files.write_events(table.folder, view.state.version + 1, events)]
+        details = {"brought_back": back.num_rows} if written else {}
         return Commit("remove_landings", add=added, remove=present, details=details, scratch=added), None
 
     table.change(plan)
