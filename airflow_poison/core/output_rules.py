@@ -31,6 +31,7 @@ _LISTS_READS, _LISTS_WRITES = 3, 7
 """Versions of the protocol from which on features are listed."""
 _WIDEST = 13
 """Bytes that a character can have in the name of a folder, and one more for the sign between column and value."""
+_BELOW_0 = "the column is one of partitions, and delta-rs writes no decimal below 0 with a fraction into one"
 _NAME = 255
 """Bytes of a name in a file system."""
 
@@ -62,12 +63,16 @@ class TableRules:
             why = f"the column {name!r} is one of partitions, where an empty text would be null"
             why += f", and the name of a folder has at most {self.longest} bytes" if short else ""
             found[why] = f"{column} IS NULL OR typeof({column}) <> 'string' OR (CAST({column} AS STRING) <> ''{short})"
+            fraction = f"CAST({column} AS STRING) RLIKE '^-.*([.][0-9]*[1-9]|E-)'"
+            found[f"the column {name!r}: {_BELOW_0}"] = f"{column} IS NULL OR typeof({column}) NOT LIKE 'decimal%' OR NOT {fraction}"
         return found
 
     def unnameable(self, column: str, value: Any) -> str | None:
         """Return why a value cannot be that of a partition column; None: it can."""
         if value == "" and isinstance(value, str):
             return "the column is one of partitions, where Delta keeps an empty text as null"
+        if isinstance(value, Decimal) and value < 0 and value != value.to_integral_value():
+            return _BELOW_0
         text = format(Decimal(repr(value)), "f") if isinstance(value, float) and math.isfinite(value) else str(value)
         if self.longest and (len(text) + len(column)) * _WIDEST > self.longest and len(_folder(column, text)) > self.longest:
             return f"the column is one of partitions, and the name of a folder has at most {self.longest} bytes"

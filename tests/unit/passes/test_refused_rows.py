@@ -164,7 +164,11 @@ def test_another_lander_for_whom_everything_fitted_decides(queue: Queue, out: Pa
 
     def the_constraint_goes() -> None:
         DeltaTable(str(out)).alter.drop_constraint("positive")
-        land(queue.table, queue.clock)
+        with reached(once("pass.land.after_write", die)), pytest.raises(DiedError):
+            land(queue.table, queue.clock)
+
+    def die() -> None:
+        raise DiedError
 
     tries: list[str] = []
 
