@@ -10,7 +10,7 @@ from airflow_poison.cli import terminal, values
 from airflow_poison.cli.acting import PLANNED, act, is_planned
 from airflow_poison.cli.command import IDS, QUEUE, REASON, SET, WHERE, Argument, command, noted_warnings, option, switch, wrong_usage
 from airflow_poison.cli.selecting import ANY
-from airflow_poison.cli.stores import opened_queue, opened_store, shell_user, system_clock
+from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, shell_user, system_clock
 from airflow_poison.cli.terminal import one_line, tell
 
 if TYPE_CHECKING:
@@ -93,6 +93,45 @@ def _planned_move(args: Namespace) -> PlanAction:
     if place == "poison" and args.sub_queue is None:
         args.sub_queue = ANY
     return PlanAction(verb=Verb.MOVE, target=place)
+
+
+@command(
+    "waiting-rows",
+    QUEUE,
+    Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages whose rows are taken out, or the word all (default: the rows are listed)"}),
+    option("--to", "PLACE", "main or poison, where the messages come back to", completes=("main", "poison")),
+    switch("--remove", "the messages stay settled, and their rows are gone"),
+    switch("--force", "do not ask the output whether it has the rows: it is away for good, and no pass is under way"),
+    REASON,
+    *WHERE,
+)
+def waiting_rows(args: Namespace) -> None:
+    """Show returned rows that wait for their outputs, or take them out.
+
+    Without ids: list them. With ids, or all: have the messages come back as they were sent, or remove the rows; other rows of the same commits
+    land first. Exit code 0: listed or done, 1: no such rows wait, 2: it could not be done.
+    """
+    from airflow_poison.core.passes import land
+
+    table = opened_queue(args) if args.lookup_ids else queue_to_read(args)
+    if not args.lookup_ids:
+        if args.to or args.remove or args.force:
+            raise wrong_usage("--to, --remove and --force: expected with lookup ids, or with the word all.")
+        found = land.waiting_rows(table)
+        lines = [
+            f"{each.rows:,} rows for {each.uri or 'a function'} since version {each.version}, of messages {each.lookup_ids or '(not named)'}"
+            + (f"; {each.unnamed:,} name none" if each.unnamed and each.lookup_ids else "")
+            for each in found
+        ]
+        tell(args.output, {"queue": table.name, "waiting": [each.to_dict() for each in found]}, *(lines or [f"No rows of {table.name} wait."]))
+        return
+    if bool(args.to) == args.remove:
+        raise wrong_usage("expected either --to main, --to poison or --remove.")
+    place = values.one_of("--to", args.to, ("main", "poison")) if args.to else None
+    ids = None if args.lookup_ids == ["all"] else values.lookup_ids(args.lookup_ids)
+    taken = land.take_out(table, system_clock(), ids, place, store=opened_store(args), force=args.force)
+    said = f"Took the rows of {terminal.messages(taken)} of {table.name} out; " + (f"they are in {place}." if place else "they stay settled.")
+    tell(args.output, {"queue": table.name, "messages": taken, "to": place}, said)
 
 
 @command("enable", QUEUE, REASON, *WHERE)

@@ -36,6 +36,7 @@ COMMANDS: Final = (
     acting.put_back,
     acting.redrive,
     changes.move,
+    changes.waiting_rows,
     acting.send_to,
     to_kafka.send_to_kafka,
     decisions.remove,

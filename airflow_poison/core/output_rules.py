@@ -31,6 +31,7 @@ _LISTS_READS, _LISTS_WRITES = 3, 7
 """Versions of the protocol from which on features are listed."""
 _WIDEST = 13
 """Bytes that a character can have in the name of a folder, and one more for the sign between column and value."""
+_BELOW_0 = "the column is one of partitions, and delta-rs writes no decimal below 0 with a fraction into one"
 _NAME = 255
 """Bytes of a name in a file system."""
 
@@ -62,12 +63,16 @@ class TableRules:
             why = f"the column {name!r} is one of partitions, where an empty text would be null"
             why += f", and the name of a folder has at most {self.longest} bytes" if short else ""
             found[why] = f"{column} IS NULL OR typeof({column}) <> 'string' OR (CAST({column} AS STRING) <> ''{short})"
+            fraction = f"CAST({column} AS STRING) RLIKE '^-.*([.][0-9]*[1-9]|E-)'"
+            found[f"the column {name!r}: {_BELOW_0}"] = f"{column} IS NULL OR typeof({column}) NOT LIKE 'decimal%' OR NOT {fraction}"
         return found
 
     def unnameable(self, column: str, value: Any) -> str | None:
         """Return why a value cannot be that of a partition column; None: it can."""
         if value == "" and isinstance(value, str):
             return "the column is one of partitions, where Delta keeps an empty text as null"
+        if isinstance(value, Decimal) and value < 0 and value != value.to_integral_value():
+            return _BELOW_0
         text = format(Decimal(repr(value)), "f") if isinstance(value, float) and math.isfinite(value) else str(value)
         if self.longest and (len(text) + len(column)) * _WIDEST > self.longest and len(_folder(column, text)) > self.longest:
             return f"the column is one of partitions, and the name of a folder has at most {self.longest} bytes"
@@ -140,6 +145,67 @@ def trial(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> 
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return None
+
+
+MOST_SEARCHED = 1_000
+"""So many rows that no condition tells are looked for, of one batch."""
+_NUMBER = "poison.row"
+
+
+def refused_rows(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> dict[int, str]:
+    """Return the rows that a table does not take, by their places, and why; none where it refuses the batch whatever its rows are.
+
+    What breaks a condition is asked of the engine in one query; what delta-rs refuses besides is found by trials of halves.
+
+    :param evolve: see ``trial``.
+    """
+    empty = batch.slice(0, 0)
+    if trial(rules, empty, evolve=evolve) is not None:
+        return {}
+    found = _breaking(rules, batch) | {
+        at: f"column {name!r}: {why}"
+        for name in rules.partitions
+        if name in batch.schema.names
+        for at, value in enumerate(batch.column(name).to_pylist())
+        if (why := rules.unnameable(name, value)) is not None
+    }
+    places = [at for at in range(batch.num_rows) if at not in found]
+    parts, searched = [places] if places else [], 0
+    while parts and searched < MOST_SEARCHED:
+        part = parts.pop()
+        why = trial(rules, batch.take(part), evolve=evolve)
+        if why is not None and len(part) > 1:
+            parts += [part[len(part) // 2 :], part[: len(part) // 2]]
+        elif why is not None:
+            found[part[0]], searched = why, searched + 1
+    return found if trial(rules, empty, evolve=evolve) is None else {}  # not when the disk that trials need is full
+
+
+def _breaking(rules: TableRules, batch: pa.RecordBatch) -> dict[int, str]:
+    """Return the rows that break conditions, or have no value where there must be one; none where the engine cannot be asked."""
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+    schema = json.loads(json.loads(rules.log.splitlines()[1])["metaData"]["schemaString"])
+    asked = [(f"it breaks the constraint {name!r}: {text}", text) for name, text in rules.conditions]
+    asked += [
+        (f"column {each['name']!r} must have a value", f"{_quoted(each['name'])} IS NOT NULL") for each in schema["fields"] if not each["nullable"]
+    ]
+    if not asked:
+        return {}
+    folder, found = tempfile.mkdtemp(prefix="poison-trial-"), dict[int, str]()
+    try:
+        write_deltalake(folder, pa.Table.from_batches([batch]).append_column(_NUMBER, pa.array(range(batch.num_rows), pa.int64())))
+        engine = QueryBuilder().register("given", DeltaTable(folder))
+        for why, text in asked:
+            with suppress(Exception):  # one in another dialect: trials find what breaks it
+                broken = engine.execute(f"SELECT {_quoted(_NUMBER)} FROM given WHERE NOT (({text}) IS TRUE)").read_all()
+                found = dict.fromkeys((number or 0 for number in pa.table(broken).column(0).to_pylist()), why) | found
+    except Exception:  # noqa: BLE001  (delta-rs raises plain Exceptions, too; trials tell what is wrong with which row)
+        return {}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
 
 
 def _whole(batch: pa.RecordBatch, table: DeltaTable, rules: TableRules) -> pa.Table:

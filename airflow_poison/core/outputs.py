@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 ONLY = "output"
 """The name of an output that is declared alone."""
+OF_NONE = "*"
+"""Ends the name of an output, in what ``of_none`` returns."""
 _LONGEST = 100
 PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
@@ -561,14 +563,16 @@ def rows_kept(returned: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
     return found
 
 
+def of_none(returned: bytes) -> bytes:
+    """Return what ``rows_returned`` made, marked as rows of many messages that do not say which one they are of."""
+    return pickle.dumps([(name + OF_NONE, rows) for name, rows in rows_kept(returned)], pickle.HIGHEST_PROTOCOL) if returned else b""
+
+
 def joined(returned: bytes, more: bytes) -> bytes:
     """Return what ``rows_returned`` made twice, as one."""
     if not (returned and more):
         return returned or more
-    kept = dict(rows_kept(returned))
-    for name, rows in rows_kept(more):
-        kept[name] = kept.get(name, []) + rows
-    return pickle.dumps(list(kept.items()), pickle.HIGHEST_PROTOCOL)
+    return pickle.dumps(rows_kept(returned) + rows_kept(more), pickle.HIGHEST_PROTOCOL)
 
 
 def to_batch(rows: Sequence[tuple[Any, ...]], columns: pa.Schema) -> pa.RecordBatch:

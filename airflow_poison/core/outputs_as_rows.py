@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_poison.core.errors import ClaimLostError
-from airflow_poison.core.outputs import PROVENANCE, Output, rows_kept, to_batch
-from airflow_poison.core.schema import LANDING, STANDS_FOR, table_schema
+from airflow_poison.core.outputs import OF_NONE, PROVENANCE, Output, rows_kept, to_batch
+from airflow_poison.core.schema import LANDING, LOOKUP_ID, STANDS_FOR, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
+
+    from numpy.typing import NDArray
 
     from airflow_poison.core.delivery.stage import StageJob
 
 MOST_ROWS = 20_000
 """Of an output in one row of the partition."""
+NO_OWNER = 0
+"""In place of a lookup id, for a row that is not known to be of one message."""
+_OWNERS = b"poison.lookup_ids"
+"""The metadata of a schema that says which messages the rows are of."""
 _DECLARED = "poison.output"
 """The property that says what was declared of the output."""
 
@@ -33,10 +40,13 @@ def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Ca
     outputs = {output.name: output for output in job.outputs}
     rows: dict[str, list[tuple[Any, ...]]] = {}
     origins: dict[str, list[int]] = {}
+    owners: dict[str, list[int]] = {}
     for lookup_id, kept in returned:
-        for name, some in rows_kept(kept):
+        for marked, some in rows_kept(kept):
+            name = marked.removesuffix(OF_NONE)
             rows.setdefault(name, []).extend(some)
             origins.setdefault(name, []).extend([lookup_id] * len(some))
+            owners.setdefault(name, []).extend([lookup_id if name == marked else NO_OWNER] * len(some))
     found = []
     for name, of_output in rows.items():
         output, columns = outputs[name], known(name)
@@ -46,19 +56,19 @@ def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Ca
             batch = to_batch(of_output[start : start + MOST_ROWS], columns)
             if output.provenance:
                 batch = _with_provenance(batch, job, origins[name][start : start + MOST_ROWS], at)
-            found.append(_as_row(output, batch, at))
+            found.append(_as_row(output, batch, at, owners[name][start : start + MOST_ROWS]))
     return found
 
 
 def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: datetime) -> pa.Table:
     """Return rows that a transformation made as a row of the partition ``_output``.
 
-    :param batch: its columns fit the output, as far as that has columns; with provenance the last one is ``lookup_id``.
+    :param batch: its columns fit the output, as far as that has columns; the last one is ``lookup_id`` where the transformation has kept it.
     """
-    ids: Sequence[int] = ()
-    if output.provenance:
-        ids = batch.column(batch.num_columns - 1).to_pylist()  # type: ignore[assignment]  # none of them is null
-        batch = batch.select(batch.schema.names[:-1])
+    ids = [NO_OWNER] * batch.num_rows
+    if LOOKUP_ID in batch.schema.names:
+        ids = [number or NO_OWNER for number in batch.column(LOOKUP_ID).to_pylist()]
+        batch = batch.drop_columns([LOOKUP_ID])
     if output.columns is not None:
         more = [field for field in batch.schema if field.name not in output.columns.names]
         columns = [
@@ -69,7 +79,7 @@ def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: date
         batch = pa.RecordBatch.from_arrays([*columns, *(batch.column(field.name) for field in more)], schema=schema)
     if output.provenance:
         batch = _with_provenance(batch, job, ids, at)
-    return _as_row(output, batch, at)
+    return _as_row(output, batch, at, ids)
 
 
 def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[int], at: datetime) -> pa.RecordBatch:
@@ -86,8 +96,9 @@ def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
 
 
-def _as_row(output: Output, batch: pa.RecordBatch, at: datetime) -> pa.Table:
+def _as_row(output: Output, batch: pa.RecordBatch, at: datetime, owners: Sequence[int]) -> pa.Table:
     sink = pa.BufferOutputStream()
+    batch = batch.replace_schema_metadata({_OWNERS: np.array(owners, "<i8").tobytes()})
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
     declared = {"uri": output.uri, "keys": list(output.keys), "evolve": output.evolve}
@@ -107,10 +118,20 @@ class Landing(NamedTuple):
     """Rows on their way to an output, as one file of the partition has them.
 
     :param batches: of the rows, in the order in which they were delivered.
+    :param owners: for each batch the lookup ids of the messages that its rows are of; ``NO_OWNER``: it is not known.
     """
 
     output: Output
     batches: list[pa.RecordBatch]
+    owners: list[NDArray[np.int64]]
+
+    def without(self, messages: Collection[int]) -> Landing:
+        """Return the rows of other messages."""
+        if not messages:
+            return self
+        stay = [~np.isin(owners, list(messages)) for owners in self.owners]
+        batches = [batch.filter(pa.array(mask)) for batch, mask in zip(self.batches, stay, strict=True)]
+        return Landing(self.output, batches, [owners[mask] for owners, mask in zip(self.owners, stay, strict=True)])
 
 
 def landings_of(rows: pa.Table) -> list[Landing]:
@@ -119,7 +140,10 @@ def landings_of(rows: pa.Table) -> list[Landing]:
     for row in rows.select(["body", "message_type", "properties"]).to_pylist():
         declared: Mapping[str, Any] = json.loads(dict(row["properties"])[_DECLARED])
         output = Output(row["message_type"], declared["uri"], keys=tuple(declared["keys"]), evolve=declared["evolve"])
-        landing = found.setdefault(f"{output.name}|{row['properties']}", Landing(output, []))
+        landing = found.setdefault(f"{output.name}|{row['properties']}", Landing(output, [], []))
         with pa.ipc.open_stream(row["body"]) as stream:
-            landing.batches.extend(stream)
+            owners = (stream.schema.metadata or {}).get(_OWNERS)
+            for batch in stream:  # one
+                landing.batches.append(batch.replace_schema_metadata())
+                landing.owners.append(np.full(batch.num_rows, NO_OWNER) if owners is None else np.frombuffer(owners, "<i8"))
     return list(found.values())

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.message import Message
     from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.core.passes.inspect import InspectResult
+    from airflow_poison.core.passes.land import WaitingRows
     from airflow_poison.core.passes.maintain import MaintainResult
     from airflow_poison.core.passes.move import RemoveResult
     from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
@@ -277,6 +278,34 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         with acting_here(reason):
             return remove(self.store().open(queue_name), lookup_id, SystemClock())
+
+    def waiting_rows(self, queue_name: str) -> tuple[WaitingRows, ...]:
+        """Return the returned rows that wait for their outputs."""
+        from airflow_poison.core.passes.land import waiting_rows
+
+        return waiting_rows(self.queue_to_read(queue_name))
+
+    def take_out_rows(
+        self,
+        queue_name: str,
+        lookup_ids: Collection[int] | None = None,
+        target: SubQueue | str | None = None,
+        *,
+        force: bool = False,
+        reason: str = "",
+    ) -> int:
+        """Take rows out that wait for their outputs; return of how many messages.
+
+        :param lookup_ids: of which messages; None: all rows.
+        :param target: ``main`` or ``poison``, where the messages come back to; None: they stay settled, and their rows are gone.
+        :param force: the output is not asked whether it has the rows.
+        Raises MessageNotFoundError, SettingError and OutputError; then nothing has changed.
+        """
+        from airflow_poison.core.passes.land import take_out
+
+        store = self.store()
+        with acting_here(reason):
+            return take_out(store.open(queue_name), SystemClock(), lookup_ids, target, store=store, force=force)
 
     def remove_conversation(self, queue_name: str, conversation_id: str, *, unmask: bool = False, reason: str = "") -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError.

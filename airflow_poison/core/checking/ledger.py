@@ -146,7 +146,7 @@ def _problem(step: Step) -> str:
             return known[operation](step)
         case "remove_outbox":
             return f"changed the queue by {step.inside} messages" if step.inside or step.outside > 0 else ""
-        case "bring_back" if step.inside == step.entry.details.get("brought_back") and not step.outside:
+        case "bring_back" | "remove_landings" if step.inside == step.entry.details.get("brought_back", 0) and not step.outside:
             return ""
         case "restore" | "accept":
             return ""  # undoes what somebody else did, or lets it stand
@@ -222,8 +222,9 @@ def _plus(total: Account, step: Step) -> Account:
             dropped=total.dropped + counts["dropped"],
             sent_on=total.sent_on + sum(counts[name] for name in SENT_ON),
         )
-    if step.entry.operation == "lose":
-        return replace(total, lost=total.lost - step.inside)
+    if step.entry.operation in {"lose", "remove_landings"}:  # of these messages, what an output has refused is settled no more
+        name = "lost" if step.entry.operation == "lose" else "settled"
+        return replace(total, **{name: getattr(total, name) + gone})
     if step.entry.operation == "lost":  # in the place of commits that are gone: their messages had these lookup ids
         return replace(total, lost=total.lost + step.entry.numbers.get(SEQUENCE, step.last_id) - step.last_id)
     if step.entry.operation in {"replace", "transact", "bring_back"}:

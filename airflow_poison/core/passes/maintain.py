@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 RETENTION = timedelta(days=7)
+WHILE_ROWS_WAIT = timedelta(days=3_650)
+"""The retention while returned rows wait for their outputs: a message whose row is refused comes back from such a version."""
 SAFE_AGE = timedelta(days=1)
 REMEMBER = timedelta(days=30)
 MIN_FILES = 16
@@ -86,6 +88,8 @@ def maintain(
     compacted = table.compact(min_files=min_files)
     reach("pass.maintain.before_merging")
     compacted = compacted.plus(table.merge_conversations(_remembered(clock.now() - remember), min_files=min_files))
+    if table.snapshot().landings:  # the bodies of their messages are in files of earlier versions
+        retention = max(retention, WHILE_ROWS_WAIT)
     reach("pass.maintain.before_cleaning")
     cleaned = table.clean(retention=retention, safe_age=safe_age)
     reach("pass.maintain.before_shortening")

@@ -122,7 +122,7 @@ class ReceivePass:
         snapshot = self.table.snapshot()
         if self.store is not None and notifications(snapshot.control):  # of a pass that has died, also when the queue is disabled
             notify(self.store, self.table, self.clock)
-        landed = Counter(land(self.table, self.clock, self.deliver, self.store)) if snapshot.landings else Counter[str]()
+        landed = Counter(self._land()) if snapshot.landings else Counter[str]()
         if self.store is not None and spanning.follow(self.store, self.table, snapshot.control, self.clock):
             snapshot = self.table.snapshot()
         self._refuse_halted(snapshot)
@@ -146,13 +146,13 @@ class ReceivePass:
         try:
             tallies = self._finish_all(key, handler, outputs, code)
         except QueueHaltedError:  # somebody has halted it meanwhile; what claims of dead runs have settled lands all the same
-            land(self.table, self.clock, self.deliver, self.store)
+            self._land()
             raise
         reach("pass.receive.before_relay")
         sent_on = self._send_on()
         after = self.table.snapshot()
         if after.landings:
-            landed.update(land(self.table, self.clock, self.deliver, self.store))
+            landed.update(self._land())
         behind = self.table.behind() if parks(after.control.desk, self.policy.reads) else Behind()
         total = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
         result = replace(total, landed=dict(landed), behind=behind.messages, behind_groups=behind.groups)
@@ -163,6 +163,9 @@ class ReceivePass:
                 "Declare output='/path/of/a/table' to keep them."
             )
         return result
+
+    def _land(self) -> Mapping[str, int]:
+        return land(self.table, self.clock, self.deliver, self.store, self.progress)
 
     def _code(self, handler: HandlerRef | Transformation, snapshot: Snapshot) -> HandlerCode:
         """Return the code of the handler. That of one that travels by value is sure when the last pass had the same."""

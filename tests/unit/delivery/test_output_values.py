@@ -429,7 +429,7 @@ def test_what_lands_is_what_was_returned(data: st.DataObject) -> None:
 
         returned = rows_returned(pa.Table.from_pylist(rows, schema=schema) if frame else rows, {ONLY: fitting}, alone=True)
         ((_, kept),) = rows_kept(returned)
-        staged = _as_row(output, to_batch(kept, schema), datetime.now(UTC))
+        staged = _as_row(output, to_batch(kept, schema), datetime.now(UTC), [1] * len(kept))
         (landing,) = landings_of(staged)
         output_table.land(output, landing.batches, "test", 1, "key")
 

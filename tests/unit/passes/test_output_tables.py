@@ -222,6 +222,16 @@ def test_a_number_whose_digits_are_too_long_for_a_folder_fails_its_message(queue
     assert len(errors_of(queue)) == 2
 
 
+def test_a_decimal_below_0_with_a_fraction_names_no_folder(queue: Queue, out: Path) -> None:
+    a_table(out, field("n"), field("v", "decimal(9,2)"), partitions=("v",))
+
+    queue = received(queue, out, *({"n": 1, "v": value} for value in ("1.05", "-0.50", "-5.00", "-0.01")))
+
+    assert [str(row["v"]) for row in rows(out)] == ["1.05", "-5.00"]
+    assert all("no decimal below 0 with a fraction" in text for text in errors_of(queue))
+    assert len(errors_of(queue)) == 2
+
+
 # Known before the claim ------------------------------------------------------------------------------------------------
 
 

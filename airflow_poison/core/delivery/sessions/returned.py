@@ -28,7 +28,7 @@ from airflow_poison.core.errors import OutputRowError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
 from airflow_poison.core.output_values import filled, has_unknown, same_name
-from airflow_poison.core.outputs import Fitting, divided, joined, rows_alike, rows_returned
+from airflow_poison.core.outputs import Fitting, divided, joined, of_none, rows_alike, rows_returned
 from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
@@ -265,7 +265,8 @@ class Returned:
             except OutputRowError as error:
                 wrong[place] = error
         if others:
-            found[-1] = joined(found[-1], rows_returned(others, self._fittings, alone=self._alone))
+            kept = rows_returned(others, self._fittings, alone=self._alone)
+            found[-1] = joined(found[-1], kept if len(found) == 1 else of_none(kept))
         return found, wrong
 
 

@@ -55,7 +55,6 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
     wanted = {key: _wanted(frame, by_name.get(key)) for key, frame in result.frames.items()}
     named = all(column_named(frame, LOOKUP_ID) for frame in result.frames.values())
     judged = result.verdict or (named and any(wanted.values()))
-    traced = any(output.provenance for output in outputs)
     frames = {}
     for key, frame in result.frames.items():
         lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
@@ -67,7 +66,7 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
             broken = f.coalesce(*texts)
             columns[first] = f.when(broken.isNotNull(), f.raise_error(broken)).otherwise(columns[first]).alias(first)
         ours: list[Column] = []
-        if lookup_id is not None and (judged or traced):
+        if lookup_id is not None and (judged or outputs):
             ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
         if judged:
             said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
@@ -125,18 +124,16 @@ UNFIT = type_name(OutputRowError(""))
 """The type of failures of rows that do not fit their output."""
 
 
-def landing_in(path: Path, named: Collection[int], *, traced: bool, most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file of results that land, without our columns.
+def landing_in(path: Path, named: Collection[int], *, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file of results that land; ``lookup_id``, where the transformation has kept it, is their last column.
 
     :param named: lookup ids of messages whose rows do not.
-    :param traced: the rows keep ``lookup_id``, as their last column.
     :param most: rows of a batch.
     """
     gone = pa.array(np.fromiter(named, np.int64, len(named)))
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-        columns = [name for name in file.schema_arrow.names if name != VERDICT and (traced or name != LOOKUP_ID)]
-        read = [*columns, LOOKUP_ID] if len(gone) and not traced else columns
-        for batch in file.iter_batches(batch_size=most, columns=read) if columns else ():
+        columns = [name for name in file.schema_arrow.names if name != VERDICT]
+        for batch in file.iter_batches(batch_size=most, columns=columns) if columns not in ([], [LOOKUP_ID]) else ():
             rows = batch.filter(pc.invert(pc.is_in(batch.column(LOOKUP_ID), gone))) if len(gone) else batch
             if rows.num_rows:
-                yield rows.select(columns)
+                yield rows

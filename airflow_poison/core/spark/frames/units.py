@@ -209,7 +209,7 @@ class SparkUnits:
         """
         for path in sorted(self._folder.glob("*/*/*.parquet")):
             named = self._named.get(int(path.parent.parent.name), ())
-            for batch in landing_in(path, named, traced=any(output.provenance for output in self._outputs), most=most):
+            for batch in landing_in(path, named, most=most):
                 yield path.parent.name, batch
 
     # One unit

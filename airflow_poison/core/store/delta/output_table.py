@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_poison.core.output_rules import TableRules
     from airflow_poison.core.outputs import Output
 
-_KEY = "poison.key"
+_KEY, _LEFT_OUT = "poison.key", "poison.left_out"
 _TRIES = 50
 _NOT_SUPPORTED = "Unsupported table features"
 """What delta-rs says of a table that it does not write to, with the error of a commit that others have overtaken."""
@@ -54,39 +54,47 @@ def table_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[pa.Sch
 
 
 def land(
-    output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, *, options: Mapping[str, str] | None = None
-) -> bool:
-    """Add rows to a table, which is made when it is missing, or merge them by the output's keys; False when that was done before.
+    output: Output,
+    batches: Sequence[pa.RecordBatch],
+    application: str,
+    number: int,
+    key: str,
+    *,
+    left_out: str = "",
+    options: Mapping[str, str] | None = None,
+) -> str:
+    """Add rows to a table, which is made when it is missing, or merge them by the output's keys, unless that was done before.
 
     Whoever dies in between has done all or nothing. Of racers one wins, and the others see it.
 
     :param application: names what lands here, in the order of ``number``: Delta's application transaction, which settles races.
     :param key: names these rows alone. It stands in the history of the table, where numbers that begin again (a restored queue) are told from
         rows that are there already.
+    :param left_out: which messages' rows are not among them, and why: kept in the table's history, which decides.
     :param options: see ``columns_of``. They are no part of the output, which is written down and travels to executors.
-    Raises OutputError: nothing was added.
+    Returns what was left out by the commit that counts. Raises OutputError: nothing was added.
     """
-    added = _land(output, batches, application, number, key, options=_of_delta(options))
+    kept = _land(output, batches, application, number, key, left_out, options=_of_delta(options))
     if "://" not in output.uri:
         _force(Path(output.uri), key)
-    return added
+    return kept
 
 
-def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, *, options: dict[str, str] | None) -> bool:
+def _land(  # noqa: PLR0917
+    output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, left_out: str, *, options: dict[str, str] | None
+) -> str:
     from deltalake.exceptions import CommitFailedError
 
     for _ in range(_TRIES):
         table = _opened(output.uri, options)
         chosen, at = application, number
         if table is not None and (table.transaction_version(application) or -1) >= number:
-            if _is_there(table, key, output.uri):
-                return False
+            if (there := _there(table, key, output.uri)) is not None:
+                return there
             chosen, at = f"{application}:{key}", 0
-            if table.transaction_version(chosen) is not None:
-                return False
         reach("output.land.before_write")
         try:
-            _write(output, table, batches, _properties(chosen, at, key), options)
+            _write(output, table, batches, _properties(chosen, at, key, left_out), options)
         except (CommitFailedError, FileExistsError) as error:
             if _NOT_SUPPORTED in str(error):
                 raise _refused(output, error) from error
@@ -95,7 +103,7 @@ def _land(output: Output, batches: Sequence[pa.RecordBatch], application: str, n
             if table is None and _opened(output.uri, options) is not None:
                 continue  # somebody has made it
             raise _refused(output, error) from error
-        return True
+        return left_out
     raise OutputError(f"{_TRIES} commits to the output {output.uri!r} in a row were overtaken by others. The rows wait; run the task again.")
 
 
@@ -135,10 +143,11 @@ def _columns(table: DeltaTable) -> pa.Schema:
     return found
 
 
-def _properties(application: str, number: int, key: str) -> CommitProperties:
+def _properties(application: str, number: int, key: str, left_out: str) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
-    return CommitProperties(custom_metadata={_KEY: key}, app_transactions=[Transaction(application, number)], max_commit_retries=0)
+    said = {_KEY: key, _LEFT_OUT: left_out} if left_out else {_KEY: key}
+    return CommitProperties(custom_metadata=said, app_transactions=[Transaction(application, number)], max_commit_retries=0)
 
 
 def _write(
@@ -147,13 +156,13 @@ def _write(
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    given = _unified([batch.schema for batch in batches])
     target = None if table is None else _columns(table)
+    given = target if target is not None and not any(batch.num_rows for batch in batches) else _unified([batch.schema for batch in batches])
     generated = () if table is None else rules_of(table, local=True).generated
     schema = _fitted(given, target, generated, evolve=output.evolve)
     rows = pa.Table.from_batches(list(_as(batches, schema)), schema)
     evolves = output.evolve and target is not None and not {*schema.names} <= {*target.names}
-    if table is None or not output.keys:
+    if table is None or not output.keys or not rows.num_rows:
         if output.keys:
             rows = _last_of_each(rows, output.keys)
         write_deltalake(
@@ -248,19 +257,22 @@ def _comparable(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any] | pa.Array
     return found
 
 
-def _is_there(table: DeltaTable, key: str, uri: str) -> bool:
-    """Whether the history of a table says that rows are there. Raises OutputError when it does not reach back far enough to tell."""
+def _there(table: DeltaTable, key: str, uri: str) -> str | None:
+    """Return what was left out of rows that are there, as the history of a table says; None: they are not there.
+
+    Raises OutputError when it does not reach back far enough to tell.
+    """
     oldest = None
     for commit in table.history():
         if commit.get(_KEY) == key:
-            return True
+            return str(commit.get(_LEFT_OUT, ""))
         oldest = commit.get("version", oldest)
     if oldest:
         raise OutputError(
             f"Whether rows are in the output {uri!r} already cannot be told: its history begins with version {oldest}. They wait in the queue's own "
             f"table. Look for rows of the key {key!r} there; then remove or keep them by hand."
         )
-    return False
+    return None
 
 
 def _force(root: Path, key: str) -> None:

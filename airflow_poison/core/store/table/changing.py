@@ -131,10 +131,23 @@ def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime)
     _remove_files(table, taken, operation="remove_transmissions")
 
 
-def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime) -> None:
-    """Remove files of returned rows that are in their outputs."""
+def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime, back: pa.Table, events: Sequence[Event]) -> None:
+    """Remove files of returned rows that are in their outputs; nothing happens when they are gone.
+
+    :param back: settled messages (``table_schema()``) whose rows are not, which come back, with the ``events`` that say so.
+    """
     del now
-    _remove_files(table, landed, operation="remove_landings")
+
+    def plan(view: View) -> tuple[Commit | None, None]:
+        present = [view.live[file.path] for file in landed if file.path in view.live]
+        if not present:
+            return None, None
+        written = [*_written_anew(table, back)]
+        added = [*written, *files.write_events(table.folder, view.state.version + 1, events)]
+        details = {"brought_back": back.num_rows} if written else {}
+        return Commit("remove_landings", add=added, remove=present, details=details, scratch=added), None
+
+    table.change(plan)
 
 
 def _remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> None:
@@ -235,8 +248,12 @@ def _write_replacement(table: Table, replacement: Replacement) -> Iterator[DataF
             f"and {stays.num_rows} rows of {distinct} messages were to stay. Nothing was changed."
         )
         raise ConservationError(message)
-    for place in stays.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist():
-        yield files.write_new(table.folder, place["sub_queue"], place["move_count"], _rows_of(stays, place))
+    yield from _written_anew(table, stays)
+
+
+def _written_anew(table: Table, rows: pa.Table) -> Iterator[DataFile]:
+    for place in rows.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist():
+        yield files.write_new(table.folder, place["sub_queue"], place["move_count"], _rows_of(rows, place))
 
 
 def _rows_of(found: pa.Table, place: Mapping[str, Any]) -> pa.Table:

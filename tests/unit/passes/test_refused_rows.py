@@ -1,0 +1,353 @@
+"""Rows that an output refuses after their messages have settled: the others land, and those messages come back, into poison."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from shutil import rmtree
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_poison.core.actor import acting
+from airflow_poison.core.checking.check import check_store
+from airflow_poison.core.delivery.batching import Batching
+from airflow_poison.core.errors import MessageNotFoundError, OutputError, SettingError
+from airflow_poison.core.events import EventType
+from airflow_poison.core.output_rules import refused_rows, rules_of
+from airflow_poison.core.passes.land import land, take_out, waiting_rows
+from airflow_poison.core.passes.maintain import maintain
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store.delta.store import DeltaStore
+from tests.unit.cli.running import run
+from tests.unit.passes.given import DiedError, Queue, a_queue
+from tests.unit.passes.test_output_tables import POLICY, a_table, field, rows
+from tests.unit.passes.test_results import of, reached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_poison.core.message import Message
+
+BODIES = ("5", "-1", "7", "-2", "9")
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return a_queue(DeltaStore(str(tmp_path / "store"), durable=False), tmp_path, POLICY)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    write_deltalake(str(tmp_path / "out"), pa.table({"n": pa.array([], pa.int64())}))
+    return tmp_path / "out"
+
+
+def number(message: Message) -> Any:
+    return {"n": int(message.text)}
+
+
+def named(frame: pa.Table) -> Any:
+    return pa.table({"lookup_id": frame["lookup_id"], "n": frame["body"].cast(pa.string()).cast(pa.int64())})
+
+
+def unnamed(frame: pa.Table) -> Any:
+    return named(frame).drop_columns(["lookup_id"])
+
+
+def constrain(out: Path) -> None:
+    DeltaTable(str(out)).alter.add_constraint({"positive": "n > 0"})
+
+
+def once(at: str, act: Callable[[], object]) -> Callable[[str], None]:
+    """Return a hook that acts the first time that a point is reached."""
+    done: list[object] = []
+
+    def reach(point: str) -> None:
+        if point == at and not done:
+            done.append(point)
+            act()
+
+    return reach
+
+
+def receive(queue: Queue, out: Path, key: str = "run", **settings: Any) -> None:
+    given = {"handler": number, "isolation": "none"} | settings
+    queue.receive(key, **given, **of(out))
+
+
+def settle(queue: Queue, out: Path, **settings: Any) -> Queue:
+    """Settle messages whose rows wait; the output has a constraint by then."""
+    queue = queue.sent(*BODIES)
+
+    def die() -> None:
+        constrain(out)
+        raise DiedError
+
+    with reached(once("output.land.before_write", die)), pytest.raises(DiedError):
+        receive(queue, out, **settings)
+    assert len(queue.table.snapshot().landings) == 1
+    return queue
+
+
+def check(queue: Queue, out: Path) -> None:
+    """Every message is where it belongs, once, and the history says so."""
+    assert Counter(row["n"] for row in rows(out)) == Counter([5, 7, 9])
+    poison = queue.rows(SubQueue.POISON)
+    assert {number: (row["body"], row["reason"]) for number, row in poison.items()} == {
+        2: (b"-1", REASON),
+        4: (b"-2", REASON),
+    }
+    assert queue.table.snapshot().landings == ()
+    assert len(queue.rows()) == len(poison)
+    assert [finding for result in check_store(queue.store, queue.clock) for finding in result.findings] == []
+
+
+REASON = "OutputRowError: The output refused a row that fitted when the message was settled: it breaks the constraint 'positive': n > 0"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"handler": named, "batching": Batching("arrow")}],
+    ids=["a row of a message", "rows of a frame"],
+)
+def test_a_landing_that_fails_looks_for_its_culprits(queue: Queue, out: Path, settings: dict[str, Any]) -> None:
+    with reached(once("output.land.before_write", lambda: constrain(out))):
+        receive(queue.sent(*BODIES), out, **settings)
+
+    check(queue, out)
+    assert [event for event in queue.happened() if event[0] == "MOVED_POISON"] == [("MOVED_POISON", 2), ("MOVED_POISON", 4)]
+
+
+def test_a_pass_that_dies_at_any_point_of_it_lets_the_next_one_go_on(tmp_path: Path) -> None:
+    points: list[str] = []
+    died = 0
+    while died <= len(points):
+        folder = tmp_path / str(died)
+        write_deltalake(str(folder / "out"), pa.table({"n": pa.array([], pa.int64())}))
+        queue, out = settle(a_queue(DeltaStore(str(folder / "store"), durable=False), folder, POLICY), folder / "out"), folder / "out"
+        met: list[str] = []
+
+        def die(point: str) -> None:
+            met.append(point)  # noqa: B023  (of this turn)
+            if points and len(met) == died:  # noqa: B023
+                raise DiedError
+
+        with reached(die):
+            if not died:
+                land(queue.table, queue.clock)
+                points = met
+            else:
+                with pytest.raises(DiedError):
+                    land(queue.table, queue.clock)
+        land(queue.table, queue.clock)
+        check(queue, out)
+        died += 1
+    assert {"output.land.before_write", "output.land.before_force", "pass.land.after_write", "pass.land.before_removal"} <= set(points)
+
+
+def test_another_lander_that_was_faster_with_the_poison_is_enough(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+
+    with reached(once("pass.land.before_removal", lambda: land(queue.table, queue.clock))):
+        land(queue.table, queue.clock)
+
+    check(queue, out)
+
+
+def test_another_lander_for_whom_everything_fitted_decides(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+
+    def the_constraint_goes() -> None:
+        DeltaTable(str(out)).alter.drop_constraint("positive")
+        with reached(once("pass.land.after_write", die)), pytest.raises(DiedError):
+            land(queue.table, queue.clock)
+
+    def die() -> None:
+        raise DiedError
+
+    tries: list[str] = []
+
+    def at_the_second_write(point: str) -> None:
+        tries.extend([point] * (point == "output.land.before_write"))
+        if point == "output.land.before_write" and len(tries) == 2:
+            the_constraint_goes()
+
+    with reached(at_the_second_write):
+        land(queue.table, queue.clock)
+
+    assert Counter(row["n"] for row in rows(out)) == Counter([5, -1, 7, -2, 9])
+    assert queue.rows() == {}
+    assert queue.table.snapshot().landings == ()
+
+
+def test_no_part_of_a_message_lands_behind_the_output_that_refused_it(queue: Queue, tmp_path: Path, out: Path) -> None:
+    more = tmp_path / "more"
+    write_deltalake(str(more), pa.table({"n": pa.array([], pa.int64())}))
+
+    def both(message: Message) -> Any:
+        return {"first": {"n": int(message.text)}, "second": {"n": int(message.text)}}
+
+    with reached(once("output.land.before_write", lambda: constrain(out))):
+        queue.sent(*BODIES).receive(handler=both, isolation="none", **of({"first": out, "second": more}))
+
+    check(queue, out)
+    assert Counter(row["n"] for row in rows(more)) == Counter([5, 7, 9])
+
+
+def test_rows_that_do_not_name_their_message_charge_none(queue: Queue, out: Path) -> None:
+    settle(queue, out, handler=unnamed, batching=Batching("arrow"))
+
+    with pytest.raises(OutputError, match=r"refuses a row \(it breaks the constraint 'positive': n > 0\) that does not say which message"):
+        land(queue.table, queue.clock)
+
+    assert (rows(out), queue.rows(), len(queue.table.snapshot().landings)) == ([], {}, 1)
+
+
+def test_what_is_no_fault_of_a_row_charges_nobody(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+    entry = max((out / "_delta_log").glob("*.json"))
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    protocol = next(line for line in lines if "protocol" in line)
+    protocol["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [], "writerFeatures": ["checkConstraints", "rowTracking"]}
+    entry.write_text("\n".join(map(json.dumps, lines)))
+
+    for _ in range(2):
+        with pytest.raises(OutputError, match="They wait in the queue's own table"):
+            land(queue.table, queue.clock)
+
+    assert (rows(out), queue.rows(), len(queue.table.snapshot().landings)) == ([], {}, 1)
+
+
+# People ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("force", [False, True], ids=["asked", "forced"])
+@pytest.mark.parametrize("target", ["main", "poison", None])
+def test_people_take_rows_out_that_wait(queue: Queue, out: Path, target: str | None, force: bool) -> None:  # noqa: FBT001  (a parameter of the test)
+    settle(queue, out)
+    if force:
+        rmtree(out)
+
+    with acting("shell:ann", "a new constraint"):
+        assert take_out(queue.table, queue.clock, target=target, force=force) == len(BODIES)
+    land(queue.table, queue.clock)
+
+    if not force:
+        assert rows(out) == []
+    there = queue.rows() if target is None else queue.rows(SubQueue(target))
+    assert [row["body"] for row in there.values()] == ([] if target is None else [body.encode() for body in BODIES])
+    assert waiting_rows(queue.table) == ()
+    told = [event for event in queue.table.events() if event.details.get("who") == "shell:ann"]
+    assert [(event.lookup_id, event.details["why"]) for event in told] == [(number, "a new constraint") for number in range(1, 6)]
+    assert {event.type for event in told} == {{None: EventType.DROPPED, "main": EventType.RETURNED, "poison": EventType.MOVED_POISON}[target]}
+    assert [found for result in check_store(queue.store, queue.clock) for found in result.findings] == []
+
+
+def test_rows_of_other_messages_land_when_some_are_taken_out(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+    (waits,) = waiting_rows(queue.table)
+    assert (waits.rows, waits.lookup_ids, waits.uri, waits.unnamed) == (5, "1-5", str(out), 0)
+
+    assert take_out(queue.table, queue.clock, [2, 4], "main") == 2
+
+    assert Counter(row["n"] for row in rows(out)) == Counter([5, 7, 9])
+    assert [(number, row["body"]) for number, row in queue.rows(SubQueue.MAIN).items()] == [(2, b"-1"), (4, b"-2")]
+
+
+def test_what_has_landed_meanwhile_is_not_taken_out(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+    DeltaTable(str(out)).alter.drop_constraint("positive")
+
+    with reached(once("output.land.before_write", lambda: land(queue.table, queue.clock))):
+        assert take_out(queue.table, queue.clock, target="main") == 0
+
+    assert len(rows(out)) == len(BODIES)
+    assert queue.rows() == {}
+
+
+def test_a_death_between_the_commits_of_people_loses_nothing(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+
+    def die() -> None:
+        raise DiedError
+
+    with reached(once("pass.land.after_write", die)), pytest.raises(DiedError):
+        take_out(queue.table, queue.clock)
+    land(queue.table, queue.clock)
+
+    assert (rows(out), sorted(queue.rows(SubQueue.POISON))) == ([], [1, 2, 3, 4, 5])
+
+
+def test_what_cannot_be_taken_out_is_named(queue: Queue, out: Path) -> None:
+    with pytest.raises(MessageNotFoundError, match="No rows of any message"):
+        take_out(queue.table, queue.clock)
+    settle(queue, out)
+    with pytest.raises(MessageNotFoundError, match="No rows of message 77"):
+        take_out(queue.table, queue.clock, [1, 77])
+    with pytest.raises(SettingError, match=r"target='retry' is not allowed; allowed: main or poison"):
+        take_out(queue.table, queue.clock, target="retry")
+    with pytest.raises(SettingError, match=r"with force all messages of the commit: 1-5"):
+        take_out(queue.table, queue.clock, [1], force=True)
+    assert (rows(out), queue.rows(), len(waiting_rows(queue.table))) == ([], {}, 1)
+
+
+def test_the_shell_lists_and_takes_out(queue: Queue, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settle(queue, out)
+    store = f"--store {queue.store.uri}"
+
+    assert (
+        run(capsys, f"waiting-rows orders {store}").out == f"5 rows for {out} since version {waiting_rows(queue.table)[0].version}, of messages 1-5\n"
+    )
+    assert run(capsys, f"waiting-rows orders 1-5 {store}").code == 2
+    assert (
+        run(capsys, f"waiting-rows orders all --to main --reason why {store}").out == "Took the rows of 5 messages of orders out; they are in main.\n"
+    )
+    assert run(capsys, f"waiting-rows orders 1 --remove {store}").code == 1
+    assert run(capsys, f"waiting-rows orders {store}").out == "No rows of orders wait.\n"
+
+
+def test_maintenance_keeps_the_bodies_while_rows_wait(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+    maintain(queue.table, queue.clock, retention=timedelta(0), safe_age=timedelta(0))
+
+    land(queue.table, queue.clock)
+
+    check(queue, out)
+    maintain(queue.table, queue.clock, retention=timedelta(0), safe_age=timedelta(0))
+    assert len(queue.rows(SubQueue.POISON)) == 2
+
+
+def test_bodies_that_somebody_has_vacuumed_are_missed_before_the_output_decides(queue: Queue, out: Path) -> None:
+    settle(queue, out)
+    for path in Path(queue.table.root).glob("sub_queue=main/*/*.parquet"):
+        path.unlink()
+
+    with pytest.raises(OutputError, match="2 messages, whose bodies are gone"):
+        land(queue.table, queue.clock)
+
+    assert (rows(out), len(queue.table.snapshot().landings)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "settings", "given", "refused"),
+    [
+        ([field("n")], {"configuration": {"delta.constraints.c": "n > 0"}, "features": ("checkConstraints",)}, [1, -1, None, 2], {1, 2}),
+        ([field("n", nullable=False)], {}, [1, None, 2], {1}),
+        ([field("n", "integer")], {}, [1, 2**40, 2], {1}),
+        ([field("n", "string")], {"partitions": ("n",)}, ["a", "", "x" * 300], {1, 2}),
+        ([field("n")], {}, [1, 2], set()),
+        ([field("m")], {}, [1, 2], set()),
+    ],
+    ids=["condition", "must have a value", "another type", "partition", "all fit", "no such column"],
+)
+def test_each_row_that_is_refused_is_found(tmp_path: Path, fields: list[Any], settings: dict[str, Any], given: list[Any], refused: set[int]) -> None:
+    a_table(tmp_path / "t", *fields, **settings)
+
+    found = refused_rows(rules_of(DeltaTable(str(tmp_path / "t")), local=True), pa.RecordBatch.from_pydict({"n": given}))
+
+    assert set(found) == refused
