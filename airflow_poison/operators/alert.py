@@ -67,6 +67,6 @@ class QueueAlertOperator(QueueOperator):
         """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError."""
         hook = QueueHook(self.conn_id)
         queue = hook.queue(self.queue_name)
-        given = self.alerts.send(queue, subscriber(context, hook, queue), context, SystemClock(), self.log)
+        given = self.alerts.send(queue, subscriber(context, hook), context, SystemClock(), self.log)
         self.log.info("%s alerts of queue %r given.", len(given), self.queue_name)
         return given

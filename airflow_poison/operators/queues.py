@@ -153,7 +153,7 @@ class QueuePass:
         self.tell = self._afterwards(table)
         receive = self._built(table)
         self.system = receive.policy.system
-        return receive, task_key(self.context, self.hook, table)
+        return receive, task_key(self.context, self.hook, table.uri)
 
     def _mask(self) -> Sequence[str] | str | None:
         return self.task.mask if self.queue.mask is None else self.queue.mask
@@ -190,7 +190,7 @@ class QueuePass:
         from airflow_poison.core.passes.alerts import alert_subscription
         from airflow_poison.core.passes.history import error_subscription, hand_over
 
-        task, name, clock = self.task, subscriber(self.context, self.hook, table), SystemClock()
+        task, name, clock = self.task, subscriber(self.context, self.hook), SystemClock()
         error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
         if error_handler is not None:
             error_subscription(table, name, clock).begin()

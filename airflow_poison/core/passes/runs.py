@@ -38,17 +38,8 @@ def check_key(key: str) -> str:
 
 
 def installed(installation: str, key: str) -> str:
-    """Return a run key that says which Airflow installation it is of. Without one it is the key of the versions that did not say it."""
+    """Return a run key that says which Airflow installation it is of. Without one the key says of none."""
     return f"by-{installation}.{key}" if installation else key
-
-
-def is_known(table: QueueTable, key: str, handle: str = "") -> bool:
-    """Whether a queue has a send, a pass, a claim or a transaction of a run key.
-
-    :param handle: the conversation that a transaction is about.
-    """
-    done = (f"send:{key}", f"run:{pass_key(key, 0)}", f"transact:begin:{key}", f"transact:send:{key}:{handle}", f"transact:end:{key}:{handle}")
-    return table.has_number(done) or any(claim.key.startswith(f"{key}-") for claim in table.snapshot().claims)
 
 
 def pass_key(key: str, ordinal: int) -> str:

@@ -78,7 +78,7 @@ def pull(store: QueueStore, table: QueueTable, clock: Clock) -> None:
     for name in store.names():
         if name != table.name:
             try:
-                other = store.open(name, upgrade=False)
+                other = store.open(name, read_only=True)
                 if other.snapshot().transmissions:
                     transmit(store, other, clock)
             except QueueNotFoundError:  # removed meanwhile

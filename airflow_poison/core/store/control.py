@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FORMAT_VERSION = 5
-"""Of tables that this version writes; see ``table.changing.upgrade`` for what each one has brought."""
+FORMAT_VERSION = 1
+"""Of the tables that this version reads and writes."""
 
 
 class QueueState(StrEnum):

@@ -141,7 +141,7 @@ def test_without_a_handler_it_is_that_of_the_last_pass(waiting: Queue) -> None:
 
 
 def test_the_first_handler_that_is_known_is_no_new_one(poisoned: Queue) -> None:
-    """Passes of an earlier version have told none."""
+    """A queue whose passes have recorded none yet."""
     known = {name: None for name in poisoned.table.snapshot().control.counters if name.startswith(DESK)}
     poisoned.table.alter(lambda control: control.with_counters(known), lambda _before, _after: (), poisoned.clock.now())
     set_redrive(poisoned.table, {"messages": 1}, poisoned.clock)
