@@ -22,7 +22,7 @@ from deltalake.exceptions import DeltaError
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue, table_schema
 from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import log as logs
+from airflow_poison.core.store.delta import entry as logs
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.table import appending
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send

@@ -17,6 +17,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from airflow_poison.core.errors import PoisonError, StoreUnreachableError, TableChangedError
 
@@ -55,6 +56,23 @@ def sync_files(root: str, names: Sequence[str]) -> None:
         folders.update(parent for parent in path.parents if parent.is_relative_to(root))
     for folder in sorted(folders, reverse=True):
         sync(folder)
+
+
+def create(path: Path, content: bytes, *, durable: bool) -> None:
+    """Make a file with all of this content. Raises FileExistsError where there is one, OSError.
+
+    :param durable: its content is on disk before its name is there; the name is when its folder is synced.
+    """
+    beside = path.with_name(f".tmp-{uuid4().hex}")
+    try:
+        with beside.open("xb") as file:
+            file.write(content)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def sync_ancestors(folder: Path) -> None:
