@@ -181,8 +181,7 @@ class QueuePass:
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
             outage=task.outage,
-            shipped=self.hook.shipped(task.py_files),
-            before_claim=lambda code: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, code),
+            before_claim=lambda: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, task.handler_version),
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:

@@ -362,3 +362,11 @@ def test_a_table_that_was_copied_elsewhere_works_there(delta_root: str, delta_qu
     there = DeltaStore(str(tmp_path / "moved")).create("orders", CONTROL, NOW)
     assert send(there, 1, "more").first_lookup_id == 4
     assert ids(delta_queue) == [1, 2, 3]
+
+
+def test_actions_are_divided_at_line_ends_alone() -> None:
+    """U+2028 ends a line for ``str.splitlines``, and may stand in a partition's value."""
+    paths = ["a\u2028b", "c\x85d"]
+    content = b"".join(json.dumps({"add": {"path": path}, "txn": {}}, ensure_ascii=False).encode() + b"\n" for path in paths)
+    assert [add["path"] for _, add in logs.actions(content, "add")] == paths
+    assert [kind for kind, _ in logs.actions(content)] == ["add", "txn"] * 2

@@ -427,7 +427,7 @@ class Tally:
     ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
     exceptioned``. Of the dropped, ``discarded`` were discarded by the state of their conversations. Handlers have ``sent`` messages to
     partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed. A pass that ``probed``
-    has tried whether an outage is over; it is, unless ``outage`` says otherwise. ``handler`` is the code of the pass's handler.
+    has tried whether an outage is over; it is, unless ``outage`` says otherwise.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -438,7 +438,6 @@ class Tally:
     opened_with: dict[str, int] | None = None
     outage: OutageRecord | None = None
     probed: bool = False
-    handler: str = ""
 
     def close(self, opened_with: Mapping[str, int], counters: Mapping[str, int]) -> None:
         """Note what an endpoint found when it opened, and what it leaves behind."""
@@ -453,7 +452,6 @@ class Tally:
         self.block = self.block or other.block
         self.outage = self.outage or other.outage
         self.probed = self.probed or other.probed
-        self.handler = other.handler or self.handler
         self._add_counters(other)
 
     def counters_over(self, present: Mapping[str, int]) -> dict[str, int]:
@@ -501,5 +499,4 @@ class Tally:
             cast("dict[str, int] | None", record.get("opened_with")),
             cast("OutageRecord | None", record.get("outage")),
             bool(record.get("probed")),
-            str(record.get("handler") or ""),
         )

@@ -91,7 +91,6 @@ class ReceiveResult(Plain):
     :param landed: returned rows that are in their outputs now, by output; those of an earlier run that was killed before that, too.
     :param not_landed: deliveries that returned rows although no output is declared; they are dropped.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
-    :param handler: the code of its handler, 12 hexadecimal digits that change when that does; empty: nothing was delivered, or it cannot be told.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
     """
 
@@ -126,7 +125,6 @@ class ReceiveResult(Plain):
     landed: Mapping[str, int] = field(default_factory=dict)
     not_landed: int = 0
     errors: tuple[Mapping[str, object], ...] = ()
-    handler: str = ""
     passes: int = 0
     seconds: float = 0.0
     behind: int = 0
@@ -166,7 +164,6 @@ def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[st
         counters=total.counters,
         sent_on=dict(sent_on),
         errors=tuple({"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, text, number in total.commonest_errors(5)),
-        handler=total.handler,
         passes=len(tallies),
         seconds=seconds,
     )

@@ -339,7 +339,6 @@ def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequ
         progress=_say,
         store=store,
         outage=checked_outage(order.outage),
-        shipped=tuple(files[1:]),  # the first is this package
     )
     return receiving.run(order.key).to_dict()
 
