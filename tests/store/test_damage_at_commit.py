@@ -81,9 +81,9 @@ def _replace(entry: Path) -> None:
 def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
     queue: QueueTable, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(path: Path, content: bytes, *, durable: bool) -> None:
+    def damaged(path: Path, content: bytes) -> None:
         monkeypatch.undo()
-        disk.create(path, content, durable=durable)
+        disk.create(path, content)
         damage(path)
 
     monkeypatch.setattr(disk, "create", damaged)
@@ -97,10 +97,10 @@ def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
 def test_a_commit_that_meets_a_damaged_entry_in_its_place_looks_again(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in its place is no commit, and no reason to say that the disk cannot be written."""
 
-    def late(path: Path, content: bytes, *, durable: bool) -> None:
+    def late(path: Path, content: bytes) -> None:
         monkeypatch.undo()
         path.write_text('{"commitInfo"')
-        disk.create(path, content, durable=durable)
+        disk.create(path, content)
 
     monkeypatch.setattr(disk, "create", late)
     send(queue, 1, key="again")

@@ -58,18 +58,11 @@ def sync_files(root: str, names: Sequence[str]) -> None:
         sync(folder)
 
 
-def create(path: Path, content: bytes, *, durable: bool) -> None:
-    """Make a file with all of this content. Raises FileExistsError where there is one, OSError.
-
-    :param durable: its content is on disk before its name is there; the name is when its folder is synced.
-    """
+def create(path: Path, content: bytes) -> None:
+    """Make a file with all of this content; nothing is forced to disk. Raises FileExistsError where there is one, OSError."""
     beside = path.with_name(f".tmp-{uuid4().hex}")
     try:
-        with beside.open("xb") as file:
-            file.write(content)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
+        beside.write_bytes(content)
         os.link(beside, path)
     finally:
         beside.unlink(missing_ok=True)

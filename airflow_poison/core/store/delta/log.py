@@ -131,7 +131,7 @@ class DeltaLog:
         reach(f"store.{commit.operation}.before_commit")
         self._check_not_shortened(base)
         try:
-            disk.create(entry_path(self._root, base.version + 1), entry_of(commit, mark), durable=self._durable)
+            disk.create(entry_path(self._root, base.version + 1), entry_of(commit, mark))
         except OSError as error:
             if not self._is_ours(base.version + 1, mark, error):
                 return False
@@ -178,7 +178,7 @@ class DeltaLog:
         Entries go from the oldest on, so as long as that of ``base`` is there, the next one is ours or was taken. Only a process that stood still
         for longer than the retention can come too late.
         """
-        if base.has_entry and not entry_path(self._root, base.version).exists():
+        if base.has_entry and not entry_path(self._root, base.version).exists() and Path(self._root, LOG).is_dir():
             raise TableChangedError(shortened_told(self._uri, base.version))
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
