@@ -8,7 +8,6 @@ from airflow.sdk import TaskGroup
 
 from airflow_poison.core.delivery.batching import BATCH_SIZE
 from airflow_poison.core.policies.recovery import REMOVAL
-from airflow_poison.former_names import renamed
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.alert import QueueAlertOperator
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from airflow_poison.notifications import Targets
 
 
-@renamed(queue="queue_name")
 def recovery(
     queue_name: str,
     *,
@@ -107,7 +105,6 @@ def recovery(
     return group
 
 
-@renamed(queue="queue_name")
 def retry_cycle(
     queue_name: str,
     policy: Policy,
@@ -140,6 +137,7 @@ def retry_cycle(
     py_files: Sequence[str] = (),
     outage: Outage | None = None,
     mask: Sequence[str] | str | None = None,
+    handler_version: str | None = None,
     redrive_on_new_handler: Canary | None = None,
     park_group: bool | None = None,
     rules: Sequence[Rule] = (),
@@ -190,6 +188,7 @@ def retry_cycle(
             py_files=py_files,
             outage=outage,
             mask=mask,
+            handler_version=handler_version,
             redrive_on_new_handler=redrive_on_new_handler,
             park_group=park_group,
             error_handler=error_handler,

@@ -64,7 +64,7 @@ def services(args: Namespace) -> Iterable[str]:
     from airflow_poison.cli.stores import opened_store
 
     store = opened_store(args)
-    return [service for name in store.names() for service in store.open(name, upgrade=False).snapshot().control.services]
+    return [service for name in store.names() for service in store.open(name, read_only=True).snapshot().control.services]
 
 
 def systems(_args: Namespace) -> Iterable[str]:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.passes.receive import ReceivePass
     from airflow_poison.core.passes.runs import ReceiveResult
     from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.control import HandlerCode
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -93,6 +92,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
     switch("--evolve", "add columns to outputs that do not have them"),
     switch("--provenance", "let rows say where they come from: queue, lookup id, pass and time"),
     several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
+    option("--handler-version", "TEXT", "of the handler: a new one starts the redrive that 'rules --redrive-on-new-handler' records"),
     option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
     *WHERE,
 )
@@ -163,17 +163,16 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
         progress=progress,
         store=opened_store(args),
         outage=outage,
-        shipped=files if args.store is not None else hook_of(args).shipped(files),
-        before_claim=lambda code: _redriven(table, code, progress),
+        before_claim=lambda: _redriven(table, args.handler_version, progress),
     )
 
 
-def _redriven(table: QueueTable, code: HandlerCode, progress: Callable[[str], None]) -> None:
+def _redriven(table: QueueTable, version: str | None, progress: Callable[[str], None]) -> None:
     """Redrive for a new handler, where the queue is set so."""
     from airflow_poison.core.actor import shell_user
     from airflow_poison.core.desk.redrive import redrive
 
-    for view in redrive(table, system_clock(), code, who=shell_user()):
+    for view in redrive(table, system_clock(), version, who=shell_user()):
         progress(f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back")
 
 

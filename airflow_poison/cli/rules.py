@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     QUEUE,
     switch("--dry-run", "only say what each rule has and would take"),
     option("--declare", "FILE", "a JSON list of rules, recorded in the place of those that the queue has; - reads standard input"),
-    option("--redrive-on-new-handler", "N[:SHARE]", "record that N messages of each error group go first after a new handler; off: not any more"),
+    option("--redrive-on-new-handler", "N[:SHARE]", "record that N messages of each error group go first for a new version; off: not any more"),
     *WHERE,
 )
 def rules(args: Namespace) -> None:

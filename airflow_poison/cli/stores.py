@@ -54,7 +54,7 @@ def shell_user() -> str:
 
 def queue_to_read(args: Namespace) -> QueueTable:
     """Return the queue QUEUE for a command that only reads: nothing in the table's folder is changed. Raises QueueNotFoundError."""
-    return opened_store(args).open(args.queue, upgrade=False)
+    return opened_store(args).open(args.queue, read_only=True)
 
 
 def hook_of(args: Namespace) -> QueueHook:
@@ -111,7 +111,7 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
     found, failed = list[T](), dict[str, str]()
     for name in names or store.names():
         try:
-            found += look(store.open(name, upgrade=False))
+            found += look(store.open(name, read_only=True))
         except PoisonError as error:
             failed[name] = str(error)
         except Exception as error:  # noqa: BLE001  (whatever a damaged table makes of a library, the other queues are looked at)

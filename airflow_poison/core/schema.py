@@ -147,7 +147,7 @@ def table_schema() -> pa.Schema:
 
 EVENT_COLUMNS = ("lookup_id", "message_type", "enqueued_at", "abort_count", "priority", "body")
 STANDS_FOR = "crash_count"
-"""The column that says for how many messages a row stands: an event of a whole file for all of its messages. Null in tables of earlier versions."""
+"""The column that says for how many messages a row stands: an event of a whole file for all of its messages."""
 
 
 def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:

@@ -10,7 +10,6 @@ from airflow.sdk.bases.decorator import get_unique_task_id, task_decorator_facto
 from airflow_poison.core.delivery.handlers import check_given
 from airflow_poison.core.delivery.transform import check_transform
 from airflow_poison.core.errors import HandlerNotFoundError, SettingError
-from airflow_poison.former_names import renamed
 from airflow_poison.operators.receive import QueueReceiveOperator
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ class ReceiveDecoratedOperator(QueueReceiveOperator):
         super().__init__(task_id=get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group")), **{as_what: python_callable, **kwargs})
 
 
-@renamed(queue="queue_name")
 def receive_task(python_callable: Callable[..., Any] | None = None, *, queue_name: str | None = None, **kwargs: Any) -> TaskDecorator:
     """Make a task of a function of one message: a receive pass over a queue with the function as its handler; or of one of a DataFrame.
 

@@ -11,7 +11,6 @@ from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factor
 
 from airflow_poison.core.errors import InputError, SettingError
 from airflow_poison.core.mapping import check_named_once
-from airflow_poison.former_names import renamed
 from airflow_poison.operators.send import QueueSendOperator
 
 if TYPE_CHECKING:
@@ -97,7 +96,6 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
             )
 
 
-@renamed(queue="queue_name")
 def send_task(python_callable: Callable[..., Any] | None = None, *, queue_name: str | None = None, **kwargs: Any) -> TaskDecorator:
     """Make a task that sends what a function returns: rows (dicts, text, bytes), a path, a DataFrame, or a source.
 

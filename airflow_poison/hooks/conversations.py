@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.former_names import renamed
 from airflow_poison.hooks.actor import acting_here
 from airflow_poison.hooks.poison import QueueHook
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 _AT_ONCE = timedelta(0)
 
 
-@renamed(name="queue_name")
 class ConversationHook(QueueHook):
     """Opens the queues of a connection, and does in conversations what applications do (spec sections 1.5 to 1.7).
 

@@ -13,7 +13,6 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.errors import SettingError
-from airflow_poison.former_names import renamed
 from airflow_poison.hooks.actor import acting_here, actor_here
 from airflow_poison.hooks.connection import StoreConnection, options_with_credentials, secrets_of, spark_master
 from airflow_poison.hooks.desk import DeskVerbs
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.queue_table import QueueTable
 
 
-@renamed(name="queue_name")
 class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
     """Opens the queues of a connection.
 
@@ -123,7 +121,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
     def queue_to_read(self, queue_name: str) -> QueueTable:
         """Return a queue for those who only read: nothing in its folder is changed. Raises QueueNotFoundError."""
-        return self.store().open(queue_name, upgrade=False)
+        return self.store().open(queue_name, read_only=True)
 
     def enable(self, queue_name: str, *, reason: str = "") -> EnableResult:
         """Let a halted queue receive again; what was sent to it while it was disabled arrives.

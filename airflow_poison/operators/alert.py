@@ -74,6 +74,6 @@ class QueueAlertOperator(QueueOperator):
                 raise
             self.log.info("There is no queue %r: the run has not made it. So there are no alerts.", self.queue_name)
             return []
-        given = self.alerts.send(queue, subscriber(context, hook, queue), context, SystemClock(), self.log)
+        given = self.alerts.send(queue, subscriber(context, hook), context, SystemClock(), self.log)
         self.log.info("%s alerts of queue %r given.", len(given), self.queue_name)
         return given

@@ -17,7 +17,7 @@ from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.notifications import listed
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
-from airflow_poison.operators.identity import own_key
+from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -155,7 +155,7 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         from airflow_poison.operators.question import tell_about
 
         if self.on_asked:
-            key, todo = own_key(context, hook, uri, WANTED, *halt.identity), f"Answer in the Airflow UI: {self._place(context)}"
+            key, todo = task_key(context, hook, uri, WANTED, *halt.identity), f"Answer in the Airflow UI: {self._place(context)}"
             tell_about(halt, WANTED, asked.subject, todo, key=key, targets=self.on_asked, context=context, log=self.log)
 
     def _place(self, context: Any) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.core.desk.plans import Canary, PlanView
-    from airflow_poison.core.store.control import HandlerCode
     from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Log
 
@@ -119,17 +118,17 @@ def declare_parking(table: QueueTable, park_group: bool | None) -> None:  # noqa
 # Redrives for new handlers ------------------------------------------------------------------------------------------
 
 
-def redrive_by_itself(table: QueueTable, canary: Canary | None, context: Context, log: Log, code: HandlerCode | None = None) -> None:
+def redrive_by_itself(table: QueueTable, canary: Canary | None, context: Context, log: Log, version: str | None = None) -> None:
     """Redrive for a new handler where the queue is set so, and log what comes of it.
 
-    :param canary: is recorded first; None: what is recorded rules. :param code: of the handler; None: that of the last pass.
+    :param canary: is recorded first; None: what is recorded rules. :param version: of the handler; None: only go on with what is under way.
     """
     from airflow_poison.core.desk.redrive import redrive, set_redrive
 
     clock = SystemClock()
     if canary is not None:
         set_redrive(table, canary, clock)
-    for view in redrive(table, clock, code, who=actor(context)):
+    for view in redrive(table, clock, version, who=actor(context)):
         log.warning("Redrive for a new handler: %s", logged(view))
 
 

@@ -17,7 +17,7 @@ from airflow_poison.hooks.actor import actor_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.operators.base import PATIENCE_SECONDS, QueueOperator, whole
-from airflow_poison.operators.identity import own_key
+from airflow_poison.operators.identity import task_key
 from airflow_poison.triggers.plan import ENDED, PlanTrigger
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class QueueRedriveOperator(QueueOperator):
             chunk=number("chunk", self.chunk),
             canary=self.canary,
             reason=self.reason,
-            key=own_key(context, hook, table.uri, "redrive"),
+            key=task_key(context, hook, table.uri, "redrive"),
         )
         view = hook.find_plan(self.queue_name, plan)
         self.log.info("Queue %r, plan %s: %s %s messages, %s.", self.queue_name, plan, view.action.verb.value, f"{view.messages:,}", view.state)

@@ -188,7 +188,7 @@ class QueueBeginDialogOperator(QueueOperator):
         begun = dialogs(given, lifetime=self.lifetime, priority=self.priority, timer=self.timer)
         table = hook.declare_services(self.queue_name, self.services, self.policy)
         sides = {"service": self.service, "far_service": self.far_service, "contract": self.contract}
-        result = hook.begin_dialogs(self.queue_name, **sides, dialogs=begun, key=task_key(context, hook, table))
+        result = hook.begin_dialogs(self.queue_name, **sides, dialogs=begun, key=task_key(context, hook, table.uri))
         when = "by an earlier try" if result.repeated else "now"
         self.log.info("%s dialogs with %r were begun %s; %s messages.", len(result.conversations), self.far_service, when, f"{result.sent:,}")
         if result.waiting:
@@ -234,7 +234,7 @@ class QueueSendOnConversationOperator(ConversationOperator):
         sent.
         """
         hook = ConversationHook(self.conn_id)
-        key = task_key(context, hook, hook.queue(self.queue_name), handle=self.conversation)
+        key = task_key(context, hook, hook.queue(self.queue_name).uri)
         wait = span("wait", self.wait) or timedelta(0)
         result = hook.send_on(self.queue_name, self.conversation, messages(self.messages), key=key, wait=wait)
         if result.repeated:
@@ -298,7 +298,7 @@ class QueueEndConversationOperator(ConversationOperator):
         result = hook.end_conversation(
             self.queue_name,
             self.conversation,
-            key=task_key(context, hook, hook.queue(self.queue_name), handle=self.conversation),
+            key=task_key(context, hook, hook.queue(self.queue_name).uri),
             error=number("error", self.error),
             description=self.description,
             cleanup=self.cleanup,

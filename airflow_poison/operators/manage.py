@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import MessageNotFoundError, SettingError
+from airflow_poison.core.errors import SettingError
 from airflow_poison.core.policies import checked_policy
 from airflow_poison.core.texts import visible
 from airflow_poison.hooks.actor import acting_here
@@ -14,7 +14,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink, RetryLink
 from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id
-from airflow_poison.operators.identity import with_own_key
+from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -272,7 +272,7 @@ class QueueMoveOperator(WithLineage, QueueOperator):
                 return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run, reason=self.reason).to)
             return {self.target: hook.move(self.queue_name, numbers, self.target, run=run, reason=self.reason)}
 
-        return with_own_key(move, context, hook, self.queue_name, self.target, refused=MessageNotFoundError)
+        return move(task_key(context, hook, self.queue_name, self.target))
 
 
 class QueueRemoveOperator(QueueOperator):
@@ -310,7 +310,7 @@ class QueueRemoveOperator(QueueOperator):
             return remove_messages(table, SystemClock(), numbers, self.conversation_id, run=run)
 
         with acting_here(self.reason):
-            result = with_own_key(remove, context, hook, table.uri, refused=MessageNotFoundError)
+            result = remove(task_key(context, hook, table.uri))
         self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
         for sentence in unanswered(table.name, result.awaited):
             self.log.warning("%s", sentence)

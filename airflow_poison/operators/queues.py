@@ -156,7 +156,7 @@ class QueuePass:
         self.tell = self._afterwards(table)
         receive = self._built(table)
         self.system = receive.policy.system
-        return receive, task_key(self.context, self.hook, table)
+        return receive, task_key(self.context, self.hook, table.uri)
 
     def _mask(self) -> Sequence[str] | str | None:
         return self.task.mask if self.queue.mask is None else self.queue.mask
@@ -185,8 +185,7 @@ class QueuePass:
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
             outage=task.outage,
             spans=tuple(task.spans),
-            shipped=self.hook.shipped(task.py_files),
-            before_claim=lambda code: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, code),
+            before_claim=lambda: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, task.handler_version),
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:
@@ -194,7 +193,7 @@ class QueuePass:
         from airflow_poison.core.passes.alerts import alert_subscription
         from airflow_poison.core.passes.history import error_subscription, hand_over
 
-        task, name, clock = self.task, subscriber(self.context, self.hook, table), SystemClock()
+        task, name, clock = self.task, subscriber(self.context, self.hook), SystemClock()
         error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
         if error_handler is not None:
             error_subscription(table, name, clock).begin()

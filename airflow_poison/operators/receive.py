@@ -77,8 +77,9 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
     :param outage: when failures are an outage of what the handler needs, and charged to no message; None: each failure is charged.
     :param mask: paths of values that are hidden wherever messages are shown (``$.card``, ``properties.token``); None: as recorded, []: none.
-    :param redrive_on_new_handler: a ``Canary``: after a new version of the handler, so many poison messages of each error group go back to ``main``
-        by themselves, and the others when enough of them were settled. Recorded in the queue; None: as it is recorded there.
+    :param handler_version: a text that changes with each version of the handler, such as a date or a release. (templated)
+    :param redrive_on_new_handler: a ``Canary``: for each new ``handler_version`` so many poison messages of each error group go back to ``main``, and
+        the others when enough of them were settled. Recorded in the queue; None: as it is recorded there.
     :param park_group: a message that failed has later ones of its group wait behind it, uncharged, until it is resolved; not with policies that lock
         groups or keep an order of their own. Recorded in the queue; None: as it is recorded there.
 
@@ -112,6 +113,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         py_files: Sequence[str] = (),
         outage: Outage | None = None,
         mask: Sequence[str] | str | None = None,
+        handler_version: str | None = None,
         redrive_on_new_handler: Canary | None = None,
         park_group: bool | None = None,
         **kwargs: Any,
@@ -142,7 +144,9 @@ class ReceivingOperator(WithLineage, BaseOperator):
         self.unprocessable = importable_types(unprocessable)
         self.outage = checked_outage(outage)
         self.mask = checked_mask(mask)
-        self.redrive_on_new_handler = redrive_on_new_handler
+        if redrive_on_new_handler is not None and handler_version is None:
+            raise SettingError("handler_version", None, "a text that changes with each version of the handler, where redrive_on_new_handler is set")
+        self.handler_version, self.redrive_on_new_handler = handler_version, redrive_on_new_handler
         self.park_group = park_group
         self.batch, self.batch_size, self.schema = batch, batch_size, schema
         self._check_batches(self.policy)
@@ -281,7 +285,17 @@ class QueueReceiveOperator(ReceivingOperator):
     :param conn_id: connection of type ``poison``. (templated)
     """
 
-    template_fields: Sequence[str] = ("queue_name", "handler", "transform", "queues", "max_messages", "outputs", "py_files", "conn_id")
+    template_fields: Sequence[str] = (
+        "queue_name",
+        "handler",
+        "transform",
+        "queues",
+        "max_messages",
+        "outputs",
+        "py_files",
+        "handler_version",
+        "conn_id",
+    )
 
     def __init__(
         self,

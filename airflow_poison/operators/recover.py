@@ -16,7 +16,7 @@ from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
-from airflow_poison.operators.identity import own_key, with_own_key
+from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -106,7 +106,7 @@ class QueueRecoverOperator(QueueOperator):
         user = self.decision["by"]
         try:
             with acting(actor_here() if user is None else f"airflow:{user['name']}", str(self.decision["answer"])):
-                result = with_own_key(act, context, hook, table.uri, refused=DecisionOutdatedError)
+                result = act(task_key(context, hook, table.uri))
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error
         went = f"{counted(result.messages, 'message')} went to {result.to!r}" if result.to else f"{counted(result.messages, 'message')} gone"
@@ -119,7 +119,7 @@ class QueueRecoverOperator(QueueOperator):
         reason = f"Nobody has decided in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
         self.log.warning("%s", reason)
         todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
-        key = own_key(context, hook, table.uri, UNDECIDED, *halt.identity)
+        key = task_key(context, hook, table.uri, UNDECIDED, *halt.identity)
         tell_about(halt, UNDECIDED, reason, todo, key=key, targets=self.on_undecided, context=context, log=self.log)
 
 

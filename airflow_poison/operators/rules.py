@@ -13,7 +13,7 @@ from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.ask import PARKS
 from airflow_poison.operators.base import QueueOperator, logged, redrive_by_itself
-from airflow_poison.operators.identity import actor, own_key, subscriber
+from airflow_poison.operators.identity import actor, subscriber, task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,7 +79,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
 
             return self._told(dry_run(hook.queue_to_read(self.queue_name), SystemClock(), self.rules))
         table = hook.queue(self.queue_name)
-        key = own_key(context, hook, table.uri, "rules")
+        key = task_key(context, hook, table.uri, "rules")
         result = self._told(self._run(hook, table, key, context))
         if self.wait:
             self._ask(table, key, result, context)
@@ -110,7 +110,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         from airflow_poison.core.desk.rules import declare_rules
         from airflow_poison.core.passes.alerts import alert_subscription
 
-        clock, name = SystemClock(), subscriber(context, hook, table)
+        clock, name = SystemClock(), subscriber(context, hook)
         if self.alerts:
             alert_subscription(table, name, clock, self.alerts.kinds()).begin()
         if self.rules is not None:

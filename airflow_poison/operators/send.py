@@ -15,7 +15,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
 from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server
-from airflow_poison.operators.identity import own_key, task_key
+from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -258,7 +258,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         more = [context["ti"].id] if self.resend else []
         if self.send_key is not None:
             return run_key(queue.uri, self.send_key, *more)
-        return own_key(context, hook, queue.uri, *more) if self.resend else task_key(context, hook, queue)
+        return task_key(context, hook, queue.uri, *more)
 
     def on_kill(self) -> None:
         """Stop the Spark job; nothing has been sent then."""

@@ -62,6 +62,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         "transform",
         "max_messages",
         "outputs",
+        "handler_version",
         "conn_id",
     )
 
@@ -90,15 +91,14 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         AirflowException when Spark failed otherwise.
         """
         from airflow_poison.core.errors import QueueHaltedError
-        from airflow_poison.core.passes.submitted import was_begun
         from airflow_poison.operators.spark_submit import Try
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
         table = hook.queue(self.queue_name, self.policy, self.services, self.mask)
         declare_parking(table, self.park_group)
-        redrive_by_itself(table, self.redrive_on_new_handler, context, self.log)
-        self._try = mine = Try(self, hook, table, task_key(context, hook, table, known=was_begun))
+        redrive_by_itself(table, self.redrive_on_new_handler, context, self.log, self.handler_version)
+        self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))
         try:
             result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))
         except QueueHaltedError as error:

@@ -12,7 +12,7 @@ from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.operators.base import QueueOperator, lookup_ids_of
 from airflow_poison.operators.desk import as_given
-from airflow_poison.operators.identity import own_key
+from airflow_poison.operators.identity import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -80,7 +80,7 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
             kafka,
             selection=self.selection,
             key=self.key,
-            run=own_key(context, hook, self.queue_name, "kafka", self.kafka.topic),
+            run=task_key(context, hook, self.queue_name, "kafka", self.kafka.topic),
             reason=self.reason,
         )
         self.lineage.reads(self, queue_uri(self.conn_id, self.queue_name))

@@ -164,11 +164,11 @@ class RefusedError(Exception):
 
 @contextmanager
 def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
-    """Open a queue; a table of an earlier version is not upgraded. Raises NotThereError, and NotReadableError also for what the block raises."""
+    """Open a queue to read it. Raises NotThereError, and NotReadableError also for what the block raises."""
     store = opened_store(conn_id)
     with told(f"Queue {name!r} of connection {conn_id!r}"):
         try:
-            table = store.open(name, upgrade=False)
+            table = store.open(name, read_only=True)
         except (QueueNotFoundError, QueueNameError) as error:
             why = ""
             if store.absence:

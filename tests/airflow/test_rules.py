@@ -168,19 +168,24 @@ def test_a_new_handler_redrives(store: QueueStore, table: QueueTable, run_dag: C
     define_connection(monkeypatch, "poison_default", {"store": str(table.uri).rpartition("/")[0], "small_pass": 20_000})
     QueueHook().redrive_on_new_handler("orders", Canary(1))
     with DAG("redrive", schedule=None) as dag:
-        first = QueueReceiveOperator(task_id="first", queue_name="orders", handler="tests.airflow.test_rules:succeed", isolation="none")
-        second = QueueReceiveOperator(task_id="second", queue_name="orders", handler="tests.airflow.test_rules:succeed", isolation="none")
-        first >> second
+        given: dict[str, Any] = {"queue_name": "orders", "handler": "tests.airflow.test_rules:succeed", "isolation": "none"}
+        known = QueueReceiveOperator(task_id="known", handler_version="1", **given)
+        first = QueueReceiveOperator(task_id="first", handler_version="{{ 1 + 1 }}", **given)
+        second = QueueReceiveOperator(task_id="second", handler_version="2", **given)
+        known >> first >> second
     ran = run_dag(dag)
-    assert (ran.state, ran.returned["first"]["settled"], ran.returned["second"]["settled"]) == ("success", 2, 3)
+    assert (ran.state, *(ran.returned[each]["settled"] for each in ("known", "first", "second"))) == ("success", 0, 2, 3)
     assert store.open("orders").snapshot().files == ()
 
 
 def test_a_cycle_has_its_rules_before_it_receives() -> None:
+    versions: dict[str, Any] = {"handler_version": "2", "redrive_on_new_handler": Canary(5)}
     with DAG("cycle", schedule=None) as dag:
-        retry_cycle("orders", POLICY, "tests.airflow.test_rules:succeed", rules=[rule("keys", "put_back", KEYS)], redrive_on_new_handler=Canary(5))
+        retry_cycle("orders", POLICY, "tests.airflow.test_rules:succeed", rules=[rule("keys", "put_back", KEYS)], **versions)
     ruled, received = dag.get_task("retry_cycle.rules"), cast("QueueReceiveOperator", dag.get_task("retry_cycle.receive"))
     assert ruled.upstream_task_ids == {"retry_cycle.return"}
     assert ruled.downstream_task_ids == {"retry_cycle.receive"}
     assert cast("QueueRulesOperator", ruled).rules == (rule("keys", "put_back", KEYS),)
-    assert received.redrive_on_new_handler == Canary(5)
+    assert (received.handler_version, received.redrive_on_new_handler) == ("2", Canary(5))
+    with pytest.raises(SettingError, match="handler_version=None"):
+        QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", redrive_on_new_handler=Canary(5))

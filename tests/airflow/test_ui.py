@@ -332,16 +332,6 @@ def test_reading_changes_nothing(browser: Browser, both: QueueTable) -> None:
     assert _files(_path(both)) == before
 
 
-def test_reading_does_not_even_upgrade_a_table_of_an_earlier_format(browser: Browser, both: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.store.control import FORMAT_VERSION
-    from airflow_poison.core.store.delta import store
-
-    monkeypatch.setattr(store, "FORMAT_VERSION", FORMAT_VERSION + 1)
-    monkeypatch.setattr("airflow_poison.core.store.table.changing.upgrade", lambda _table: pytest.fail("the table was upgraded"))
-    for path, query in READS.items():
-        assert browser.ask(path, **query).status_code == 200
-
-
 @pytest.mark.parametrize("damage", ["unacknowledged", "acknowledged", "checkpoint"])
 def test_a_click_of_a_viewer_repairs_nothing(browser: Browser, both: QueueTable, damage: str) -> None:
     """Opening a table whose newest log entry was damaged removed that entry."""

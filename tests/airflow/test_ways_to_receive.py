@@ -29,6 +29,7 @@ GIVEN: dict[str, Any] = {
     "py_files": ["/a.zip"],
     "outage": Outage(at_least=30),
     "mask": ["$.card"],
+    "handler_version": "2",
     "redrive_on_new_handler": Canary(10),
     "conn_id": "poison_big",
     "output": "/lake/landed",

@@ -71,7 +71,6 @@ _NOT_IN_A_BUCKET = (
     "store.create.before_rename",
     "store.log.before_mark_is_synced",
     "store.repair.",
-    "store.upgrade.",
     "pass.repair.before_restore",
 )
 """Points of what nobody can do in a bucket."""

@@ -59,7 +59,6 @@ class Place:
     """Where an episode takes place.
 
     :param origin: when its clock began.
-    :param old: whether its tables are made in format 1, and upgraded by whoever opens them first.
     :param power: whether the power will fail.
     :param strangers: what writers that are not ours do.
     :param damaged: whether people damage files below its queues.
@@ -71,7 +70,6 @@ class Place:
 
     folder: str
     origin: float
-    old: bool = False
     power: bool = False
     strangers: Strangers = Strangers.NONE
     damaged: bool = False

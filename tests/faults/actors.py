@@ -38,8 +38,6 @@ def prepare(place: Place) -> None:
     _watch_commits(place)
     if TALKERS.keys() & place.queues:
         prepare_talkers(place)
-    if place.old:
-        maintainers.write_format_1()
     for name, rules in queues().items():
         if name in place.queues:
             declare(place.store, name, rules.policy, place.clock)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from tests.faults.actor import Task
 from tests.faults.inject import ERRORS, Plan, What
 from tests.faults.score import HOLDING
-from tests.faults.talks import TALKERS
 from tests.faults.world import Strangers
 
 if TYPE_CHECKING:
@@ -42,7 +41,6 @@ _IN_SESSIONS = 0.25
 """The share of such receivers."""
 _OF_POISON = 0.6
 """The share of plans for the queue that has poison."""
-_UPGRADING = ("store.upgrade.before_commit", "store.upgrade.after_commit")
 
 
 class Chances:
@@ -56,7 +54,6 @@ class Chances:
         self._random, self._queues, self._score = random, place.queues, score
         self._roles = _ROLES | {"intrude": _STRANGERS * (place.strangers is not Strangers.NONE), "damage": _DAMAGERS * place.damaged}
         self._installation = "one" if place.shared else ""
-        self._unopened = {*place.queues} - TALKERS.keys() if place.old else set[str]()
 
     def task(self, number: int) -> Task:
         """Return a new task."""
@@ -70,9 +67,6 @@ class Chances:
     def plan(self, task: Task) -> Plan:
         """Return the fault that a try of a task meets."""
         chance, role = self._random, task.role
-        if task.queue in self._unopened:
-            self._unopened.remove(task.queue)
-            return Plan(chance.choice([What.KILL, What.KILL, What.STOP, What.ERROR]), chance.choice(_UPGRADING), number=chance.choice(ERRORS))
         faults = _FAULTS if role != "receive" else _OF_RECEIVERS if task.isolation == "none" else _OF_SESSIONS
         what = chance.choices([*faults], [*faults.values()])[0]
         match what:

@@ -101,14 +101,14 @@ class Episode:
     ) -> None:
         self._random, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
         self._patience = 40.0 if bug else 180.0 if bucket is None else 720.0
-        old, power = self._random.random() < 0.4, self._random.random() < 0.5
+        power = self._random.random() < 0.5
         strangers = self._random.choices([*Strangers], [50, 35, 15] if power else [70, 20, 10])[0]
         damaged = self._random.random() < 0.3
         shared = self._random.random() < 0.4
         if bucket is not None:
-            old, power, strangers, damaged = False, False, Strangers.NONE, False
+            power, strangers, damaged = False, Strangers.NONE, False
         self._bucket, at = bucket, (URI, bucket.options) if bucket is not None else ("", {})
-        self._place = Place(str(folder), time.monotonic(), old, power, strangers, damaged, shared, names or (*queues(),), *at)
+        self._place = Place(str(folder), time.monotonic(), power, strangers, damaged, shared, names or (*queues(),), *at)
         self._nodes = [f"node-{number}" for number in range(_NODES)]
         self._chances = Chances(self._random, self._place, score)
         self._reader = Reader(folder)
@@ -130,8 +130,7 @@ class Episode:
         done = ", ".join(f"{what} {times}" for what, times in sorted(self._damage.items()))
         damaged = f", files are damaged ({done or 'none yet'})" * place.damaged
         return (
-            ", old tables" * place.old
-            + ", power fails" * place.power
+            ", power fails" * place.power
             + f", strangers {place.strangers}" * strangers
             + damaged
             + ", two Airflows" * place.shared

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace as changed
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
@@ -13,11 +12,7 @@ from airflow_poison.core.checking.check import check
 from airflow_poison.core.checking.findings import Severity
 from airflow_poison.core.passes.maintain import maintain
 from airflow_poison.core.passes.repair import RepairResult, repair
-from airflow_poison.core.store.delta import store as stores
-from airflow_poison.core.store.delta.log import DeltaLog
-from airflow_poison.core.store.table import files
 from tests.faults.ledger import note
-from tests.faults.planted import replace
 from tests.faults.world import RETENTION, RETENTION_IN_A_BUCKET, Strangers
 
 if TYPE_CHECKING:
@@ -26,8 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.log import Commit
     from airflow_poison.core.store.queue_table import QueueTable
 
 
@@ -60,18 +53,3 @@ def look(table: QueueTable, store: QueueStore, clock: Clock) -> None:
     for finding in check(table, clock, safe_age=retention_in(store)).findings:
         if finding.severity is Severity.ERROR:
             note("finding", queue=table.name, what=f"{finding.kind}: {finding.what} ({finding.where})")
-
-
-def write_format_1() -> None:
-    """Let this process make tables as earlier versions of the package did: of format 1, whose log forgets the last lookup id after some days."""
-    to_row, write = files.control_to_row, DeltaLog._write
-
-    def older(control: Control) -> Any:
-        return to_row(changed(control, format_version=1))
-
-    def forgetful(log: DeltaLog, base: Any, commit: Commit, mark: str) -> None:
-        write(log, base, changed(commit, numbers={**commit.numbers, **commit.lasting}, lasting={}), mark)
-
-    replace(files, "control_to_row", older)
-    replace(DeltaLog, "_write", forgetful)
-    replace(stores, "FORMAT_VERSION", 1)

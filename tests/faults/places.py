@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.store.delta.log import DeltaLog
+from airflow_poison.core.store.delta import log as delta_log
+from airflow_poison.core.store.delta.entry import entry_of
 from tests.faults import ledger
 from tests.faults.actor import Place
 from tests.faults.actors import enter
@@ -31,8 +32,8 @@ def entered(folder: Path, queue: str) -> Iterator[Place]:
             patch.setenv(name, "")
         for name in ("unlink", "remove"):
             patch.setattr(os, name, getattr(os, name))  # put back afterwards what a keeper puts there
-        for name in ("commit", "_write"):
-            patch.setattr(DeltaLog, name, getattr(DeltaLog, name))  # and what a watch puts there
+        patch.setattr(delta_log.DeltaLog, "commit", delta_log.DeltaLog.commit)  # and what a watch puts there
+        patch.setattr(delta_log, "entry_of", entry_of)
         there = Place(str(folder), time.monotonic())
         enter(there, 1, queue)
         yield there

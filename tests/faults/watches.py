@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.core.store import queue_table as tables
 from airflow_poison.core.store.bucket import log as bucket_log
-from airflow_poison.core.store.delta.log import DeltaLog
+from airflow_poison.core.store.delta import log as delta_log
 from airflow_poison.core.store.table import stage
 from tests.faults.ledger import note
 from tests.faults.planted import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from airflow_poison.core.store.files import Claim
     from airflow_poison.core.store.log import Commit, LogState
@@ -22,41 +22,31 @@ if TYPE_CHECKING:
 
 def watch_commits() -> None:
     """Note each commit that this process makes, when it has been acknowledged: whatever happens then, the log has it."""
-    commit, write = DeltaLog.commit, DeltaLog._write
-    marks: dict[str, str] = {}
-
-    def marked(log: DeltaLog, base: Any, made: Commit, mark: str) -> None:
-        marks[log._root] = mark
-        write(log, base, made, mark)
-
-    def noted(log: DeltaLog, base: LogState, made: Commit) -> bool:
-        done = commit(log, base, made)
-        if done:
-            note("committed", queue=Path(log._root).name, version=base.version + 1, mark=marks[log._root])
-        return done
-
-    replace(DeltaLog, "_write", marked)
-    replace(DeltaLog, "commit", noted)
+    _watch(delta_log, delta_log.DeltaLog, lambda log: log._root)
 
 
 def watch_bucket_commits() -> None:
     """The same of commits to an object store."""
-    commit, entry_of = bucket_log.BucketLog.commit, bucket_log.entry_of
+    _watch(bucket_log, bucket_log.BucketLog, lambda log: log._folder.root)
+
+
+def _watch(module: ModuleType, log_class: type[Any], root_of: Callable[[Any], str]) -> None:
+    commit, entry_of = log_class.commit, module.entry_of
     marks: dict[int, str] = {}
 
-    def marked(made: Commit) -> bytes:
-        entry = entry_of(made)
-        marks[id(made)] = json.loads(json.loads(entry.splitlines()[0])["commitInfo"]["userMetadata"])["mark"]
-        return entry
+    def marked(made: Commit, mark: str) -> bytes:
+        marks[id(made)] = mark
+        content: bytes = entry_of(made, mark)
+        return content
 
-    def noted(log: bucket_log.BucketLog, base: LogState, made: Commit) -> bool:
-        done = commit(log, base, made)
+    def noted(log: Any, base: LogState, made: Commit) -> bool:
+        done: bool = commit(log, base, made)
         if done:
-            note("committed", queue=Path(log._folder.root).name, version=base.version + 1, mark=marks[id(made)])
+            note("committed", queue=Path(root_of(log)).name, version=base.version + 1, mark=marks[id(made)])
         return done
 
-    replace(bucket_log, "entry_of", marked)
-    replace(bucket_log.BucketLog, "commit", noted)
+    replace(module, "entry_of", marked)
+    replace(log_class, "commit", noted)
 
 
 def watch_claims() -> None:

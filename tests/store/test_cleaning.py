@@ -19,10 +19,10 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import checkpoints
-from airflow_poison.core.store.delta import log as logs
+from airflow_poison.core.store.delta import entry as logs
 from airflow_poison.core.store.delta.entries import entry_path
-from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.files import Cleaned, Replacement
 from airflow_poison.core.store.log import Commit
@@ -496,13 +496,19 @@ def test_what_a_cleaner_has_listed_and_somebody_commits_then_stays(crowded: Queu
         assert crowded.finish(held, seal(crowded, held), now=NOW)
 
 
-def test_a_commit_below_the_checkpoint_is_told_even_where_the_library_makes_it(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """delta-rs 1.6.6 refuses it by itself; the protocol does not."""
+@pytest.mark.parametrize("late", [False, True])
+def test_a_commit_below_the_checkpoint_is_refused(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch, *, late: bool) -> None:
+    """Where the log was shortened before the entry is made nothing is written; where it is at this moment, the commit is not acknowledged."""
     log = delta_queue.log
     base = log.load()
-    monkeypatch.setattr(DeltaLog, "_write", lambda self, base, *_: entry_path(self._root, base.version).unlink())
+    shortened, here = entry_path(delta_queue.root, base.version), entry_path(delta_queue.root, base.version + 1)
+    if late:
+        monkeypatch.setattr(disk, "create", lambda *_, **__: shortened.unlink())
+    else:
+        shortened.unlink()
     with pytest.raises(TableChangedError, match="shortened beyond version"):
         log.commit(base, Commit("alter", numbers={"late": 1}))
+    assert not here.exists()
 
 
 def test_what_was_removed_within_the_retention_stays_where_somebody_has_deleted_the_entries_that_say_so(delta_root: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -16,7 +15,6 @@ from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.schema import TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store.control import Control, QueueState
 from airflow_poison.core.store.files import Replacement, Transaction
-from airflow_poison.core.store.table import files as as_rows
 from tests.store.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
 from tests.store.given import LEASE, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
@@ -373,12 +371,3 @@ def test_services_are_kept_by_whatever_changes_the_control_row(queue: QueueTable
     queue.finish(held, seal(queue, held), change=lambda control: control.with_counters({"a": 1}), now=NOW)
     found = queue.snapshot().control
     assert (found.services, found.reason, found.counters) == (SERVICES, "why", {"a": 1})
-
-
-def test_a_control_row_without_services_has_none(queue: QueueTable) -> None:
-    """As formats 1 and 2 wrote it."""
-    row = as_rows.control_to_row(replace(queue.snapshot().control, services=SERVICES))
-    body = json.loads(row.column("body").to_pylist()[0] or b"")
-    assert body.pop("services") == SERVICES
-    older = row.set_column(row.schema.get_field_index("body"), "body", pa.array([json.dumps(body).encode()]))
-    assert as_rows.control_from_row(older, "orders").services == {}

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 
 from airflow_poison.core.errors import PoisonError, TableChangedError
 from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import entries, log_damage
 from airflow_poison.core.store.delta.entries import Reader
-from airflow_poison.core.store.delta.log import DeltaLog
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.faults.test_damage import stopped_at
 from tests.store.given import CONTROL, NOW, ids, send
@@ -81,14 +81,12 @@ def _replace(entry: Path) -> None:
 def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
     queue: QueueTable, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = DeltaLog._write
-
-    def damaged(log: DeltaLog, base: object, *given: object) -> None:
+    def damaged(path: Path, content: bytes) -> None:
         monkeypatch.undo()
-        write(log, base, *given)  # type: ignore[arg-type]
-        damage(entries_of(queue)[-1])
+        disk.create(path, content)
+        damage(path)
 
-    monkeypatch.setattr(DeltaLog, "_write", damaged)
+    monkeypatch.setattr(disk, "create", damaged)
     with pytest.raises(TableChangedError, match="somebody has changed, removed or replaced it"):
         send(queue, 1, key="again")
     there = DeltaStore(str(Path(queue.root).parent)).open("orders")
@@ -98,14 +96,13 @@ def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
 
 def test_a_commit_that_meets_a_damaged_entry_in_its_place_looks_again(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in its place is no commit, and no reason to say that the disk cannot be written."""
-    write = DeltaLog._write
 
-    def late(log: DeltaLog, base: object, *given: object) -> None:
+    def late(path: Path, content: bytes) -> None:
         monkeypatch.undo()
-        entries_of(queue)[-1].with_name(f"{len(entries_of(queue)):020d}.json").write_text('{"commitInfo"')
-        write(log, base, *given)  # type: ignore[arg-type]
+        path.write_text('{"commitInfo"')
+        disk.create(path, content)
 
-    monkeypatch.setattr(DeltaLog, "_write", late)
+    monkeypatch.setattr(disk, "create", late)
     send(queue, 1, key="again")
     assert ids(queue, SubQueue.MAIN) == [1, 2, 3, 4]
 

@@ -416,8 +416,8 @@ def test_a_body_that_was_changed_in_place_is_not_noticed(given: Given) -> None:
 
 def test_a_commit_that_bears_our_mark_is_not_noticed(given: Given) -> None:
     properties = CommitProperties(custom_metadata={"userMetadata": '{"operation": "finish", "mark": "forged"}'})
-    given.delta.delete("lookup_id = 1", commit_properties=properties)
-    assert 1 not in ids(given.table)
+    given.delta.delete("lookup_id = 2", commit_properties=properties)
+    assert 2 not in ids(given.table)
 
 
 def test_events_are_as_safe_as_messages(given: Given) -> None:

@@ -53,7 +53,7 @@ class Queue:
     def reading(self) -> Reading | None:
         """Return what waits now; None while there is no queue."""
         try:
-            table = self._store.open(QUEUE, upgrade=False)
+            table = self._store.open(QUEUE, read_only=True)
         except QueueNotFoundError:
             return None
         snapshot = table.snapshot()

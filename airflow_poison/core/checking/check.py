@@ -19,7 +19,7 @@ from airflow_poison.core.checking.ledger import Account, account, check_account,
 from airflow_poison.core.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
 from airflow_poison.core.policies import policy_from_dict
 from airflow_poison.core.schema import LANDING, OUTBOX, SubQueue
-from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, FORMAT_VERSION, Control
+from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, Control
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.past import read_past
 from airflow_poison.core.store.delta.store import left_over
@@ -180,9 +180,6 @@ def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control
 
 
 def _check_state(control: Control, live: Mapping[str, DataFile], version: int, now: datetime) -> Iterator[Finding]:
-    if control.format_version < FORMAT_VERSION:
-        what = f"the table has format {control.format_version}; this version writes format {FORMAT_VERSION}"
-        yield Finding(Kind.FORMAT_OLDER, Severity.NOTE, what, "", f"{REPAIR}, or let the next verb upgrade it", mendable=True)
     try:
         policy_from_dict(control.policy)
     except SettingError as error:

@@ -12,7 +12,7 @@ from airflow_poison.core.checking.findings import GO_ON_WITHOUT, REPAIR, REPORT,
 from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.core.schema import EVENT
 from airflow_poison.core.store.delta.entries import LOG, files_of
-from airflow_poison.core.store.delta.log import WITH_STATISTICS
+from airflow_poison.core.store.delta.entry import WITH_STATISTICS
 from airflow_poison.core.store.delta.past import covering
 from airflow_poison.core.store.delta.store import CONSTRAINT, PROPERTIES
 from airflow_poison.core.store.folder import LocalFolder

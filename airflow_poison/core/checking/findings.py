@@ -30,7 +30,6 @@ class Kind(StrEnum):
     FOREIGN_COMMIT = "foreign_commit"
     PROTECTION_MISSING = "protection_missing"
     FORMAT_NEWER = "format_newer"
-    FORMAT_OLDER = "format_older"
     CONTROL_ROWS = "control_rows"
     CONTROL_UNREADABLE = "control_unreadable"
     BLOCK_INCONSISTENT = "block_inconsistent"

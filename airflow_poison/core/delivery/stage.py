@@ -431,8 +431,7 @@ class Tally:
     ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
     exceptioned``. Of the dropped, ``discarded`` were discarded by the state of their conversations. Handlers have ``sent`` messages to
     partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed. A pass that ``probed``
-    has tried whether an outage is over; it is, unless ``outage`` says otherwise. ``handler`` is the code of the pass's handler. ``obstacle``: why
-    messages are blocked.
+    has tried whether an outage is over; it is, unless ``outage`` says otherwise. ``obstacle``: why messages are blocked.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -443,7 +442,6 @@ class Tally:
     opened_with: dict[str, int] | None = None
     outage: OutageRecord | None = None
     probed: bool = False
-    handler: str = ""
     obstacle: str = ""
 
     def close(self, opened_with: Mapping[str, int], counters: Mapping[str, int]) -> None:
@@ -459,7 +457,6 @@ class Tally:
         self.block = self.block or other.block
         self.outage = self.outage or other.outage
         self.probed = self.probed or other.probed
-        self.handler = other.handler or self.handler
         self.obstacle = self.obstacle or other.obstacle
         self._add_counters(other)
 
@@ -510,6 +507,5 @@ class Tally:
             cast("dict[str, int] | None", record.get("opened_with")),
             cast("OutageRecord | None", record.get("outage")),
             bool(record.get("probed")),
-            str(record.get("handler") or ""),
             str(record.get("obstacle") or ""),
         )

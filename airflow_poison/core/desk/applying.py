@@ -554,7 +554,7 @@ def check_target(target: str, table: QueueTable, store: QueueStore) -> None:
     """Raise SettingError or QueueNotFoundError for a queue that the messages of another one cannot be sent to."""
     if target == table.name:
         raise SettingError("target", target, "another queue than the one that the messages are in")
-    store.open(target, upgrade=False)  # a typing error must not make one
+    store.open(target, read_only=True)  # a typing error must not make one
 
 
 def _letters(target: str, table: QueueTable, store: QueueStore | None, unfit: Unfit) -> Become:

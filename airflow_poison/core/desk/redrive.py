@@ -1,7 +1,7 @@
-"""Redrive for a new handler: when a handler's code has changed, some messages of each error group go back to main by themselves, and then the others.
+"""Redrive for a new handler: for each new ``handler_version`` some messages of each error group go back to main, and then the others.
 
-Off unless a queue is set so. Each error group has a plan of its own with a canary: what becomes of the canary decides about its group alone. A code
-is redriven once in a queue, whatever comes after it.
+Off unless the setting is recorded in the queue. Each error group has a plan of its own with a canary: a canary that fails stops only its own group.
+A version is redriven once in a queue, also when versions change back and forth.
 """
 
 from __future__ import annotations
@@ -26,35 +26,29 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.clock import Clock
     from airflow_poison.core.desk.plans import PlanView
-    from airflow_poison.core.store.control import Control, HandlerCode
+    from airflow_poison.core.store.control import Control
     from airflow_poison.core.store.queue_table import QueueTable
 
 SETTING, SEEN = "redrive_on_new_handler", "handlers"
-"""The parts of a queue's desk: the canary of a redrive; and the codes of handlers that are not new any more, the newest last."""
+"""The parts of a queue's desk: the canary of a redrive; and the handler versions that are not new any more, the newest last."""
 HANDLER, GROUP = "handler", "group"
-"""What the events of a redrive's plans say: the code of the handler, and the error group."""
+"""What the events of a redrive's plans say: the version of the handler, and the error group."""
 MOST_GROUPS = 100
 """The largest error groups that are redriven; the others are left to people."""
 _MOST_SEEN = 1_000
+_LONGEST = 200
 _UNDER_WAY = frozenset({PlanState.CANARY, PlanState.RUNNING})
 
 
 def set_redrive(table: QueueTable, canary: Canary | Mapping[str, Any] | None, clock: Clock) -> Canary | None:
-    """Let a queue redrive by itself when its handler is a new one; None: not any more, which is the default. Raises SettingError.
+    """Record that a queue redrives for each new version of its handler; None: not any more, which is the default. Raises SettingError.
 
-    The handler of the last pass is no new one.
+    The first version that the queue sees after this starts nothing.
 
     :param canary: so many messages of each error group go first, and such a share of them must be settled before the others follow.
     """
     wanted = checked_canary(canary)
-    control = table.snapshot().control
-    known = control.handler_code()
-    if wanted is None:
-        configure(table, clock, **{SETTING: None, SEEN: None})
-    elif SETTING in control.desk or known is None:
-        configure(table, clock, **{SETTING: wanted.to_dict()})
-    else:
-        configure(table, clock, **{SETTING: wanted.to_dict(), SEEN: [known.code]})
+    configure(table, clock, **({SETTING: None, SEEN: None} if wanted is None else {SETTING: wanted.to_dict()}))
     return wanted
 
 
@@ -68,23 +62,30 @@ def checked_canary(canary: Canary | Mapping[str, Any] | None) -> Canary | None:
         raise SettingError(SETTING, canary, "Canary(10, 0.95), {'messages': 10, 'share': 0.95}, or None") from None
 
 
-def redrive(table: QueueTable, clock: Clock, code: HandlerCode | None = None, *, who: str) -> tuple[PlanView, ...]:
-    """Begin a redrive where the handler is a new one, and go on with those that wait for their canaries; return the plans that it has touched.
+def checked_version(version: str | None) -> str | None:
+    """Return a version of a handler. Raises SettingError for anything but a text that is neither empty nor longer than 200 characters."""
+    if version is None or (isinstance(version, str) and version.strip() and len(version) <= _LONGEST):
+        return version
+    raise SettingError("handler_version", version, f"a text of 1 to {_LONGEST} characters, another one for each version of the handler")
 
-    Called before a pass claims anything, or without one: then the handler is that of the last pass. Killed anywhere and called again, it does each
-    message once. A queue that is not enabled is left as it is.
 
-    :param code: of the handler that is about to receive; None: that of the last pass.
+def redrive(table: QueueTable, clock: Clock, version: str | None = None, *, who: str) -> tuple[PlanView, ...]:
+    """Begin a redrive for a new version, and go on with those that wait for their canaries; return the plans that it has touched.
+
+    Called before a pass claims anything, or without one. Killed anywhere and called again, it does each message once. A queue that is not enabled is
+    left as it is. Raises SettingError.
+
+    :param version: of the handler that is about to receive; None: only go on.
     """
+    checked_version(version)
     control = table.snapshot().control
     if control.desk.get(SETTING) is None or control.state is not QueueState.ENABLED:
         return ()
-    code = code or control.handler_code()
-    if code is not None and code.is_sure and code.code not in _seen(control):
+    if version is not None and version not in _seen(control):
         if _seen(control):
-            _begin(table, clock, code.code, who)
+            _begin(table, clock, version, who)
         reach("desk.redrive.before_seen")
-        _note(table, clock, code.code)
+        _note(table, clock, version)
     return tuple(_go_on(table, clock))
 
 
@@ -93,24 +94,24 @@ def _seen(control: Control) -> Sequence[str]:
     return tuple(seen)
 
 
-def _note(table: QueueTable, clock: Clock, code: str) -> None:
-    """Note that a code is not new any more."""
+def _note(table: QueueTable, clock: Clock, version: str) -> None:
+    """Note that a version is not new any more."""
 
     def change(control: Control) -> Control:
-        if code in _seen(control):
+        if version in _seen(control):
             return control
-        return replace(control, desk={**control.desk, SEEN: [*_seen(control), code][-_MOST_SEEN:]})
+        return replace(control, desk={**control.desk, SEEN: [*_seen(control), version][-_MOST_SEEN:]})
 
     table.alter(change, lambda _before, _after: (), clock.now())
 
 
-def _begin(table: QueueTable, clock: Clock, code: str, who: str) -> None:
-    """Record the plans of a new handler, one for each error group; those of an earlier one that are not done are cancelled."""
+def _begin(table: QueueTable, clock: Clock, version: str, who: str) -> None:
+    """Record the plans of a new version, one for each error group; those of an earlier one that are not done are cancelled."""
     canary = checked_canary(table.snapshot().control.desk.get(SETTING))  # type: ignore[arg-type]  # as it was recorded
     for found in table.stored_plans():
-        if facts_of(found).get(HANDLER, code) != code and found.state in _UNDER_WAY:
+        if facts_of(found).get(HANDLER, version) != version and found.state in _UNDER_WAY:
             with suppress(PlanStateError):  # it has ended meanwhile
-                cancel(table, found.plan, clock, who=who, reason=f"handler {code} is newer")
+                cancel(table, found.plan, clock, who=who, reason=f"handler version {version} is newer")
     put_back = PlanAction(verb=Verb.PUT_BACK)
     for group in groups(table, Selection(), clock, limit=MOST_GROUPS).groups:
         if group.error:
@@ -121,10 +122,10 @@ def _begin(table: QueueTable, clock: Clock, code: str, who: str) -> None:
                 planned,
                 clock,
                 who=who,
-                reason=f"new handler {code}",
+                reason=f"new handler version {version}",
                 canary=canary,
-                key=f"redrive\x1f{code}\x1f{group.error}",
-                facts={HANDLER: code, GROUP: f"{group.type} {group.error}"},
+                key=f"redrive\x1f{version}\x1f{group.error}",
+                facts={HANDLER: version, GROUP: f"{group.type} {group.error}"},
             )
             reach("desk.redrive.after_plan")
 

@@ -421,7 +421,7 @@ def _queues(store: QueueStore) -> Iterator[QueueTable]:
     unread: PoisonError | None = None
     for name in store.names():
         try:
-            yield store.open(name, upgrade=False)
+            yield store.open(name, read_only=True)
         except QueueNotFoundError:  # removed meanwhile
             continue
         except PoisonError as error:

@@ -10,7 +10,6 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.core.delivery.batching import refuse_dialogs
-from airflow_poison.core.delivery.code import code_of, is_imported
 from airflow_poison.core.delivery.handlers import load_types, resolve_handler
 from airflow_poison.core.delivery.sessions.session import check_isolation
 from airflow_poison.core.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
@@ -32,7 +31,7 @@ from airflow_poison.core.passes.transmission import pull, refresh, tick, transmi
 from airflow_poison.core.policies.policy import Access, Opening, Restart
 from airflow_poison.core.policies.service_broker import of_queue
 from airflow_poison.core.schema import CONVERSATION, EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue, place_name
-from airflow_poison.core.store.control import NOT_BEFORE_RESTART, HandlerCode, OutageState, QueueState
+from airflow_poison.core.store.control import NOT_BEFORE_RESTART, OutageState, QueueState
 from airflow_poison.core.store.table.parked import Behind, parts
 from airflow_poison.core.texts import counted
 
@@ -76,8 +75,7 @@ class ReceivePass:
         key, which is the same when the rows are given again after it, or its process, has failed.
     :param outage: when failures are no fault of the messages; None: each is charged to its message, as the messaging systems do.
     :param small_pass: a claim of so many messages (and 64 MiB) is delivered in this process, without the engine; 0: none is.
-    :param shipped: files of this machine that are shipped with the handler: a part of its code.
-    :param before_claim: told the code of the handler (``HandlerCode``) before anything is claimed, by a pass that is about to look for messages.
+    :param before_claim: called before anything is claimed, by a pass that is about to look for messages of the application queue.
     :param spans: other queues of the store that the handler's transaction receives from, too: each counts its rollbacks, and what disables one
         disables all (spec SB-4, SB-9).
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
@@ -103,8 +101,7 @@ class ReceivePass:
     check_stopped: Callable[[], object] = lambda: None
     outage: Outage | None = None
     small_pass: int = 0
-    shipped: tuple[str, ...] = ()
-    before_claim: Callable[[HandlerCode], object] = lambda _code: None
+    before_claim: Callable[[], object] = lambda: None
     spans: tuple[str, ...] = ()
 
     def run(self, key: str) -> ReceiveResult:
@@ -140,11 +137,9 @@ class ReceivePass:
         if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
         outputs = prepared(self.outputs, self.store) if self.outputs else ()
-        code = self._code(handler, snapshot)
-        self.before_claim(code)
         self._let_in(snapshot)
         try:
-            tallies = self._finish_all(key, handler, outputs, code)
+            tallies = self._finish_all(key, handler, outputs)
         except QueueHaltedError:  # somebody has halted it meanwhile; what claims of dead runs have settled lands all the same
             self._land()
             raise
@@ -167,13 +162,7 @@ class ReceivePass:
     def _land(self) -> Mapping[str, int]:
         return land(self.table, self.clock, self.deliver, self.store, self.progress)
 
-    def _code(self, handler: HandlerRef | Transformation, snapshot: Snapshot) -> HandlerCode:
-        """Return the code of the handler. That of one that travels by value is sure when the last pass had the same."""
-        code = code_of(handler, self.handler, self.shipped)
-        known = snapshot.control.handler_code(self.policy.reads)
-        return HandlerCode(code, is_sure=bool(code) and (is_imported(handler) or (known is not None and known.code == code)))
-
-    def _finish_all(self, key: str, handler: HandlerRef | Transformation, outputs: tuple[Output, ...], code: HandlerCode) -> list[Tally]:
+    def _finish_all(self, key: str, handler: HandlerRef | Transformation, outputs: tuple[Output, ...]) -> list[Tally]:
         """Finish the claims of dead runs, then one of this run, unless a claim has ended receiving; return what was counted of each.
 
         A probe that succeeds ends the outage, and the run claims once more.
@@ -182,12 +171,12 @@ class ReceivePass:
         waiting = self._waiting(claim_key)
         if waiting and not self._is_small(waiting):
             engine().prepare(self.table, handler, outputs)
-        tallies += (self._finish(mine, engine, handler, outputs, code, crashed=True) for mine in self._taken_over(claim_key))
+        tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
         while not any(tally.halt or tally.block or tally.outage for tally in tallies):
             probing = self._probed(self.table.snapshot().control)
             own = self._claimed(claim_key, probing)
             if own is not None:
-                tallies.append(self._finish(own, engine, handler, outputs, code, crashed=bool(own.earlier)))
+                tallies.append(self._finish(own, engine, handler, outputs, crashed=bool(own.earlier)))
             if own is None or probing is None or self._probed(self.table.snapshot().control) is not None:
                 break
             self.progress("the probe has succeeded: the outage is over")
@@ -249,6 +238,8 @@ class ReceivePass:
 
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
+        if self.policy.reads is SubQueue.MAIN:
+            self.before_claim()
         if self._converses(snapshot):
             if self.store is not None:
                 pull(self.store, self.table, self.clock)
@@ -330,7 +321,6 @@ class ReceivePass:
         engine: Callable[[], Engine],
         handler: HandlerRef | Transformation,
         outputs: Sequence[Output],
-        code: HandlerCode,
         *,
         crashed: bool,
     ) -> Tally:
@@ -352,14 +342,12 @@ class ReceivePass:
                 hidden, groups_wait = Masking.recorded(snapshot.control.desk), self._parks(snapshot)
                 ended = Delivering(here, held, handler, opening, self._converses(snapshot), outputs, expects, hidden, groups_wait).run()
             outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
-            manifest = self.table.seal(
-                held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None, handler=code.code)
-            )
+            manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None))
         tally = Tally.from_record(manifest.result)
         self.table.finish(
             held.claim,
             manifest,
-            change=lambda control: self._after(control, tally).with_handler_code(self.policy.reads, code),
+            change=lambda control: self._after(control, tally),
             events=lambda control: [*self._halted(tally), *self._of_outage(control, tally)],
             now=self.clock.now(),
         )
@@ -462,7 +450,6 @@ def _account(
     outage: OutageRecord | None = None,
     *,
     probed: bool = False,
-    handler: str = "",
 ) -> Mapping[str, object]:
     """Add the tasks' tallies up and hold them against the claim. Raises ConservationError.
 
@@ -471,9 +458,8 @@ def _account(
     :param outage: has ended the pass. The endpoint's counters are of failures in a row: they are as they were found, and begin anew where something
         has committed since.
     :param probed: an outage was known when the pass began.
-    :param handler: the code of the handler that delivered what the claim left open.
     """
-    total = Tally(Counter(timeouts=earlier.timeouts), outage=outage, probed=probed, handler=handler)
+    total = Tally(Counter(timeouts=earlier.timeouts), outage=outage, probed=probed)
     for record in staged.tallies:
         total.add(Tally.from_record(record))
     if total.opened_with is not None:

@@ -13,7 +13,6 @@ from airflow_poison.core.checking.claims import worked
 from airflow_poison.core.errors import InputError, PoisonError
 from airflow_poison.core.passes.due import return_held
 from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.disk import named
 from airflow_poison.core.texts import Plain
 
@@ -49,9 +48,9 @@ def repair(
     """Repair a queue as far as that needs no guess.
 
     What a loss of power left of the log is set aside; damaged entries of the log are put back from their copies; commits of somebody else are
-    undone where that loses nothing; the table gets this version's format; the outbox is sent on, held messages come to ``main``; expired claims of
+    undone where that loses nothing; the outbox is sent on, held messages come to ``main``; expired claims of
     which nothing was delivered are given back; orphans and stages without a claim are removed. Safe beside every other verb, and to repeat.
-    In an object store, whose log is not mended here, that begins with the format.
+    In an object store, whose log is not mended here, that begins with the outbox.
 
     :param accept: let what somebody else has committed stand, as it is now.
     :param accept_loss: go on without files of the table, and without the newest commits, that are damaged or gone and of which there is no copy.
@@ -67,10 +66,7 @@ def repair(
                 f"The queue {name!r} is in the object store {store.uri}: what somebody else has committed there, and what is lost, is no matter of a "
                 "repair. RESTORE the table to the last version of ours with any Delta writer, or put the objects back from a backup."
             )
-        older = store.open(name, upgrade=False).snapshot().control.format_version < FORMAT_VERSION
         table = store.open(name)
-        if older:
-            done.append("upgraded the table to the format of this version")
     except PoisonError as error:
         failed.append(str(error))
     else:

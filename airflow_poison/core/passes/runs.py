@@ -38,17 +38,8 @@ def check_key(key: str) -> str:
 
 
 def installed(installation: str, key: str) -> str:
-    """Return a run key that says which Airflow installation it is of. Without one it is the key of the versions that did not say it."""
+    """Return a run key that says which Airflow installation it is of. Without one the key says of none."""
     return f"by-{installation}.{key}" if installation else key
-
-
-def is_known(table: QueueTable, key: str, handle: str = "") -> bool:
-    """Whether a queue has a send, a pass, a claim or a transaction of a run key.
-
-    :param handle: the conversation that a transaction is about.
-    """
-    done = (f"send:{key}", f"run:{pass_key(key, 0)}", f"transact:begin:{key}", f"transact:send:{key}:{handle}", f"transact:end:{key}:{handle}")
-    return table.has_number(done) or any(claim.key.startswith(f"{key}-") for claim in table.snapshot().claims)
 
 
 def pass_key(key: str, ordinal: int) -> str:
@@ -101,7 +92,6 @@ class ReceiveResult(Plain):
     :param landed: returned rows that are in their outputs now, by output; those of an earlier run that was killed before that, too.
     :param not_landed: deliveries that returned rows although no output is declared; they are dropped.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
-    :param handler: the code of its handler, 12 hexadecimal digits that change when that does; empty: nothing was delivered, or it cannot be told.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
     """
 
@@ -138,7 +128,6 @@ class ReceiveResult(Plain):
     landed: Mapping[str, int] = field(default_factory=dict)
     not_landed: int = 0
     errors: tuple[Mapping[str, object], ...] = ()
-    handler: str = ""
     passes: int = 0
     seconds: float = 0.0
     behind: int = 0
@@ -180,7 +169,6 @@ def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[st
         counters=total.counters,
         sent_on=dict(sent_on),
         errors=tuple({"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, text, number in total.commonest_errors(5)),
-        handler=total.handler,
         passes=len(tallies),
         seconds=seconds,
     )

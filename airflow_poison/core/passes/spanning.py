@@ -86,7 +86,7 @@ def follow(store: QueueStore, table: QueueTable, control: Control, clock: Clock)
     leaders = [counter.removeprefix(_FOLLOWS) for counter in control.counters if counter.startswith(_FOLLOWS)]
     for name in leaders:
         try:
-            leader = store.open(name, upgrade=False)
+            leader = store.open(name, read_only=True)
         except QueueNotFoundError:
             continue
         version, seen = leader.snapshot().version, control.counters[_FOLLOWS + name]

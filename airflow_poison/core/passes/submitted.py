@@ -26,7 +26,7 @@ from airflow_poison.core.delivery.stage import Tally
 from airflow_poison.core.delivery.transform import Transformation
 from airflow_poison.core.errors import HandlerNotFoundError, PoisonError, SparkJobError, StoreUnreachableError, recalled
 from airflow_poison.core.file_modes import PRIVATE_FOLDER, private
-from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, is_known, pass_key
+from airflow_poison.core.passes.runs import ReceiveResult, combined, finished, pass_key
 from airflow_poison.core.spark.executors import own_package, shippable
 from airflow_poison.core.store.folder import second_name
 from airflow_poison.core.store.table.files import STAGE
@@ -235,11 +235,6 @@ def _as_text(function: HandlerRef) -> str:
     return base64.b64encode(function.by_value or b"").decode()
 
 
-def was_begun(table: QueueTable, key: str, handle: str = "") -> bool:
-    """Whether a pass of a run key was submitted, or has left anything in the queue."""
-    return bool(Submission(table, key).attempts()) or is_known(table, key, handle)
-
-
 def without_spark(receiving: ReceivePass, key: str) -> ReceiveResult | None:
     """Receive where that needs no Spark: nothing to deliver, a halted or blocked queue. None: it needs Spark, and nothing is claimed.
 
@@ -344,7 +339,6 @@ def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequ
         progress=_say,
         store=store,
         outage=checked_outage(order.outage),
-        shipped=tuple(files[1:]),  # the first is this package
     )
     return receiving.run(order.key).to_dict()
 

@@ -80,7 +80,7 @@ def pull(store: QueueStore, table: QueueTable, clock: Clock) -> None:
     for name in store.names():
         if name != table.name:
             try:
-                other = store.open(name, upgrade=False)
+                other = store.open(name, read_only=True)
                 snapshot = other.snapshot()
                 if notifications(snapshot.control):
                     notify(store, other, clock)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
 from airflow_poison.core.errors import PoisonError, SourceError
+from airflow_poison.core.store.delta.entry import actions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -117,18 +118,20 @@ class Versions:
         with self._told(f"version {number}"):
             try:
                 with self._files.open_input_stream(name) as content:
-                    actions = [json.loads(line) for line in content.read().splitlines() if line.strip()]
+                    found = defaultdict[str, list[dict[str, Any]]](list)
+                    for kind, what in actions(content.read()):
+                        found[kind].append(what)
             except FileNotFoundError as error:
                 raise SourceError(self._gone(number)) from error
-        said: dict[str, Any] = next((each["commitInfo"] for each in actions if "commitInfo" in each), {})
-        feeds = [each["metaData"].get("configuration", {}).get(_FEED, "false").lower() == "true" for each in actions if "metaData" in each]
+        said = next(iter(found["commitInfo"]), {})
+        feeds = [each.get("configuration", {}).get(_FEED, "false").lower() == "true" for each in found["metaData"]]
         return Version(
             number,
             int(said.get("inCommitTimestamp") or said.get("timestamp") or 0),
             str(said.get("operation") or "an unnamed operation"),
-            self._of(actions, "add", "insert"),
-            self._of(actions, "remove", "delete"),
-            self._of(actions, "cdc", None),
+            self._of(found, "add", "insert"),
+            self._of(found, "remove", "delete"),
+            self._of(found, "cdc", None),
             feeds[-1] if feeds else None,
         )
 
@@ -194,10 +197,10 @@ class Versions:
                 "the log is damaged, repair the table. Nothing was sent."
             ) from error
 
-    def _of(self, actions: list[dict[str, Any]], kind: str, change: str | None) -> tuple[DataFile, ...]:
+    def _of(self, found: Mapping[str, list[dict[str, Any]]], kind: str, change: str | None) -> tuple[DataFile, ...]:
         """Return the files of one kind of action, those alone that change the table's rows."""
-        found = [each[kind] for each in actions if kind in each and (kind == "cdc" or each[kind].get("dataChange", True))]
-        return tuple(DataFile(unquote(each["path"]), self._partition(each, kind), change, each.get("deletionVector") is not None) for each in found)
+        files = [each for each in found.get(kind, ()) if kind == "cdc" or each.get("dataChange", True)]
+        return tuple(DataFile(unquote(each["path"]), self._partition(each, kind), change, each.get("deletionVector") is not None) for each in files)
 
     def _partition(self, action: dict[str, Any], kind: str) -> dict[str, str | None]:
         """Return the partition of a file: Spark leaves those values of a removed one out that are null, and others may leave out all of them."""

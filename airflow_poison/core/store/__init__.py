@@ -58,10 +58,10 @@ class QueueStore(Protocol):
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
         """Make a queue, or return it when it exists already (whatever its control row says). Raises QueueNameError."""
 
-    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
+    def open(self, name: str, *, read_only: bool = False) -> QueueTable:
         """Return a queue. Raises QueueNotFoundError, NewerFormatError, StoreUnreachableError.
 
-        :param upgrade: bring a table of an earlier format to this one's, in one commit; False: leave it as it is, for those who only read.
+        :param read_only: write nothing, also where a damaged checkpoint could be set aside: it is then an error.
         """
 
     def names(self) -> Sequence[str]:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-FORMAT_VERSION = 5
-"""Of tables that this version writes; see ``table.changing.upgrade`` for what each one has brought."""
+FORMAT_VERSION = 1
+"""Of the tables that this version reads and writes."""
 
 
 class QueueState(StrEnum):
@@ -63,18 +63,6 @@ class OutageState:
     since: datetime
     next_probe_at: datetime
     fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerCode:
-    """The code of a pass's handler.
-
-    :param code: 12 hexadecimal digits that change when the code does; empty: it cannot be told.
-    :param is_sure: it is the same in every process: the handler is imported, or the pass before had the same.
-    """
-
-    code: str
-    is_sure: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +141,6 @@ class Control:
         told = (None, None, None) if outage is None else (_micros(outage.since), _micros(outage.next_probe_at), int(outage.fingerprint, 16))
         return self.with_counters(dict(zip(_outage_names(reads), told, strict=True)))
 
-    def handler_code(self, reads: SubQueue = SubQueue.MAIN) -> HandlerCode | None:
-        """Return the code of the handler of the last pass over a sub-queue; None: no pass has told one."""
-        code, sure = (self.counters.get(name) for name in _code_names(reads))
-        return None if code is None else HandlerCode(f"{code:012x}", is_sure=bool(sure))
-
-    def with_handler_code(self, reads: SubQueue, code: HandlerCode) -> Control:
-        """Return what the row says after a pass whose handler had this code. One that travels by value is sure when the pass before had the same."""
-        if not code.code:
-            return self
-        known = self.handler_code(reads)
-        sure = code.is_sure or (known is not None and known.code == code.code)
-        return self.with_counters(dict(zip(_code_names(reads), (int(code.code, 16), int(sure)), strict=True)))
-
     def rests_until(self, reads: SubQueue, now: datetime) -> datetime | None:
         """Return before when a pass delivers nothing of a sub-queue, because it is blocked or waits for the next probe; None: it delivers."""
         outage = self.outage(reads)
@@ -208,10 +183,6 @@ class Control:
 
 def _outage_names(reads: SubQueue) -> tuple[str, str, str]:
     return f"{_OUTAGE}{reads.value}:since_us", f"{_OUTAGE}{reads.value}:next_probe_us", f"{_OUTAGE}{reads.value}:fingerprint"
-
-
-def _code_names(reads: SubQueue) -> tuple[str, str]:
-    return f"{DESK}handler:{reads.value}", f"{DESK}handler:{reads.value}:sure"
 
 
 def _micros(instant: datetime) -> int:

@@ -17,6 +17,7 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 from airflow_poison.core.errors import PoisonError, StoreUnreachableError, TableChangedError
 
@@ -55,6 +56,16 @@ def sync_files(root: str, names: Sequence[str]) -> None:
         folders.update(parent for parent in path.parents if parent.is_relative_to(root))
     for folder in sorted(folders, reverse=True):
         sync(folder)
+
+
+def create(path: Path, content: bytes) -> None:
+    """Make a file with all of this content; nothing is forced to disk. Raises FileExistsError where there is one, OSError."""
+    beside = path.with_name(f".tmp-{uuid4().hex}")
+    try:
+        beside.write_bytes(content)
+        os.link(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def sync_ancestors(folder: Path) -> None:

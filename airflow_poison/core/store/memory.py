@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import check_name, no_such_queue
-from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Shortened
 from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.queue_table import QueueTable
-from airflow_poison.core.store.table import changing, files
+from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.files import CONTROL
 
 if TYPE_CHECKING:
@@ -183,17 +182,14 @@ class MemoryStore:
                 self._queues[name] = QueueTable(name, place, log)
         return self.open(name)
 
-    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
-        """Return a queue; a table of an earlier format is upgraded first, where ``upgrade``.
-
-        Raises QueueNameError, QueueNotFoundError, NewerFormatError.
-        """
+    def open(self, name: str, *, read_only: bool = False) -> QueueTable:
+        """Return a queue. Raises QueueNameError, QueueNotFoundError, NewerFormatError."""
         check_name(name)
         queue = self._queues.get(name)
         if queue is None:
             raise no_such_queue(self, name)
-        if upgrade and queue.snapshot().control.format_version < FORMAT_VERSION:
-            changing.upgrade(queue)
+        if not read_only:
+            queue.snapshot()
         return queue
 
     def names(self) -> Sequence[str]:

@@ -291,7 +291,7 @@ class QueueReader:
                 return _seen(known.table)
             except PoisonError:
                 pass  # opening it tells best what is wrong: perhaps the queue is gone, or was made anew
-        return _seen(self._store.open(name, upgrade=False))
+        return _seen(self._store.open(name, read_only=True))
 
 
 def _seen(table: QueueTable) -> Reading:

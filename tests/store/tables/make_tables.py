@@ -1,11 +1,4 @@
-"""Writes the tables of a format: of ``format-1`` with commit 6f7ad90 of this repository, of ``format-2`` with b09a0aa, of ``format-3`` with 55b7144,
-of ``format-4`` with 472c3ec, of ``format-5`` with this one.
-
-The tests' own modules of that commit are used, too:
-
-git archive <commit> | tar x -C <checkout>
-PYTHONPATH=<checkout> python tests/store/tables/make_tables.py <folder>
-"""
+"""Writes the tables of this version's format, with passes that died in them: ``python tests/store/tables/make_tables.py <folder>``."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""A redrive for a new handler: once for each code, a canary of each error group, the others when it was good; whoever dies."""
+"""A redrive for a new handler version: once for each, a canary of each error group, the others when it was good; also after deaths."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison import PoisonSubQueue
 from airflow_poison.core.checking.check import check
 from airflow_poison.core.desk.plans import Canary, plans
 from airflow_poison.core.desk.redrive import redrive, set_redrive
@@ -14,7 +15,6 @@ from airflow_poison.core.errors import SettingError
 from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.alerts import AlertKind, send_alerts
 from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import DESK, HandlerCode
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.passes.given import DiedError
 
@@ -40,8 +40,8 @@ def land_all(message: Message) -> None:
     assert message.json()
 
 
-def received(queue: Queue, key: str, handler: object = land) -> ReceiveResult:
-    begun = partial(redrive, queue.table, queue.clock, who=WHO)
+def received(queue: Queue, key: str, handler: object = land, version: str | None = "2") -> ReceiveResult:
+    begun = partial(redrive, queue.table, queue.clock, version, who=WHO)
     return queue.receive(key, handler=handler, before_claim=begun)
 
 
@@ -62,8 +62,9 @@ def alerts(queue: Queue) -> list[Alert]:
 
 @pytest.fixture
 def waiting(poisoned: Queue) -> Queue:
-    """A queue with poison, which redrives by itself; its handler is known."""
+    """A queue with poison, which redrives by itself; it knows version 1 of its handler."""
     set_redrive(poisoned.table, Canary(2, 0.5), poisoned.clock)
+    assert redrive(poisoned.table, poisoned.clock, "1", who=WHO) == ()
     return poisoned
 
 
@@ -72,8 +73,14 @@ def test_it_is_off_unless_a_queue_is_set_so(poisoned: Queue) -> None:
     assert plans(poisoned.table) == ()
 
 
-def test_the_handler_of_the_last_pass_is_no_new_one(waiting: Queue) -> None:
-    assert received(waiting, "two", waiting.handler).received == 0
+@pytest.mark.parametrize("version", ["1", None])
+def test_the_version_that_is_known_and_none_start_nothing(waiting: Queue, version: str | None) -> None:
+    assert received(waiting, "two", version=version).received == 0
+    assert plans(waiting.table) == ()
+
+
+def test_the_reader_of_poison_starts_nothing(waiting: Queue) -> None:
+    received(waiting.having(policy=PoisonSubQueue()), "two")
     assert plans(waiting.table) == ()
 
 
@@ -96,9 +103,9 @@ def test_the_others_follow_where_the_canary_was_good_and_people_are_told(waiting
         assert [each for each in check(waiting.table, waiting.clock).findings if each.severity.value == "error"] == []
 
 
-def test_a_code_is_redriven_once(waiting: Queue) -> None:
-    for number, handler in enumerate((land, waiting.handler, land, waiting.handler)):
-        received(waiting, f"pass-{number}", handler)
+def test_a_version_is_redriven_once(waiting: Queue) -> None:
+    for number, version in enumerate(("2", "1", "2", "1")):
+        received(waiting, f"pass-{number}", version=version)
     assert len(plans(waiting.table)) == 2
     assert alerts(waiting)
     assert alerts(waiting) == []
@@ -106,47 +113,27 @@ def test_a_code_is_redriven_once(waiting: Queue) -> None:
 
 def test_a_still_newer_handler_takes_over(waiting: Queue) -> None:
     received(waiting, "two")
-    assert received(waiting, "three", land_all).settled == 6  # two values have failed in another handler: they are a group of their own
+    assert received(waiting, "three", land_all, "3").settled == 6  # two values have failed in another handler: they are a group of their own
     assert [each.state for each in plans(waiting.table)].count("cancelled") == 2
-    assert received(waiting, "four", land_all).settled == 1
+    assert received(waiting, "four", land_all, "3").settled == 1
     assert in_poison(waiting) == []
 
 
-def test_a_handler_by_value_is_a_new_one_when_two_passes_had_it(waiting: Queue) -> None:
-    def given(message: Message) -> None:
-        land(message)
-
-    waiting.sent('{"fails": ""}', '{"fails": ""}')
-    assert received(waiting, "two", given).received == 2
-    assert plans(waiting.table) == ()
-    assert received(waiting, "three", given).received == 4
+def test_without_a_version_it_only_goes_on(waiting: Queue) -> None:
+    received(waiting, "two")
+    assert [each.state for each in redrive(waiting.table, waiting.clock, who=WHO)] == ["stopped", "done"]
 
 
-def test_code_that_differs_from_pass_to_pass_is_never_redriven(waiting: Queue) -> None:
-    for number in range(4):
-
-        def given(message: Message, number: int = number) -> int:
-            land(message)
-            return number
-
-        waiting.sent('{"fails": ""}')
-        received(waiting, f"pass-{number}", given)
-        redrive(waiting.table, waiting.clock, who=WHO)
-    assert plans(waiting.table) == ()
-
-
-def test_without_a_handler_it_is_that_of_the_last_pass(waiting: Queue) -> None:
-    waiting.sent('{"fails": ""}').receive("two", handler=land)
-    assert [each.state for each in redrive(waiting.table, waiting.clock, who=WHO)] == ["canary", "canary"]
-
-
-def test_the_first_handler_that_is_known_is_no_new_one(poisoned: Queue) -> None:
-    """Passes of an earlier version have told none."""
-    known = {name: None for name in poisoned.table.snapshot().control.counters if name.startswith(DESK)}
-    poisoned.table.alter(lambda control: control.with_counters(known), lambda _before, _after: (), poisoned.clock.now())
+def test_the_first_version_that_a_queue_sees_starts_nothing(poisoned: Queue) -> None:
     set_redrive(poisoned.table, {"messages": 1}, poisoned.clock)
-    assert redrive(poisoned.table, poisoned.clock, HandlerCode("0" * 12, is_sure=True), who=WHO) == ()
-    assert len(redrive(poisoned.table, poisoned.clock, HandlerCode("1" * 12, is_sure=True), who=WHO)) == 2
+    assert redrive(poisoned.table, poisoned.clock, "1", who=WHO) == ()
+    assert len(redrive(poisoned.table, poisoned.clock, "2", who=WHO)) == 2
+
+
+@pytest.mark.parametrize("version", ["", " ", "x" * 201, 3])
+def test_what_is_no_version_is_refused(waiting: Queue, version: Any) -> None:
+    with pytest.raises(SettingError, match="handler_version="):
+        redrive(waiting.table, waiting.clock, version, who=WHO)
 
 
 def test_it_can_be_switched_off(waiting: Queue) -> None:
@@ -158,16 +145,6 @@ def test_it_can_be_switched_off(waiting: Queue) -> None:
         set_redrive(waiting.table, {"messages": 0}, waiting.clock)
     with pytest.raises(SettingError, match="redrive_on_new_handler"):
         set_redrive(waiting.table, {"message": 1}, waiting.clock)
-
-
-def test_a_pass_records_the_code_of_its_handler(queue: Queue) -> None:
-    first = queue.sent("{}", "{}").receive("one", handler=land_all)
-    assert len(first.handler) == 12
-    assert queue.table.result("one-0") is not None
-    known = queue.table.snapshot().control.handler_code()
-    assert known == HandlerCode(first.handler, is_sure=True)
-    assert queue.sent("{}").receive("two", handler=land_all).handler == first.handler
-    assert queue.sent("{}").receive("three", handler="tests.unit.desk.test_redrive:land").handler != first.handler
 
 
 POINTS = ("desk.redrive.before_plan", "store.plan.after_commit", "desk.redrive.after_plan", "desk.redrive.before_seen", "desk.apply.before_chunk")
@@ -193,7 +170,6 @@ def test_who_dies_anywhere_does_each_message_once(waiting: Queue, at_point: AtPo
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("point", POINTS)
 def test_two_passes_at_the_same_time_redrive_once(waiting: Queue, at_point: AtPoint, point: str) -> None:
-    code = HandlerCode("1" * 12, is_sure=True)
-    at_point.do(point, lambda: redrive(waiting.table, waiting.clock, code, who=WHO))
-    redrive(waiting.table, waiting.clock, code, who=WHO)
+    at_point.do(point, lambda: redrive(waiting.table, waiting.clock, "2", who=WHO))
+    redrive(waiting.table, waiting.clock, "2", who=WHO)
     assert (len(plans(waiting.table)), len(waiting.rows(SubQueue.MAIN))) == (2, 4)

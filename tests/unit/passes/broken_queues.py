@@ -468,7 +468,6 @@ DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     "no control row": (_no_control_row, {Kind.CONTROL_ROWS}, "0 control rows instead of one"),
     "control row unreadable": (lambda queue: _spoil_row(queue, "_ctl"), {Kind.CONTROL_UNREADABLE}, "JSONDecodeError"),
     "newer format": (_newer, {Kind.FORMAT_NEWER}, "table format 99"),
-    "older format": (lambda queue: _alter(queue, format_version=1), {Kind.FORMAT_OLDER}, "format 1"),
     "unknown policy": (lambda queue: _alter(queue, policy={"system": "Msmq9"}), {Kind.POLICY_UNKNOWN}, "Msmq9"),
     "half a block": (lambda queue: _alter(queue, counters={BLOCKED_UNTIL: 9}), {Kind.BLOCK_INCONSISTENT}, "half a block"),
     "blocked by nobody": (

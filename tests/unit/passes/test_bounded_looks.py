@@ -22,7 +22,7 @@ from airflow_poison.core.passes.messages import Chosen
 from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import STANDS_FOR, SubQueue, events_to_table
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.row_groups import PORTION_ROWS
@@ -131,8 +131,6 @@ def test_the_head_of_a_queue_is_seen_without_what_is_behind_it(long_queue: Queue
 def test_the_newest_events_are_the_end_of_all_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(files, "GROUP_ROWS", 3)
     draw = random.Random(seed)
-    if seed % 2:
-        monkeypatch.setattr(files, "events_to_table", lambda events: written_earlier(events_to_table(events), draw))
     queue = declare(DeltaStore(str(tmp_path), durable=False), "orders", Msmq4(), CLOCK)
     for step in range(10):
         acts(queue, draw, step)
@@ -152,12 +150,6 @@ def test_the_newest_events_are_the_end_of_all_events(tmp_path: Path, monkeypatch
         newest, earlier = queue.newest_events(limit, lookup_ids=wanted, types=types, since=since)
         assert list(newest) == found[max(0, len(found) - limit) :]
         assert earlier == len(found) - len(newest)
-
-
-def written_earlier(rows: pa.Table, draw: random.Random) -> pa.Table:
-    """Return the rows as an earlier version wrote them, at times: they do not say for how many messages they stand."""
-    place = rows.schema.get_field_index(STANDS_FOR)
-    return rows if draw.random() < 0.5 else rows.set_column(place, rows.schema.field(place), pa.nulls(rows.num_rows, pa.int32()))
 
 
 def acts(queue: QueueTable, draw: random.Random, step: int) -> None:

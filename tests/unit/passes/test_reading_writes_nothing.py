@@ -35,7 +35,7 @@ def test_looking_changes_nothing(worked: Queue, name: str, capsys: pytest.Captur
     for line in LOOKS:
         assert "Traceback" not in run(capsys, f"{line} --store {worked.store.uri}").err
     with suppress(PoisonError):
-        list(DeltaStore(worked.store.uri).open("orders", upgrade=False).events())
+        list(DeltaStore(worked.store.uri).open("orders", read_only=True).events())
     QueueReader(DeltaStore(worked.store.uri)).at(["orders"])
     checked(worked)
     assert _all_of(worked.store.uri) == before
@@ -44,7 +44,7 @@ def test_looking_changes_nothing(worked: Queue, name: str, capsys: pytest.Captur
 @pytest.mark.parametrize("name", ["last commit empty", "last commit cut at the end of a line", "checkpoint of a version that was lost"])
 def test_a_reader_goes_on_with_the_last_version_that_counts_and_a_writer_keeps_a_copy(worked: Queue, name: str) -> None:
     DAMAGE[name][0](worked)
-    there = DeltaStore(worked.store.uri).open("orders", upgrade=False)
+    there = DeltaStore(worked.store.uri).open("orders", read_only=True)
     assert worked.having(table=there).rows().keys() >= {7, 10}
     aside = Path(worked.table.uri, "_repaired")
     assert not aside.exists()
@@ -55,7 +55,7 @@ def test_a_reader_goes_on_with_the_last_version_that_counts_and_a_writer_keeps_a
 def test_a_writer_sets_a_damaged_checkpoint_aside_and_a_reader_says_what_is_damaged(worked: Queue) -> None:
     DAMAGE["checkpoint gone"][0](worked)
     with pytest.raises(PoisonError, match=r"No message is concerned\. The next verb that writes sets it aside"):
-        DeltaStore(worked.store.uri).open("orders", upgrade=False)
+        DeltaStore(worked.store.uri).open("orders", read_only=True)
     assert DeltaStore(worked.store.uri).open("orders").snapshot().files
     assert [path.name[-16:] for path in Path(worked.table.uri, "_repaired").iterdir()] == ["_last_checkpoint"]
-    assert DeltaStore(worked.store.uri).open("orders", upgrade=False).snapshot().files
+    assert DeltaStore(worked.store.uri).open("orders", read_only=True).snapshot().files

@@ -35,7 +35,6 @@ MENDED = {
     "orphan": "removed 1 orphaned file(s)",
     "claim expired": "gave 6 message(s) of the expired claim dead back",
     "stage without a claim": "removed 1 stage folder(s)",
-    "older format": "upgraded the table",
     "held beside an enabled queue": "brought 1 held message(s) to main",
     "outbox left": "sent 1 message(s) of the outbox on",
 }

@@ -251,16 +251,14 @@ def settle(words: NDArray[np.int32], verdict: MessageState = MessageState.CRASHE
 MAGIC = 0x0A505732
 KEEPS_ROWS = 0x0A505733
 """Of sections whose committed messages have a record of what they returned."""
-UNCHECKED = 0x0A505731
-"""Of sections without a checksum, as journals beside tables of format 1 have them: read, never written."""
 STEP = 64 * 1024
 SECTOR = 512
-HEADER, _UNCHECKED_HEADER = 16, 8
+HEADER = 16
 
 
-def section_size(messages: int, header: int = HEADER) -> int:
+def section_size(messages: int) -> int:
     """Return the bytes of a section: its header, the lookup ids, and the words, which end at a multiple of eight."""
-    return header + 8 * messages + (4 * messages + 7) // 8 * 8
+    return HEADER + 8 * messages + (4 * messages + 7) // 8 * 8
 
 
 class Section:
@@ -505,7 +503,7 @@ def read(content: bytes | mmap.mmap) -> JournalContent:
     found: list[SectionContent] = []
     damage = [f"it has {len(content)} bytes, which is no multiple of {STEP}: it was cut short"] if len(content) % STEP else []
     offset = 0
-    while offset + _UNCHECKED_HEADER <= len(content):
+    while offset + HEADER <= len(content):
         section = _section(content, offset)
         if section is None:
             following = _next_section(content, offset + 8)
@@ -515,33 +513,32 @@ def read(content: bytes | mmap.mmap) -> JournalContent:
             damage.append(f"bytes {offset} to {following} cannot be read")
             offset = following
             continue
-        (ids, words, keeps_rows), header = section
-        known = _known(words, offset + header + 8 * len(ids), len(content))
+        ids, words, keeps_rows = section
+        known = _known(words, offset + HEADER + 8 * len(ids), len(content))
         if not known.all():
             damage.append(f"{np.count_nonzero(~known)} of {len(ids)} words of the section at byte {offset} cannot be read")
             words = np.where(known, _without_open_transaction(words), 0).astype(np.int32)
         found.append(SectionContent(ids, words, keeps_rows))
-        offset += section_size(len(ids), header)
+        offset += section_size(len(ids))
     return JournalContent(tuple(found), tuple(damage))
 
 
-def _section(content: bytes | mmap.mmap, offset: int) -> tuple[SectionContent, int] | None:
-    """Return the section that begins here, and the size of its header; words that were cut off are 0.
+def _section(content: bytes | mmap.mmap, offset: int) -> SectionContent | None:
+    """Return the section that begins here; words that were cut off are 0.
 
     None when there is none, or its ids cannot be read.
     """
     start = _number(content, offset)
     magic, messages = start >> 32, start & 0xFFFFFFFF
-    header = {MAGIC: HEADER, KEEPS_ROWS: HEADER, UNCHECKED: _UNCHECKED_HEADER}.get(magic, 0)
-    ids = offset + header
-    if not header or ids + 8 * messages > len(content):
+    ids = offset + HEADER
+    if magic not in {MAGIC, KEEPS_ROWS} or ids + 8 * messages > len(content):
         return None
-    if header == HEADER and _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
+    if _number(content, offset + 8) != _checksum(messages, content[ids : ids + 8 * messages]):
         return None
     words = np.zeros(messages, np.int32)
     there = min(messages, (len(content) - ids - 8 * messages) // 4)
     words[:there] = np.frombuffer(content, np.int32, there, ids + 8 * messages)
-    return SectionContent(np.frombuffer(content, np.int64, messages, ids).copy(), words, magic == KEEPS_ROWS), header
+    return SectionContent(np.frombuffer(content, np.int64, messages, ids).copy(), words, magic == KEEPS_ROWS)
 
 
 def _next_section(content: bytes | mmap.mmap, offset: int) -> int | None:

@@ -23,7 +23,8 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.bucket.objects import copy_of, side_by_side
 from airflow_poison.core.store.delta import checkpoints, entries
 from airflow_poison.core.store.delta.entries import CHECKPOINT, ENTRY, HINT, LOG, EntryFingerprint
-from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, details_text, log, now_ms, partition_of, shortened_told, statistics_of
+from airflow_poison.core.store.delta.entry import actions, entry_of
+from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, log, shortened_told
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
@@ -100,7 +101,7 @@ class BucketLog:
                 "committed. Find what deletes objects there (a lifecycle rule, a cleaning job) and stop that."
             ) from error
         reach(f"store.{commit.operation}.before_commit")
-        content = entry_of(commit)
+        content = entry_of(commit, uuid4().hex)
         if not self._objects.create(_name(version), content):
             return False
         if boot_seconds() - loaded_at > TRUSTED_SECONDS:
@@ -216,9 +217,8 @@ class BucketLog:
     def _take(self, version: int, content: bytes) -> None:
         """Put an entry into this node's copy, and forget what it takes out of the table."""
         self._folder.keep(_name(version), content)
-        for line in content.splitlines():
-            if b'"remove"' in line and (gone := json.loads(line).get("remove")) is not None:
-                self._folder.forget(unquote(gone["path"]))
+        for _, gone in actions(content, "remove"):
+            self._folder.forget(unquote(gone["path"]))
 
     def _listed(self, after: str | None = None) -> Iterator[str]:
         return (each.path for each in self._objects.list(f"{LOG}/", after))
@@ -260,38 +260,3 @@ def _checkpoint_name(version: int) -> str:
 
 def _file(path: str) -> str:
     return path.rpartition("/")[2]
-
-
-# What a commit says ---------------------------------------------------------------------------------------------------
-
-
-def entry_of(commit: Commit) -> bytes:
-    """Return the entry of the log that makes a commit, as delta-rs writes it; each has a mark that no other one has."""
-    actions = [*_transactions(commit), *(_removed(file, commit) for file in commit.remove), *(_added(file, commit) for file in commit.add)]
-    info = {
-        "timestamp": now_ms(),
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Append"},
-        "engineInfo": "airflow-poison",
-        "userMetadata": details_text(commit, uuid4().hex),
-    }
-    return b"".join(json.dumps(action).encode() + b"\n" for action in ({"commitInfo": info}, *actions))
-
-
-def _transactions(commit: Commit) -> Iterator[dict[str, object]]:
-    for name, number in commit.numbers.items():
-        yield {"txn": {"appId": name, "version": number, "lastUpdated": now_ms()}}
-    for name, number in commit.lasting.items():
-        yield {"txn": {"appId": name, "version": number}}
-
-
-def _added(file: DataFile, commit: Commit) -> dict[str, object]:
-    return {"add": {**_place(file), "modificationTime": now_ms(), "dataChange": commit.data_change, "stats": statistics_of(file)}}
-
-
-def _removed(file: DataFile, commit: Commit) -> dict[str, object]:
-    return {"remove": {**_place(file), "deletionTimestamp": now_ms(), "dataChange": commit.data_change, "extendedFileMetadata": True}}
-
-
-def _place(file: DataFile) -> dict[str, object]:
-    return {"path": file.path, "partitionValues": partition_of(file), "size": file.size}

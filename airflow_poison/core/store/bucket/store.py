@@ -14,12 +14,10 @@ from airflow_poison.core.store import check_name, no_queue, no_such_queue, objec
 from airflow_poison.core.store.bucket.folder import BucketFolder, name_of, node_folder
 from airflow_poison.core.store.bucket.log import BucketLog
 from airflow_poison.core.store.bucket.objects import Objects
-from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG
 from airflow_poison.core.store.delta.log import PARTITION_BY
 from airflow_poison.core.store.delta.store import make_table
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
-from airflow_poison.core.store.table import changing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,16 +117,16 @@ class BucketStore:
                 return f"the object store {self.uri} ignores a condition: {IGNORED}"
         return ""
 
-    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
-        """Return a queue; a table of an earlier format is upgraded first, in one commit.
+    def open(self, name: str, *, read_only: bool = False) -> QueueTable:
+        """Return a queue; opening writes nothing here.
 
-        :param upgrade: False: leave the table as it is, for those who only read.
+        :param read_only: look at nothing yet, either: the first read raises NewerFormatError.
         Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError, TableChangedError.
         """
         folder, log = self._opened_log(name)
         table = QueueTable(name, folder, log)
-        if upgrade and table.snapshot().control.format_version < FORMAT_VERSION:
-            changing.upgrade(table)
+        if not read_only:
+            table.snapshot()
         return table
 
     def _opened_log(self, name: str) -> tuple[BucketFolder, BucketLog]:

@@ -24,6 +24,7 @@ from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta.entries import HINT, LOG, entry_path, is_readable, is_whole, read_marks, versions
+from airflow_poison.core.store.delta.entry import actions
 from airflow_poison.core.store.files import Shortened
 
 if TYPE_CHECKING:
@@ -238,13 +239,12 @@ def removals(root: str) -> Mapping[str, float]:
     for version in _entries(root):
         entry = entry_path(root, version)
         try:
-            lines, changed = entry.read_text(encoding="utf-8").splitlines(), entry.stat().st_mtime
+            content, changed = entry.read_bytes(), entry.stat().st_mtime
         except FileNotFoundError:  # another maintainer has shortened the log
             continue
-        for line in lines:
-            if '"remove"' in line and (action := json.loads(line).get("remove")) is not None:
-                at = max(changed, (action.get("deletionTimestamp") or 0) / 1_000)  # whichever clock was behind
-                found[action["path"]] = found[unquote(action["path"])] = at
+        for _, gone in actions(content, "remove"):
+            at = max(changed, (gone.get("deletionTimestamp") or 0) / 1_000)  # whichever clock was behind
+            found[gone["path"]] = found[unquote(gone["path"])] = at
     return found
 
 
@@ -350,9 +350,10 @@ def _check(root: str, version: int) -> None:
 
 
 def _changes(entry: Path) -> tuple[set[str], set[str]]:
-    actions = [json.loads(line) for line in entry.read_text(encoding="utf-8").splitlines()]
-    added, removed = ({unquote(action[kind]["path"]) for action in actions if kind in action} for kind in ("add", "remove"))
-    return added, removed
+    found: dict[str, set[str]] = {"add": set(), "remove": set()}
+    for kind, file in actions(entry.read_bytes(), *found):
+        found[kind].add(unquote(file["path"]))
+    return found["add"], found["remove"]
 
 
 def _force(root: str, version: int, *, durable: bool) -> None:

@@ -12,7 +12,6 @@ does the next read get its table; threads and nested reads find none then, and l
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import weakref
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.core.errors import TableChangedError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
+from airflow_poison.core.store.delta.entry import actions, details_of
 from airflow_poison.core.store.files import DataFile
 
 if TYPE_CHECKING:
@@ -75,28 +75,12 @@ def entry_path(root: str, version: int) -> Path:
 
 
 def commit_info(path: Path) -> Mapping[str, object] | None:
-    """Return what a commit says of itself, from its first lines; None when it was cleaned up."""
+    """Return what a commit says of itself; empty where that cannot be read, None when its entry was cleaned up."""
+    content = read_entry(path)
     try:
-        with path.open(encoding="utf-8") as lines:
-            for line in lines:
-                info = json.loads(line).get("commitInfo")
-                if info is not None:
-                    found: Mapping[str, object] = info
-                    return found
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return None if content is None else next((info for _, info in actions(content, "commitInfo")), {})
     except ValueError:
         return {}
-    return {}
-
-
-def details_of(info: Mapping[str, object]) -> Mapping[str, object] | None:
-    """Return the details of a commit of ours; None for somebody else's."""
-    try:
-        details = json.loads(str(info.get("userMetadata") or "null"))
-    except ValueError:
-        return None
-    return details if isinstance(details, dict) and {"operation", "mark"} <= details.keys() else None
 
 
 # Marks of acknowledged versions ---------------------------------------------------------------------------------------
@@ -224,11 +208,10 @@ def read_entry(entry: Path) -> bytes | None:
 def is_complete(content: bytes) -> bool:
     """Whether every line of what an entry holds is an action, and a commit of ours has all of its lines."""
     try:
-        lines = [json.loads(line) for line in content.decode().splitlines()]
-        if not lines or not all(isinstance(line, dict) for line in lines):
-            return False
-        info: Mapping[str, str] = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
-        return len(lines) > int(json.loads(info.get("userMetadata") or "{}").get("actions", 0))
+        found = list(actions(content))
+        info: Mapping[str, object] = next((what for kind, what in found if kind == "commitInfo"), {})
+        expected: Any = (details_of(info) or {}).get("actions", 0)
+        return len(found) > int(expected)
     except (ValueError, AttributeError, TypeError):
         return False
 

@@ -1,27 +1,24 @@
 """The Delta log of one table: load the newest version, commit the next one by compare-and-swap.
 
-``max_commit_retries=0``, always: delta-rs's own retries accept removes that went stale meanwhile, and messages come twice. Whoever
-calls ``commit`` looks at the new version and decides again.
+An entry is created and never replaced, and not by delta-rs: its retries accept removes that went stale meanwhile, and messages come twice. The
+caller of ``commit`` looks at the new version and decides again.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.core.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.core.fault_points import reach
-from airflow_poison.core.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import checkpoints, entries, log_damage
 from airflow_poison.core.store.delta.entries import LOG, DeltaState, EntryFingerprint, Loaded, Reader, acknowledge, entry_path, files_of
+from airflow_poison.core.store.delta.entry import details_of, entry_of
 from airflow_poison.core.store.disk import why
 from airflow_poison.core.store.log import SEQUENCE
 
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from deltalake import DeltaTable
-    from deltalake.transaction import AddAction, RemoveAction, Transaction
 
     from airflow_poison.core.store.files import DataFile, Shortened
     from airflow_poison.core.store.log import Commit, LogState
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _warned: set[tuple[str, int]] = set()
 PARTITION_BY = ["sub_queue", "move_count"]
-WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, LANDING, PLAN, TRANSMISSION_QUEUE})
 CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 
 
@@ -123,8 +118,6 @@ class DeltaLog:
 
     def commit(self, base: LogState, commit: Commit) -> bool:
         """Make the version after ``base``; False when somebody else has made it."""
-        from deltalake.exceptions import DeltaError
-
         assert isinstance(base, DeltaState)
         self._check_present(commit)
         if max(entries.read_marks(self._root), default=-1) > base.version:
@@ -136,9 +129,10 @@ class DeltaLog:
         acknowledge(self._root, base.version, durable=self._durable)  # what a commit rests on can be put back, too
         mark = uuid4().hex
         reach(f"store.{commit.operation}.before_commit")
+        self._check_not_shortened(base)
         try:
-            self._write(base, commit, mark)
-        except (DeltaError, OSError) as error:
+            disk.create(entry_path(self._root, base.version + 1), entry_of(commit, mark))
+        except OSError as error:
             if not self._is_ours(base.version + 1, mark, error):
                 return False
         self._check_not_shortened(base)
@@ -165,7 +159,7 @@ class DeltaLog:
     def details(self, version: int) -> Mapping[str, object] | None:
         """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""
         info = entries.commit_info(entry_path(self._root, version))
-        return None if info is None else entries.details_of(info) or {}
+        return None if info is None else details_of(info) or {}
 
     def removals(self) -> Mapping[str, float]:
         """Return when files were removed from the table, as far back as the log goes."""
@@ -184,7 +178,7 @@ class DeltaLog:
         Entries go from the oldest on, so as long as that of ``base`` is there, the next one is ours or was taken. Only a process that stood still
         for longer than the retention can come too late.
         """
-        if base.has_entry and not entry_path(self._root, base.version).exists():
+        if base.has_entry and not entry_path(self._root, base.version).exists() and Path(self._root, LOG).is_dir():
             raise TableChangedError(shortened_told(self._uri, base.version))
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
@@ -224,26 +218,8 @@ class DeltaLog:
                 )
                 raise TableChangedError(message)
 
-    def _write(self, base: DeltaState, commit: Commit, mark: str) -> None:
-        from deltalake.transaction import CommitProperties, PostCommitHookProperties
-
-        table = base.table
-        table.create_write_transaction(
-            actions_of(commit),
-            "append",
-            table.schema(),
-            partition_by=PARTITION_BY,
-            commit_properties=CommitProperties(
-                max_commit_retries=0,
-                app_transactions=transactions_of(commit),
-                custom_metadata={"userMetadata": details_text(commit, mark)},
-            ),
-            # What may fail must not come between a commit and its acknowledgement.
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
-        )
-
     def _is_ours(self, version: int, mark: str, error: Exception) -> bool:
-        """Tell a lost race from a disk that cannot be written; a commit that failed after it was made counts as made."""
+        """Tell a lost race from a disk that cannot be written; a commit that failed after it was made (NFS sends a request twice) counts as made."""
         found = self.details(version)
         if found is None:
             message = f"The log of the queue table {self._uri} cannot be written, so nothing was committed: {why(error)}."
@@ -275,62 +251,6 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0].rstrip(".")
 
 
-# What a commit says, as actions of the log ---------------------------------------------------------------------------
-
-
-def actions_of(commit: Commit) -> list[AddAction | RemoveAction]:
-    """Return the actions that make files part of the table, and those that take files out of it."""
-    from deltalake.transaction import AddAction, RemoveAction
-
-    change = commit.data_change
-    return [
-        *(AddAction(file.path, file.size, partition_of(file), now_ms(), change, statistics_of(file)) for file in commit.add),
-        *(RemoveAction(file.path, change, now_ms(), file.size, partition_of(file)) for file in commit.remove),
-    ]
-
-
-def transactions_of(commit: Commit) -> list[Transaction]:
-    """Return the numbers that a commit sets; those without a time never expire."""
-    from deltalake.transaction import Transaction
-
-    numbers = [Transaction(name, number, now_ms()) for name, number in commit.numbers.items()]
-    return numbers + [Transaction(name, number) for name, number in commit.lasting.items()]
-
-
-def details_text(commit: Commit, mark: str) -> str:
-    """Return what a commit of ours says of itself, as JSON; how many actions it has tells when some of them are missing."""
-    actions = len(commit.add) + len(commit.remove) + len(commit.numbers) + len(commit.lasting)
-    return json.dumps({**commit.details, "operation": commit.operation, "mark": mark, "actions": actions})
-
-
-def partition_of(file: DataFile) -> dict[str, str | None]:
-    """Return the partition values of a file as an action has them."""
-    return {"sub_queue": file.sub_queue, "move_count": str(file.move_count)}
-
-
-def statistics_of(file: DataFile) -> str:
-    """Return Delta's statistics of a file. Events, claims and control rows get their number only: their columns mean other things."""
-    least: dict[str, int | str] = {}
-    greatest: dict[str, int | str] = {}
-    if file.sub_queue in WITH_STATISTICS:
-        least |= {"lookup_id": file.min_lookup_id, "priority": file.min_priority}
-        greatest |= {"lookup_id": file.max_lookup_id, "priority": file.max_priority}
-        if file.min_enqueued_at is not None:
-            least["enqueued_at"] = _instant_text(file.min_enqueued_at)
-        if file.min_due_at is not None and file.max_due_at is not None:
-            least["due_at"], greatest["due_at"] = _instant_text(file.min_due_at), _instant_text(file.max_due_at)
-    return json.dumps({"numRecords": file.rows, "minValues": least, "maxValues": greatest, "nullCount": {}})
-
-
-def _instant_text(at: datetime) -> str:
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def now_ms() -> int:
-    """Return the machine's time: retention of removed files and of numbers is a matter of the disk, not of the queue's clock."""
-    return time.time_ns() // 1_000_000
-
-
 # Foreign commits ------------------------------------------------------------------------------------------------------
 #
 # A commit of the package carries its mark, and whoever made it had looked at every version before. So the newest version alone tells whether
@@ -360,7 +280,7 @@ def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
         info = entries.commit_info(entry_path(root, number))
         if info is None:  # cleaned up behind a checkpoint
             return ForeignHands(commits[::-1], None) if commits else None
-        if entries.details_of(info) is not None:
+        if details_of(info) is not None:
             return ForeignHands(commits[::-1], number) if commits else None
         words = (str(info.get("operation", "")), str(info.get("engineInfo", "")))
         commits.append(f"version {number} ({', '.join(filter(None, words))})")

@@ -23,6 +23,7 @@ from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.delta import entries
 from airflow_poison.core.store.delta.entries import CHECKPOINT, FOLDER, LOG, entry_path, is_readable, is_whole, versions
+from airflow_poison.core.store.delta.entry import details_of
 from airflow_poison.core.store.log import SEQUENCE
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _torn(root: str, there: Sequence[int], last: int) -> Sequence[int]:
 
 
 def _is_ours(entry: Path) -> bool:
-    return entries.details_of(entries.commit_info(entry) or {}) is not None
+    return details_of(entries.commit_info(entry) or {}) is not None
 
 
 def _shortcuts(log: Path, version: int) -> Iterator[Path]:

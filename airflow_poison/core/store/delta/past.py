@@ -6,6 +6,7 @@ Reads only, and mends nothing: a check has to see what is damaged.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,6 +16,7 @@ from urllib.parse import unquote
 
 from airflow_poison.core.store.delta import entries, log_damage
 from airflow_poison.core.store.delta.entries import LOG, files_of
+from airflow_poison.core.store.delta.entry import actions, details_of
 from airflow_poison.core.store.files import DataFile
 from airflow_poison.core.store.log import SEQUENCE
 
@@ -186,28 +188,30 @@ def _entries(names: Sequence[Path]) -> tuple[list[Version], str]:
         if found and version != found[-1].version + 1:
             return found, f"{LOG} has no commit of version {found[-1].version + 1}, but later ones"
         try:
-            found.append(_entry(version, path.read_text(encoding="utf-8").splitlines()))
+            found.append(_entry(version, path.read_bytes()))
         except (OSError, ValueError, KeyError, TypeError) as error:
             return found, f"{LOG}/{path.name} cannot be read ({type(error).__name__}: {error})"
     return found, ""
 
 
-def _entry(version: int, lines: Sequence[str]) -> Version:
-    actions = [json.loads(line) for line in lines]
-    info: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    details = entries.details_of(info)
+def _entry(version: int, content: bytes) -> Version:
+    found: dict[str, list[Any]] = defaultdict(list)
+    for kind, what in actions(content):
+        found[kind].append(what)
+    info: Mapping[str, Any] = next(iter(found["commitInfo"]), {})
+    details = details_of(info)
     return Version(
         version=version,
         ours=details is not None,
         operation=str(info.get("operation", "") if details is None else details["operation"]),
         writer=str(info.get("engineInfo", "")),
         details=details or {},
-        adds=[_file(action["add"]) for action in actions if "add" in action],
-        removes=[unquote(action["remove"]["path"]) for action in actions if "remove" in action],
-        numbers={action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action},
-        configuration=next((action["metaData"].get("configuration") or {} for action in actions if "metaData" in action), None),
-        columns=next((_columns(action["metaData"]["schemaString"], action["metaData"]) for action in actions if "metaData" in action), ""),
-        protocol=next((_protocol(action["protocol"]) for action in actions if "protocol" in action), ""),
+        adds=[_file(add) for add in found["add"]],
+        removes=[unquote(remove["path"]) for remove in found["remove"]],
+        numbers={number["appId"]: number["version"] for number in found["txn"]},
+        configuration=next((metadata.get("configuration") or {} for metadata in found["metaData"]), None),
+        columns=next((_columns(metadata["schemaString"], metadata) for metadata in found["metaData"]), ""),
+        protocol=next(map(_protocol, found["protocol"]), ""),
     )
 
 

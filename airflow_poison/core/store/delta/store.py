@@ -15,14 +15,13 @@ from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, S
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import table_schema
 from airflow_poison.core.store import check_name, disk, is_name, no_queue, no_such_queue, object_store_of
-from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.delta.entries import LOG, remains
 from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
 from airflow_poison.core.store.disk import POSIX, why
 from airflow_poison.core.store.folder import LocalFolder
 from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.queue_table import QueueTable, with_named_errors
-from airflow_poison.core.store.table import changing, files
+from airflow_poison.core.store.table import files
 from airflow_poison.core.store.table.files import CONTROL
 from airflow_poison.core.store.table.stage import remove_tree
 
@@ -107,10 +106,10 @@ class DeltaStore:
             raise StoreUnreachableError(self._unreachable("written", error)) from error
         return self.open(name)
 
-    def open(self, name: str, *, upgrade: bool = True) -> QueueTable:
-        """Return a queue; a table of an earlier format is upgraded first, in one commit.
+    def open(self, name: str, *, read_only: bool = False) -> QueueTable:
+        """Return a queue.
 
-        :param upgrade: False: leave the table as it is, for those who only read; a damaged checkpoint is then an error, too.
+        :param read_only: write nothing; a damaged checkpoint, which is set aside otherwise, is then an error.
         Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError; TableChangedError when somebody else has committed to
         the table, or when a file of messages is gone or has another size than the log says.
         """
@@ -122,14 +121,12 @@ class DeltaStore:
         try:
             view = table.view()
         except CheckpointDamagedError:
-            if not upgrade:
+            if read_only:
                 raise
             log.set_aside()
             view = table.view()
         snapshot = view.snapshot
         files.check_there(table.folder, (*snapshot.files, *snapshot.outbox, *snapshot.conversations, *snapshot.transmissions))
-        if upgrade and snapshot.control.format_version < FORMAT_VERSION:
-            changing.upgrade(table)
         return table
 
     def names(self) -> Sequence[str]:

@@ -13,7 +13,7 @@ from airflow_poison.core.errors import InputError, SourceTakenError, StoreUnreac
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import PRIVATE
-from airflow_poison.core.schema import DEFAULT_PRIORITY, OUTBOX, SubQueue, message_schema
+from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, message_schema
 from airflow_poison.core.store import disk
 from airflow_poison.core.store.files import Sent
 from airflow_poison.core.store.log import SEQUENCE, Commit
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.folder import Folder
     from airflow_poison.core.store.log import LogState
     from airflow_poison.core.store.queue_table import Table
-
-_NUMBERED = frozenset({*(place.value for place in SubQueue), OUTBOX})
 
 
 def append(
@@ -175,9 +173,8 @@ class _Apart:
 
 
 def last_id(state: LogState) -> int:
-    """Return the last lookup id; that of the files where a table of format 1 has forgotten it."""
-    last = state.number(SEQUENCE)
-    return last if last is not None else max((file.max_lookup_id for file in state.files if file.sub_queue in _NUMBERED), default=0)
+    """Return the last lookup id that was given; 0 before the first send."""
+    return state.number(SEQUENCE) or 0
 
 
 def _sent_before(table: Table, state: LogState, key: str) -> Sent | None:

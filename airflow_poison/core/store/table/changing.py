@@ -9,12 +9,10 @@ from airflow_poison.core.errors import ConservationError, TableChangedError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
-from airflow_poison.core.store.control import FORMAT_VERSION
 from airflow_poison.core.store.files import Replacement, Returned
-from airflow_poison.core.store.log import SEQUENCE, Commit
+from airflow_poison.core.store.log import Commit
 from airflow_poison.core.store.table import files, plans
-from airflow_poison.core.store.table.appending import last_id
-from airflow_poison.core.store.table.files import CONTROL, commit_prefix
+from airflow_poison.core.store.table.files import commit_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -343,54 +341,3 @@ def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> I
     for place in _places(given):
         prefix = commit_prefix(version) if place == TRANSMISSION_QUEUE else ""
         yield files.write_new(table.folder, place, 0, given.filter(pc.equal(given["sub_queue"], pa.scalar(place))), prefix)
-
-
-# Earlier formats ------------------------------------------------------------------------------------------------------
-
-
-def upgrade(table: Table) -> None:
-    """Bring the table to this version's format in one commit, when it is opened; nothing happens when it has it.
-
-    What format 2 brought, and what a reader of format 1 would get wrong:
-
-    * messages that wait in ``transmission``: it would neither count them nor give them to ``main`` when the queue is enabled;
-    * blocks in the control row: it would receive from a blocked queue;
-    * a last lookup id that is never forgotten: it would begin at 1 again after 30 days without a send;
-    * every version looked at before the next is made: it would commit on top of what a stranger did;
-    * joined event files: it would tell them out of order.
-
-    What format 3 brought, and what a reader of format 2 would get wrong:
-
-    * services in the control row: it would leave them out of the next one that it writes;
-    * conversation endpoints, and dialog messages that wait for their target queues: it would deliver messages of dialogs without their rules.
-
-    What format 4 brought, and what a reader of format 3 would leave lying:
-
-    * rows that handlers returned, on their way to outputs.
-
-    What format 5 brought, and what a reader of format 4 would lose:
-
-    * what people are shown and what becomes of poison by itself, in the control row: it would leave that out of the next one that it writes;
-    * plans of people.
-
-    Whoever still runs an earlier version of the package is refused from then on; a pass of it that is under way cannot finish, and its claim is
-    taken over when it has expired. Raises StoreUnreachableError, TableChangedError.
-    """
-    table.change(lambda view: (_upgrade_plan(table, view), None))
-
-
-def _upgrade_plan(table: Table, view: View) -> Commit | None:
-    before = view.snapshot.control
-    if before.format_version >= FORMAT_VERSION:
-        return None
-    # Format 1 let the log forget the last lookup id. Later formats set no number: what they brought is not there.
-    lasting = {SEQUENCE: last_id(view.state)} if before.format_version < 2 else {}  # noqa: PLR2004
-    row = files.write_new(table.folder, CONTROL, 0, files.control_to_row(replace(before, format_version=FORMAT_VERSION)))
-    return Commit(
-        "upgrade",
-        add=[row],
-        remove=[view.control_row],
-        lasting=lasting,
-        details={"from": before.format_version, "to": FORMAT_VERSION},
-        scratch=[row],
-    )

@@ -404,7 +404,7 @@ def control_from_row(table: pa.Table, name: str) -> Control:
             )
             raise NewerFormatError(message)
         body = json.loads(row["body"])
-        poison_reader = body.get("poison_reader", {"state": QueueState.ENABLED, "reason": ""})
+        poison_reader = body["poison_reader"]
         return Control(
             policy=body["policy"],
             state=QueueState(row["message_type"]),
@@ -413,8 +413,8 @@ def control_from_row(table: pa.Table, name: str) -> Control:
             format_version=version,
             poison_state=QueueState(poison_reader["state"]),
             poison_reason=poison_reader["reason"],
-            services=body.get("services", {}),
-            desk=body.get("desk", {}),
+            services=body["services"],
+            desk=body["desk"],
         )
 
 

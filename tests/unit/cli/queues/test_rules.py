@@ -44,8 +44,8 @@ def test_rules_are_tried_declared_and_run(poison: Callable[..., Ran]) -> None:
 
 def test_a_redrive_for_new_handlers_is_switched_on_and_off(poison: Callable[..., Ran]) -> None:
     assert poison("rules orders --redrive-on-new-handler 1:0.5").out
-    assert "redrive for a new handler" not in poison(f"receive orders {TAKE}").err
-    found = poison("receive orders --engine local --handler builtins:len", code=0)
+    assert "redrive for a new handler" not in poison(f"receive orders {TAKE} --handler-version 1").err
+    found = poison("receive orders --engine local --handler builtins:len --handler-version 2", code=0)
     assert "redrive for a new handler" in found.err
     poison("rules orders --redrive-on-new-handler off")
 
