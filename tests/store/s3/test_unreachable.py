@@ -108,6 +108,7 @@ def test_an_endpoint_without_tls_that_nobody_has_allowed(bucket: Bucket) -> None
 
 def test_a_server_that_goes_away_before_a_commit(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects, "_PATIENCE", 1.0)
+    monkeypatch.setattr(objects, "_BUSY_SECONDS", 1.0)
     queue = bucket.made()
     bucket.proxy.plan = lambda request: Harm.BUSY_BEFORE if request.commits else None
     with told(queue.uri, "503"):
@@ -115,6 +116,22 @@ def test_a_server_that_goes_away_before_a_commit(bucket: Bucket, monkeypatch: py
     bucket.proxy.plan = lambda _: None
     assert not send(queue, 1).repeated
     assert bucket.versions() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["list", "get", "create"])
+def test_a_store_that_is_busy_for_longer_than_obstore_asks_is_asked_again(bucket: Bucket, tmp_path: Path, kind: str) -> None:
+    """obstore gives up after about a second; a store that throttles may need half a minute."""
+    there = bucket.store()._objects
+    there.put("a/b", b"content")
+    until = time.monotonic() + 4
+    bucket.proxy.plan = lambda request: Harm.BUSY_BEFORE if request.kind == kind and time.monotonic() < until else None
+    acts: dict[str, Callable[[], object]] = {
+        "list": lambda: [each.path for each in there.list("a/")],
+        "get": lambda: there.get("a/b"),
+        "create": lambda: there.create("a/c", b"new"),
+    }
+    assert acts[kind]() in (["a/b"], b"content", True)
+    assert time.monotonic() >= until
 
 
 def test_an_option_that_nobody_knows(bucket: Bucket) -> None:

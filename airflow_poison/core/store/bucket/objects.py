@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from airflow_poison.core.errors import StoreUnreachableError
 
@@ -27,9 +28,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 R = TypeVar("R")
+P = ParamSpec("P")
 SIDE_BY_SIDE = 16
 """So many requests are under way at the same time where none needs another one's answer."""
 _TRIES, _PAUSE, _PATIENCE = 6, 0.1, 10.0
+_BUSY_SECONDS, _LONGEST_PAUSE = 30.0, 4.0
+"""For so long a store is asked again that answers 503 or 429. obstore gives up when it has asked six times, which is right where nothing answers."""
+_BUSY = re.compile(r"\b(503|429)\b|SlowDown")
 _CLIENT = re.compile(
     r"(?:aws_|google_|azure_)?(allow_http|allow_invalid_certificates|connect_timeout|read_timeout|timeout|proxy_url|proxy_ca_certificate|proxy_excludes"
     r"|root_certificate|user_agent|default_content_type|http1_only|http2_only|http2_keep_alive_interval|http2_keep_alive_timeout"
@@ -48,6 +53,33 @@ _MEANINGS = {
     "/latest/api/token": "there are no credentials, neither in the storage options nor in the environment nor on this machine",
     "NoSuchBucket": "there is no such bucket",
 }
+
+
+class _Patience:
+    """Waits while a store says that it is busy."""
+
+    def __init__(self) -> None:
+        self._until, self._pause = time.monotonic() + _BUSY_SECONDS, 0.5
+
+    def wait(self, error: StoreUnreachableError) -> None:
+        """Wait before the request is made again; raise the error where the store is not busy, or has been for too long."""
+        if _BUSY.search(str(error.__cause__)) is None or time.monotonic() + self._pause > self._until:
+            raise error
+        time.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+
+def _patient(request: Callable[P, R]) -> Callable[P, R]:
+    @wraps(request)
+    def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        patience = _Patience()
+        while True:
+            try:
+                return request(*args, **kwargs)
+            except StoreUnreachableError as error:
+                patience.wait(error)
+
+    return asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +155,7 @@ class Objects:
         """Return the objects of a folder."""
         return Objects(f"{self.uri}/{name}", self.client, f"{self.prefix}{name}/", self.requests)
 
+    @_patient
     def get(self, path: str) -> bytes | None:
         """Return an object; None when there is none."""
         import obstore
@@ -133,6 +166,7 @@ class Objects:
             except FileNotFoundError:
                 return None
 
+    @_patient
     def is_there(self, path: str) -> bool:
         """Whether there is an object of this name."""
         import obstore
@@ -144,6 +178,7 @@ class Objects:
                 return False
             return True
 
+    @_patient
     def put(self, path: str, content: bytes) -> None:
         """Write an object, also over another one."""
         import obstore
@@ -151,6 +186,7 @@ class Objects:
         with self._named("put"):
             obstore.put(self.client, self.prefix + path, content)
 
+    @_patient
     def upload(self, path: str, file: Path) -> None:
         """Write an object with the content of a file, a large one in parts: memory stays at a few of them. Raises FileNotFoundError."""
         import obstore
@@ -158,6 +194,7 @@ class Objects:
         with file.open("rb") as content, self._named("put"):
             obstore.put(self.client, self.prefix + path, content)
 
+    @_patient
     def download(self, path: str, file: Path) -> Listed:
         """Write the content of an object into a new file, part by part, and return it as a list has it. Raises FileNotFoundError."""
         import obstore
@@ -168,6 +205,7 @@ class Objects:
                 target.write(part)
         return self._listed(found.meta)
 
+    @_patient
     def create(self, path: str, content: bytes) -> bool:
         """Write an object unless there is one of this name; True when it is there with this content.
 
@@ -193,6 +231,7 @@ class Objects:
                 return True
         raise AssertionError  # pragma: no cover  (the last try returns or raises)
 
+    @_patient
     def refuses_to_replace(self, path: str) -> bool:
         """Whether the store refuses to create an object that is there, as ``If-None-Match: *`` asks it to.
 
@@ -222,6 +261,7 @@ class Objects:
                 there = True
         raise StoreUnreachableError(f"The object store {self.uri} has answered one of {_TRIES} requests to create {path!r}. Run the task again.")
 
+    @_patient
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store. Raises FileNotFoundError."""
         import obstore
@@ -229,6 +269,7 @@ class Objects:
         with self._named("copy"):
             obstore.copy(self.client, self.prefix + source, self.prefix + target)
 
+    @_patient
     def remove(self, paths: Sequence[str]) -> None:
         """Remove objects; nothing happens for those that are gone."""
         import obstore
@@ -250,11 +291,18 @@ class Objects:
         """
         import obstore
 
-        with self._named("list"):
-            offset = None if after is None else self.prefix + after
-            for some in obstore.list(self.client, self.prefix + prefix, offset=offset, chunk_size=1_000):
-                for each in some:
-                    yield self._listed(each)
+        patience, offset = _Patience(), None if after is None else self.prefix + after
+        while True:
+            try:
+                with self._named("list"):
+                    for some in obstore.list(self.client, self.prefix + prefix, offset=offset, chunk_size=1_000):
+                        for each in some:
+                            offset = each["path"]
+                            yield self._listed(each)
+            except StoreUnreachableError as error:
+                patience.wait(error)
+            else:
+                return
 
     def list_all(self, prefix: str) -> Sequence[Listed]:
         """Return the objects of a folder, also those whose names obstore refuses, which are odd: one of them ends its list. Of S3 alone."""
@@ -277,6 +325,7 @@ class Objects:
         found |= {each.path: each for each in looked_at if each is not None}
         return [each for each in found.values() if each.tag or each.is_odd]
 
+    @_patient
     def _look_at(self, path: str) -> Listed | None:
         import obstore
 
