@@ -164,7 +164,6 @@ class ReceivePass:
         tallies, engine, claim_key = list[Tally](), cache(self.engine), pass_key(key, finished(self.table, key))
         waiting = self._waiting(claim_key)
         if waiting and not self._is_small(waiting):
-            self.progress(f"queue {self.table.name}: {counted(sum(file.rows for file in waiting), 'message')} to receive")
             engine().prepare(self.table, handler, outputs)
         tallies += (self._finish(mine, engine, handler, outputs, code, crashed=True) for mine in self._taken_over(claim_key))
         while not any(tally.halt or tally.block or tally.outage for tally in tallies):
