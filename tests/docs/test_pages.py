@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import tomllib
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,12 @@ def test_the_reference_has_every_error_and_no_other() -> None:
         if inspect.isclass(error) and issubclass(error, Exception) and error.__module__ == errors.__name__
     }
     assert table_names("docs/reference/errors.md") == there
+
+
+def test_the_page_on_installation_has_every_extra_and_no_other() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = (ROOT / "docs/how-to/install.md").read_text()
+    assert {*re.findall(r"^\| `([a-z-]+)` \|[^|]*\|[^|]*\|$", text, re.MULTILINE)} == declared.keys()
 
 
 def test_the_reference_has_every_setting() -> None:

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from airflow_poison.core.spark import session
 from airflow_poison.core.spark.session import jvm_output_logged, level_of
 
 
@@ -50,3 +51,21 @@ def test_a_process_started_in_the_block_is_logged_as_long_as_it_lives(caplog: py
         (logging.INFO, "late"),
     ]
     assert capfd.readouterr().err == "mine\n"
+
+
+def test_a_start_that_takes_long_says_so_once_also_where_records_are_written_to_standard_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a handler of this process writes there would be logged again, and again."""
+    caplog.set_level(logging.INFO, "airflow_poison.spark")
+    monkeypatch.setattr(session, "SAID_SECONDS", 0.2)
+    with open(2, "w", closefd=False) as standard_error:
+        handler = logging.StreamHandler(standard_error)
+        session.log.addHandler(handler)
+        with jvm_output_logged():
+            time.sleep(0.5)
+        session.log.removeHandler(handler)
+
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["Spark is still starting, after 0 s"] * 2
+    assert capfd.readouterr().err.splitlines() == said

@@ -120,6 +120,7 @@ class SparkEngine:
         """
         if isinstance(handler, Transformation):
             self._executors.make_ready(table.folder)
+            self._progress(f"queue {table.name}: calling transform={handler.name} without messages")
             check(self._spark, handler, outputs)
         else:
             if table.node and not self.local:

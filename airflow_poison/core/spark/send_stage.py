@@ -22,6 +22,7 @@ from airflow_poison.core.sources.paths import MappedFields, of_text
 from airflow_poison.core.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.core.sources.source import ERROR
 from airflow_poison.core.spark.executors import Executors
+from airflow_poison.core.spark.frames.messages import arrow_schema
 from airflow_poison.core.spark.jobs import has_ended, why
 from airflow_poison.core.spark.nodes import written_by_tasks
 from airflow_poison.core.store.disk import POSIX
@@ -332,7 +333,6 @@ class _Given:
     def of(cls, frame: DataFrame, mapping: ColumnMapping, now: datetime) -> _Given:
         """Raises InputError for a mapping that does not fit."""
         import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
 
         corrupt, lines = None, frame.columns[0] in {JSON_LINE, TEXT_LINE}
         if not lines:
@@ -344,7 +344,7 @@ class _Given:
         rows = frame.select(*[column.alias(str(number)) for number, (column, _) in enumerate(handed)])
         columns = [pa.field(name, pa.null(), metadata=JSON_TEXT if is_json else None) for name, (_, is_json) in zip(needed, handed, strict=True)]
         given = cls(rows, tuple(columns), mapping, now, corrupt, MappedFields(mapping))
-        given.messages(pa.RecordBatch.from_pylist([], to_arrow_schema(rows.schema)))  # what does not fit is refused before a job runs
+        given.messages(pa.RecordBatch.from_pylist([], arrow_schema(rows)))  # what does not fit is refused before a job runs
         return given
 
     def messages(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -66,13 +67,17 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in {**SETTINGS, **(conf or {})}.items():
         builder = builder.config(key, value)
+    began = time.monotonic()
+    log.info("Starting Spark: %s", master)
     with jvm_output_logged():
         try:
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
         except Py4JError as error:
             raise SparkJobError(
                 f"Spark cannot be started on {master!r}: {why(error)}\nCheck that the master is the right one and answers; nothing was claimed."
             ) from error
+    log.info("Spark %s has started in %.1f s", spark.version, time.monotonic() - began)
+    return spark
 
 
 def running_session() -> SparkSession | None:
@@ -162,6 +167,8 @@ def check_java() -> None:
 
 log = logging.getLogger("airflow_poison.spark")
 
+SAID_SECONDS = 10.0
+"""Between two lines about a Spark that is starting."""
 _STDERR = 2
 _LEVEL = re.compile(r"^\S+ \S+ (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) ")
 _LEVELS = {"WARN": logging.WARNING, "ERROR": logging.ERROR, "FATAL": logging.CRITICAL}
@@ -176,30 +183,47 @@ _NOISE = re.compile(
 def jvm_output_logged() -> Iterator[None]:
     """Log what a JVM that is started in this block writes to its standard error, as long as it lives.
 
-    The JVM is given a pipe instead of this process's own; so is, in this block, whatever else of this process writes there.
+    The JVM is given a pipe instead of this process's own; so is, in this block, whatever else of this process writes there. A block that takes long
+    says so.
     """
     py4j = logging.getLogger("py4j")
     if py4j.level == logging.NOTSET:  # it tells of each of its connections that is closed
         py4j.setLevel(logging.WARNING)
     read, write = os.pipe2(os.O_CLOEXEC)
     own = os.dup(_STDERR)
-    threading.Thread(target=_log_all, args=(read,), name="poison-jvm-output", daemon=True).start()
+    ended, began = threading.Event(), time.monotonic()
+    threading.Thread(target=_log_all, args=(read, os.dup(own), ended), name="poison-jvm-output", daemon=True).start()
     os.dup2(write, _STDERR)
     os.close(write)
+
+    def say() -> None:
+        while not ended.wait(SAID_SECONDS):
+            os.write(_STDERR, f"Spark is still starting, after {time.monotonic() - began:.0f} s\n".encode())
+
+    saying = threading.Thread(target=say, name="poison-spark-start", daemon=True)
+    saying.start()
     try:
         yield
     finally:
+        ended.set()
+        saying.join()
         os.dup2(own, _STDERR)
         os.close(own)
 
 
-def _log_all(descriptor: int) -> None:
-    level = logging.INFO
-    with open(descriptor, encoding="utf-8", errors="replace") as lines:
+def _log_all(descriptor: int, own: int, ended: threading.Event) -> None:
+    """Log what comes; pass on to this process's own standard error what one of its logging handlers has written there of it."""
+    level, logged = logging.INFO, list[str]()
+    with open(descriptor, encoding="utf-8", errors="replace") as lines, open(own, "w", encoding="utf-8") as back:
         for line in lines:
             text = line.rstrip()
-            if text:
+            if mine := next((each for each in logged if text.endswith(each)), None):
+                logged.remove(mine)
+                print(text, file=back, flush=True)
+            elif text:
                 level = level_of(text, level)
+                if not ended.is_set():
+                    logged.append(text)
                 log.log(level, "%s", text)
 
 

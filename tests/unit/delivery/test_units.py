@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryN
 from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.core.delivery.stage import StageJob, Tally
 from airflow_poison.core.delivery.transform import VERDICT
+from airflow_poison.core.delivery.units import search
 from airflow_poison.core.delivery.units.account import open_ids, settled
 from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
 from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
@@ -500,3 +502,34 @@ def test_poison_that_comes_back_from_retry_is_no_outage(tmp_path: Path) -> None:
 
     assert verdict_of(tmp_path) is None
     assert charged(outcome) == dict.fromkeys(range(1, 41), 3)
+
+
+def test_a_search_says_why_what_would_name_the_culprits_and_how_long_the_rest_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 10_000, 4))
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    lines: list[str] = []
+    deliver(tmp_path, Played({3: "raise", 9: "raise", 20: "hang"}), messages(32), rules=UnitRules(chunk_rows=16), tell=lines.append)
+
+    searched = [line for line in lines if "the pass looks for" in line]
+    assert [line.partition(":")[0] for line in searched] == [
+        "16 messages failed together (CAST_INVALID_INPUT",
+        "16 messages failed together (timeout",
+    ]
+    assert all(VERDICT in line and "try_cast" in line and "up to 10 jobs; the one that failed took 4.0 s" in line for line in searched)
+
+
+def test_a_claim_says_how_far_it_is_within_ten_seconds_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, lines = iter([0.0, 9.0, 10.0, 20.0, 79.0, 80.0]), list[str]()
+    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    good = np.zeros(8, bool)
+    looking = search.UnitSearch(SimpleNamespace(good=good), Played({}), lines.append)  # type: ignore[arg-type]  # all of a claim that it reads
+
+    for told, done in [(0, 0), (1, 0), (2, 2), (2, 2), (3, 2)]:
+        good[:done] = True
+        looking.tell_progress()
+        assert len(lines) == told
+
+    assert lines == [
+        "0 of 8 messages transformed after 10 s and 0 units",
+        *[f"2 of 8 messages transformed after {after} s and 0 units; the rest may take {3 * after} s" for after in (20, 80)],
+    ]

@@ -332,6 +332,7 @@ class UnitDelivery:
             while not raised and (alive := [thread for thread in threads if thread.is_alive()]):
                 alive[0].join(BEAT_SECONDS)
                 self._runner.beat()
+                self._search.tell_progress()
                 keep_alive()
             if raised:
                 keep_alive()  # who has been asked to stop says so, and not what became of Spark meanwhile

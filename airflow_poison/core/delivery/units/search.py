@@ -37,8 +37,8 @@ FEW = 4
 """So many suspects are tried alone; of more, fewer are found first."""
 ASKED = 5
 """So many messages of a unit that fails are tried alone to see whether it is an outage: each is a job."""
-TOLD_SECONDS = 10.0
-"""Between two lines about how far a claim is."""
+TOLD_SECONDS, TOLD_ALIKE_SECONDS = 10.0, 60.0
+"""Between two lines about how far a claim is, and between two that say the same."""
 
 
 class _Unit(NamedTuple):
@@ -62,7 +62,7 @@ class UnitSearch:
     :param piece_rows: a larger unit that fails is cut before it is searched.
     :param tell: told lines for people.
     :param watch: for outages; None: every failure is somebody's.
-    :ivar units: how many have run.
+    :ivar units: how many have begun.
     :ivar unstable: what is to be told of units that failed, and whose parts did not.
     """
 
@@ -74,7 +74,9 @@ class UnitSearch:
         self.units = self._searches = 0
         self.unstable: list[Mapping[str, str]] = []
         self._lock, self._stopping = threading.Lock(), False
-        self._told_at = time.monotonic()
+        self._alone, self._searched_for = set[int](), set[str]()
+        self._began = self._told_at = time.monotonic()
+        self._told: tuple[int, int] | None = None
 
     def stop(self) -> None:
         """Run no further unit."""
@@ -115,9 +117,11 @@ class UnitSearch:
         """
         found = False
         while len(rows):
+            began = time.monotonic()
             number, end = self.run(rows, lands=True, traced=traced)
             if isinstance(end, Broke):
                 self.judge(rows, end.failure)
+                self._tell_search(rows, end.failure, time.monotonic() - began)
                 if end.traceable:
                     untraced, traced = end.failure, True
                     number, end = self.run(rows, lands=True, traced=True)
@@ -127,6 +131,7 @@ class UnitSearch:
                 self._keep(rows, number, end, unit)
                 return found
             if len(rows) == 1:
+                self._alone.add(int(rows[0]))
                 unit.charge({int(rows[0]): end.failure})
                 return True
             if self._searches >= MOST_SEARCHES:
@@ -140,6 +145,7 @@ class UnitSearch:
             culprits = self.culprits(rows, end)
             if not culprits:
                 return self._in_parts(rows, 2, end.failure, unit) or found
+            self._alone |= culprits.keys()
             unit.charge(culprits)
             found, rows = True, rows[~np.isin(rows, list(culprits))]
         return found
@@ -156,7 +162,6 @@ class UnitSearch:
         good = rows[~np.isin(rows, list(named))]
         self._counts.good[good] = True
         unit.landed.append((number, good))
-        self._tell_progress()
         if named:
             unit.charge(named)
 
@@ -227,8 +232,26 @@ class UnitSearch:
         self._tell(f"{counted(len(rows), 'message')} failed together ({error}), and none of them alone: nobody is charged")
         self.unstable.append(unstable(np.sort(self._counts.lookup_ids[rows]).tolist(), error))
 
-    def _tell_progress(self) -> None:
-        now = time.monotonic()
-        if now - self._told_at >= TOLD_SECONDS:
-            self._told_at = now
-            self._tell(f"{int(self._counts.good.sum()):,} of {len(self._counts.good):,} messages transformed, {self.units:,} units")
+    def _tell_search(self, rows: Rows, failure: Failure, seconds: float) -> None:
+        """Say, once for each error, that culprits are looked for, why, what would name them, and what finding one costs."""
+        with self._lock:
+            if len(rows) == 1 or failure.type in self._searched_for:
+                return
+            self._searched_for.add(failure.type)
+        self._tell(
+            f"{counted(len(rows), 'message')} failed together ({self._counts.said(failure)}): the pass looks for those that fail alone. Each takes "
+            f"up to {2 * len(rows).bit_length()} jobs; the one that failed took {seconds:.1f} s. A column {VERDICT} that says why a row is bad (for "
+            "a cast, where try_cast is null) names all of them in one job, without a search"
+        )
+
+    def tell_progress(self) -> None:
+        """Say how far the claim is when it is time to, and how long the rest takes where it goes on so."""
+        now, good, alone = time.monotonic(), int(self._counts.good.sum()), len(self._alone)
+        since, found = now - self._told_at, (good, alone)
+        if since < TOLD_SECONDS or (found == self._told and since < TOLD_ALIKE_SECONDS):
+            return
+        self._told_at, self._told = now, found
+        seconds, done, every = now - self._began, good + alone, len(self._counts.good)
+        fail = f", {alone:,} found that fail alone" if alone else ""
+        rest = f"; the rest may take {seconds * max(every - done, 0) / done:.0f} s" if done else ""
+        self._tell(f"{good:,} of {every:,} messages transformed after {seconds:.0f} s and {counted(self.units, 'unit')}{fail}{rest}")

@@ -25,6 +25,7 @@ from airflow_poison.core.schema import LOOKUP_ID, message_schema
 from airflow_poison.core.spark.frames.failures import expected
 from airflow_poison.core.spark.frames.units import SparkUnits
 from airflow_poison.core.store.table.outcomes import OutcomeWriter
+from airflow_poison.core.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -99,6 +100,7 @@ def transform_claim(
         keep_alive()
         return batch
 
+    told(f"transforming {counted(claim.messages, 'message')}")
     with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark):
         outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
         if job.detection is not None and job.detection.found:

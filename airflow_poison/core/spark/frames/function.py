@@ -18,7 +18,7 @@ from airflow_poison.core.output_values import delta_schema, same_name
 from airflow_poison.core.outputs import ONLY
 from airflow_poison.core.schema import LOOKUP_ID
 from airflow_poison.core.spark.frames.failures import first_line
-from airflow_poison.core.spark.frames.messages import check_bodies, given_schema
+from airflow_poison.core.spark.frames.messages import arrow_schema, check_bodies, given_schema
 from airflow_poison.core.spark.frames.plan import analyzed_plan, mixing_operator
 
 if TYPE_CHECKING:
@@ -80,8 +80,6 @@ def called(function: Callable[[DataFrame], Frames], given: DataFrame, transforma
 
 def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None:
     """Raise TransformError where a result has no output, or has columns that do not fit it."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
     by_name = {output.name: output for output in outputs}
     for key, frame in result.frames.items() if outputs else ():
         output = by_name.get(key)
@@ -92,7 +90,7 @@ def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None
             )
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
-        given = [field for field in to_arrow_schema(frame.schema) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
+        given = [field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
         if output.delta:
             try:
                 delta_schema(pa.schema(given))

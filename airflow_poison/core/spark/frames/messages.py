@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import contextmanager
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -53,6 +54,14 @@ def given_schema(schema: str | None) -> StructType:
         return from_arrow_schema(pa.schema([stored.field(name) for name in FRAME_COLUMNS]), prefer_timestamp_ntz=True)
     columns = parse_ddl(schema).insert(0, pa.field(LOOKUP_ID, pa.int64()))
     return from_arrow_schema(pa.schema([field.with_nullable(True) for field in columns]), prefer_timestamp_ntz=True)  # noqa: FBT003  (Arrow's)
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """Return a frame's columns as Arrow has them: instants are in UTC, which Spark 4.3 must be given and older versions assume."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    named: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(frame.schema, **named)
 
 
 class ClaimFrames:
