@@ -330,8 +330,8 @@ def outbox(queue: Queue) -> None:
     queue.table.replace_files([Replacement(file, _with(queue.table.read(file), sub_queue="_outbox"))], [], queue.clock.now())
 
 
-def landing(queue: Queue) -> None:
-    """What a pass leaves that dies before its rows are in their output."""
+def landing(queue: Queue, age: float = 0) -> None:
+    """What a pass leaves that died so many seconds ago, before its rows were in their output."""
     queue.sent("ok 16")
 
     def die(point: str) -> None:
@@ -345,6 +345,8 @@ def landing(queue: Queue) -> None:
         pass
     finally:
         fault_points.install(None)
+    for path in Path(queue.table.uri).glob("sub_queue=_output/*/*.parquet"):
+        os.utime(path, (path.stat().st_mtime - age,) * 2)
 
 
 def _a_row(_message: Message) -> dict[str, int]:
@@ -477,6 +479,6 @@ DAMAGE: dict[str, tuple[Callable[[Queue], object], set[Kind], str]] = {
     ),
     "told of the future": (lambda queue: _alter(queue, counters={"told:mail": 9_999}), {Kind.SUBSCRIPTION_AHEAD}, "told:mail says version 9999"),
     "held beside an enabled queue": (_held, {Kind.HELD_MESSAGES}, "wait in transmission although the queue is enabled"),
-    "landing left": (landing, {Kind.LANDING_LEFT}, "rows of 1 file(s) that handlers returned are not in their outputs"),
+    "landing left": (lambda queue: landing(queue, 3_600), {Kind.LANDING_LEFT}, "rows of 1 file(s) that handlers returned are not in their outputs"),
     "outbox left": (outbox, {Kind.OUTBOX_LEFT}, "1 message(s) wait in the outbox"),
 }

@@ -128,14 +128,15 @@ def note(root: str, version: int, content: bytes, *, durable: bool) -> None:
     mark = Acknowledged(version, len(content), zlib.crc32(content))
     folder = Path(root, FOLDER)
     known = read_marks(root)
-    there = known.get(version)
-    if there != mark:
+    if known.get(version) != mark:
         _write(folder, mark, content, durable=durable)
         reach("store.log.before_mark_is_synced")
         if durable:
             disk.sync(folder)
-        if there is not None:  # of an entry that a restored backup or a repair has replaced
-            (folder / there.name).unlink(missing_ok=True)
+        if version in known:  # of entries that a restored backup or a repair has replaced; several, where a repair was killed here
+            for former in folder.glob(f"{version:020d}-*.json"):
+                if former.name != mark.name:
+                    former.unlink(missing_ok=True)
     for old in [*known.values()][:-KEPT]:
         (folder / old.name).unlink(missing_ok=True)
 
