@@ -134,18 +134,25 @@ _DATA = (
     r"|(?<![\w.-])[\w.-]+\.(?:jsonl?|ndjson|csv|tsv|txt|parquet|avro|orc|xml|gz|zip)\b"  # names of files
     r"|0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4,12}){4}|[0-9a-fA-F]{12,}|(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.]+|\d+(?:[.,:-]\d+)*"
 )
+_NUMBER = re.compile(r"\d+")
 _DROPPED = re.compile(rf"(?P<kept>{_COLUMN})|{_QUOTED}|{_DATA}", re.IGNORECASE)
-_DROPPED_OF_CODE = re.compile(rf"(?P<kept>{_COLUMN}|{_QUOTED})|{_DATA}", re.IGNORECASE)
+_DROPPED_OF_CODE = re.compile(rf"""(?P<kept>{_COLUMN})|(?P<name>(["']){_NAME}\3)|{_QUOTED}|{_DATA}""", re.IGNORECASE)
 
 
 @lru_cache(200)
 def fingerprint(failure: Failure) -> str:
     """Return the id of a failure's error group, 12 hexadecimal digits: failures of one type at one place, whose texts differ only in data.
 
-    Names of columns tell groups apart; values, numbers, paths and names of files do not.
+    Names of columns tell groups apart; values, numbers, paths and names of files do not. A key that was missing (``KeyError``) is a name when it looks
+    like one, but for its digits: ``'id_1'`` and ``'id_2'`` are one group.
     """
-    dropped = _DROPPED_OF_CODE if _NAMES_OF_CODE.search(failure.type) else _DROPPED
-    return _digits(_origin(failure), dropped.sub(lambda found: found["kept"] or "#", failure.text))
+    of_code = _NAMES_OF_CODE.search(failure.type) is not None
+    return _digits(_origin(failure), (_DROPPED_OF_CODE if of_code else _DROPPED).sub(_kept, failure.text))
+
+
+def _kept(found: re.Match[str]) -> str:
+    parts = found.groupdict()
+    return parts["kept"] or _NUMBER.sub("#", parts.get("name") or "#")
 
 
 @lru_cache(200)

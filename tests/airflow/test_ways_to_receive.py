@@ -42,7 +42,8 @@ KEPT_AS = {"output": "outputs"}
 """Airflow's operators have an output of their own."""
 OF_OUTPUT = {"output_schema": "schema", "output_keys": "keys", "evolve": "evolve", "provenance": "provenance"}
 BATCHES: dict[str, Any] = {"batch": "polars", "batch_size": 77, "schema": "carrier string"}
-SEVERAL = {"queues", "parallelism"}
+SEVERAL = {"queues", "parallelism", "spans"}
+"""Settings of the operator alone."""
 ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "on_outage", "on_outage_over", "error_handler"}
 
 

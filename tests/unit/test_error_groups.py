@@ -53,6 +53,8 @@ def test_data_does_not(one: str, other: str) -> None:
 def test_the_text_of_a_key_error_is_a_name() -> None:
     assert group("'carrier'", "KeyError") != group("'delay'", "KeyError")
     assert group("'carrier'", "LookupError") == group("'delay'", "LookupError")
+    assert group("'order_17'", "KeyError") == group("'order_18'", "KeyError")
+    assert group("'carrier of 3'", "KeyError") == group("'John Smith'", "KeyError")
 
 
 def test_the_place_tells_groups_apart_and_an_outage_reads_it_alone() -> None:

@@ -138,16 +138,16 @@ def messages(table: QueueTable, found: Sequence[DataFile], *, events: bool = Fal
     recorded = [str(table.folder.here(path)) for path in table.log.load().paths(EVENT)] if events else []
     limits = _limits.get()
     with duckdb.connect() as engine, _ended_after(engine, limits.seconds):
-        engine.execute(f"set memory_limit = '{limits.memory}'")
-        engine.execute(f"set threads = {min(limits.threads, os.cpu_count() or 1)}")
-        engine.execute("set timezone = 'UTC'")
-        engine.execute("set autoinstall_known_extensions = false")
-        engine.execute("set autoload_known_extensions = false")
-        engine.execute("set disabled_optimizers = 'late_materialization'")  # DuckDB 2.0.0 mixes up a struct's fields and the file's name there
-        engine.execute("set allowed_paths = ?", [[*paths, *recorded]])
-        engine.execute("set enable_external_access = false")
-        engine.execute("set lock_configuration = true")
         try:
+            engine.execute(f"set memory_limit = '{limits.memory}'")
+            engine.execute(f"set threads = {min(limits.threads, os.cpu_count() or 1)}")
+            engine.execute("set timezone = 'UTC'")
+            engine.execute("set autoinstall_known_extensions = false")
+            engine.execute("set autoload_known_extensions = false")
+            engine.execute("set disabled_optimizers = 'late_materialization'")  # DuckDB 2.0.0 mixes up a struct's fields and the file's name there
+            engine.execute("set allowed_paths = ?", [[*paths, *recorded]])
+            engine.execute("set enable_external_access = false")
+            engine.execute("set lock_configuration = true")
             add_numbers(engine)
             if masking is not None:
                 add_functions(engine, masking)
