@@ -106,11 +106,11 @@ COSTS: dict[str, dict[str, int]] = {
     "browse": {"get": 4},
     "alert look": {"get": 3},
     "send": {"get": 2, "put": 1, "create": 1},
-    "receive": {"get": 14, "list": 1, "put": 10, "create": 3, "remove": 1},  # with the control row, which notes the code of a new handler
+    "receive": {"get": 14, "list": 1, "put": 9, "create": 3, "remove": 1},
     "return": {"get": 3, "put": 1, "create": 1, "copy": 1},
     "put some back": {"get": 2, "put": 3, "create": 1},
     "move": {"get": 2, "put": 3, "create": 1},
-    "remove": {"get": 3, "put": 2, "create": 1},
+    "remove": {"get": 4, "put": 2, "create": 1},  # with a look whether partners wait for answers
     "put all back": {"get": 3, "put": 1, "create": 1, "copy": 2},
     "alter": {"get": 2, "put": 2, "create": 1},
     "disable": {"get": 2, "put": 1, "create": 1},
