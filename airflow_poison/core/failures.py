@@ -143,8 +143,8 @@ _DROPPED_OF_CODE = re.compile(rf"""(?P<kept>{_COLUMN})|(?P<name>(["']){_NAME}\3)
 def fingerprint(failure: Failure) -> str:
     """Return the id of a failure's error group, 12 hexadecimal digits: failures of one type at one place, whose texts differ only in data.
 
-    Names of columns tell groups apart; values, numbers, paths and names of files do not. A key that was missing (``KeyError``) is a name when it looks
-    like one, but for its digits: ``'id_1'`` and ``'id_2'`` are one group.
+    Names of columns tell groups apart; values, numbers, paths and names of files do not. A missing key (``KeyError``) is a name when it looks like
+    one, but for its digits: ``'id_1'`` and ``'id_2'`` are one group.
     """
     of_code = _NAMES_OF_CODE.search(failure.type) is not None
     return _digits(_origin(failure), (_DROPPED_OF_CODE if of_code else _DROPPED).sub(_kept, failure.text))

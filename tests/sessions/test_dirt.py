@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.core.delivery.sessions import verdicts
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, state_of
-from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import FailureKind
+from airflow_poison.core.outputs import outputs_of
 from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.policies.settings import LONGEST
 from tests.sessions.conftest import policy
@@ -160,22 +159,24 @@ def test_a_process_that_has_closed_every_descriptor_loses_nothing_that_it_did(se
     assert report.restarts == 1
 
 
-def test_a_process_that_may_write_no_file_stops_loudly_and_the_next_run_goes_on(session: Opener, journals: Path) -> None:
-    """The text of a failure cannot be kept, so it is not counted as if it were; what had committed is not delivered again."""
-    batch = batch_of(["ok", "file-size", "raise odd-text", "ok"])
+@pytest.mark.parametrize("breaks", ["file-size", "take-log"])
+def test_a_process_that_can_record_nothing_more_is_started_anew_and_no_other_message_is_charged(session: Opener, breaks: str) -> None:
+    """The next message that fails had its deliveries; only their text is lost, and the error says so. A later one has its own text."""
+    report = opened(session, "process").deliver(batch_of(["ok", breaks, "raise odd-text", "ok", "raise memory", "ok"]))
 
-    with opened(session, "process") as spoiled, pytest.raises(ServerSessionError, match="File too large"):
-        spoiled.deliver(batch)
+    ended = (MessageState.ENDED, 3, 0)
+    assert told(report.words) == [COMMITTED, COMMITTED, ended, COMMITTED, ended, COMMITTED]
+    assert [report.failures[row].type for row in (2, 4)] == ["unknown", "MemoryError"]
+    assert "before the error of the last delivery was recorded" in report.failures[2].text
 
-    carry = read_journals([journals])
-    again = session(HANDLER, policy=policy(transaction_timeout=timedelta(seconds=20)), carry=carry).deliver(batch)
-    assert [state_of(int(word)) for word in again.words] == [
-        MessageState.COMMITTED,
-        MessageState.COMMITTED,
-        MessageState.ENDED,
-        MessageState.COMMITTED,
-    ]
-    assert attempts_of(int(again.words[2])) == 3
+
+def test_rows_that_cannot_be_recorded_charge_the_message_that_has_broken_its_process(session: Opener, tmp_path: Path) -> None:
+    settings = {"policy": policy(transaction_timeout=timedelta(seconds=20)), "outputs": outputs_of(str(tmp_path / "out"))}
+    report = session("tests.sessions.dirty_handlers:row_of", **settings).deliver(batch_of(["ok", "file-size", "ok", "ok"]))
+
+    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 3), COMMITTED, COMMITTED]
+    assert "A handler has limited or closed the files of its process" in report.failures[1].trace
+    assert len(report.returned) == 3
 
 
 @pytest.mark.parametrize("kind", ["batches", "calls"])

@@ -97,6 +97,10 @@ def main(zygote: int, *descriptors: int) -> NoReturn:
         _Child(sock, journal, log, at, last, rows[0] if rows else -1).serve()
     except wire.PeerGoneError:
         pass
+    except platform.BrokenProcessError as error:  # another child goes on
+        code = 70
+        with suppress(OSError):
+            os.write(TRACEBACKS, f"{error}\n".encode())
     except BaseException as error:  # noqa: BLE001  (the last frame of this process)
         code = _last_words(sock, error)
     _flush()

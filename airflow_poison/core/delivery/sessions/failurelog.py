@@ -23,8 +23,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.core.conversations.endpoint import Change, ConversationEndpoint, Envelope, Outgoing
-from airflow_poison.core.delivery.sessions.journal import why
-from airflow_poison.core.delivery.sessions.platform import file_of
+from airflow_poison.core.delivery.sessions.platform import Appender
 from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.failures import Failure, FailureKind
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 1_000
 _PIECE = 1 << 20
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+UNRECORDED = Failure(FailureKind.EXCEPTION, "unknown", "the process of the handler ended before the error of the last delivery was recorded")
 _LOST = Failure(FailureKind.EXCEPTION, "unknown", "an exception whose text was in a line of the journal's log that cannot be read any more")
 
 
@@ -76,7 +76,7 @@ class FailureLog:
     """The writing end; several processes may hold one (appends do not mix)."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._file = Appender(descriptor, "Nothing is lost, its delivery counts when the task runs again; free some space there first.")
         self._name = secrets.token_hex(4)
         self._written: dict[Failure, str] = {}
         self._written_traces: dict[str, str] = {}
@@ -129,13 +129,7 @@ class FailureLog:
         self._write_line(_ENCODER.encode(record).encode(), f"The failure of message {lookup_id}")
 
     def _write_line(self, line: bytes, what: str) -> None:
-        try:
-            _write_all(self._descriptor, b"\n" + line + b"\n")
-        except OSError as error:
-            raise ServerSessionError(
-                f"{what} cannot be written: {why(error)} ({file_of(self._descriptor)}). Nothing is lost, its delivery counts when the task runs "
-                "again; free some space there first."
-            ) from error
+        self._file.write(b"\n" + line + b"\n", what)
 
     def _add_trace(self, record: dict[str, object], trace: str) -> None:
         known = self._written_traces.get(trace)
@@ -145,12 +139,6 @@ class FailureLog:
                 return
             known = self._written_traces[trace] = f"{self._name}.{len(self._written_traces)}"
         record["same"] = known
-
-
-def _write_all(descriptor: int, line: bytes) -> None:
-    left = memoryview(line)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 class FailureReader:

@@ -46,7 +46,6 @@ Texts are appended to the failure log before the word that needs them.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
@@ -61,6 +60,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 import numpy as np
 
 from airflow_poison.core.delivery.sessions import platform
+from airflow_poison.core.delivery.sessions.platform import why
 from airflow_poison.core.errors import ClaimLostError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import PRIVATE, private
@@ -456,11 +456,6 @@ def _not_made(folder: Path, error: OSError) -> ClaimLostError | ServerSessionErr
         f"An attempt journal cannot be made in {str(folder)!r}: {why(error)}. Nothing was delivered; free some space there, or give this "
         "user the right to write, then run the task again."
     )
-
-
-def why(error: OSError) -> str:
-    """Say why something cannot be written."""
-    return "the disk is full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else os.strerror(error.errno or 0)
 
 
 class SectionContent(NamedTuple):

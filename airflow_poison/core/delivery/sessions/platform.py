@@ -11,6 +11,7 @@ import tempfile
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from airflow_poison.core.errors import ServerSessionError
 from airflow_poison.core.machine import machine as machine  # noqa: PLC0414  (whoever asks for what a system has asks here)
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
+_OF_THE_PROCESS = frozenset({errno.EFBIG, errno.EBADF})
 
 
 def anonymous_file(name: str) -> int:
@@ -87,6 +89,52 @@ def kill_group(pid: int) -> None:
     for kill in (os.killpg, os.kill):
         with suppress(ProcessLookupError, PermissionError):
             kill(pid, signal.SIGKILL)
+
+
+class BrokenProcessError(ServerSessionError):
+    """The handler has changed this process so that it can no longer record results: the size of files is limited, or files were closed."""
+
+
+class Appender:
+    """Appends to a file that is open; several processes may append to one.
+
+    :param after: what a person does about an error that is no fault of the handler.
+    """
+
+    def __init__(self, descriptor: int, after: str) -> None:
+        self._descriptor, self._after = descriptor, after
+        self._file = None if descriptor < 0 else _identity(descriptor)
+
+    def write(self, content: bytes, what: str) -> None:
+        """Append all of this. Raises ServerSessionError, for what a handler has done to its process BrokenProcessError.
+
+        :param what: it is, for the error.
+        """
+        try:
+            self._check()
+            left = memoryview(content)
+            while left:
+                left = left[os.write(self._descriptor, left) :]
+        except OSError as error:
+            if error.errno in _OF_THE_PROCESS:
+                text = f"{what} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
+                raise BrokenProcessError(text) from error
+            raise ServerSessionError(f"{what} cannot be written: {why(error)} ({file_of(self._descriptor)}). {self._after}") from error
+
+    def _check(self) -> None:
+        """Raise OSError where the file was closed, and another one may have its number now."""
+        if _identity(self._descriptor) != self._file:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def _identity(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def why(error: OSError) -> str:
+    """Say why something cannot be written."""
+    return "the disk is full" if error.errno in {errno.ENOSPC, errno.EDQUOT} else os.strerror(error.errno or 0)
 
 
 def file_of(descriptor: int) -> str:

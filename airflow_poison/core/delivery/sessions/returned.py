@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from airflow_poison.core.delivery.handlers import check_returned
-from airflow_poison.core.delivery.sessions.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside, why
-from airflow_poison.core.delivery.sessions.platform import file_of
+from airflow_poison.core.delivery.sessions.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside
+from airflow_poison.core.delivery.sessions.platform import Appender, why
 from airflow_poison.core.errors import OutputRowError, ServerSessionError
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.file_modes import private
@@ -53,7 +53,7 @@ class RowsWriter:
     """The writing end; several processes may hold one (appends do not mix)."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+        self._file = Appender(descriptor, "Nothing is lost, it is delivered again when the task runs again; free some space there first.")
 
     def append(self, returned: Iterable[tuple[int, int, bytes]]) -> None:
         """Write down what deliveries returned, in one write. Raises ServerSessionError when the disk is full.
@@ -61,16 +61,7 @@ class RowsWriter:
         :param returned: lookup ids, how often each message had been rolled back before, and its rows.
         """
         records = [(_head(*each), each[2]) for each in returned]
-        content = b"".join(part for record in records for part in record)
-        try:
-            if (written := os.write(self._descriptor, content)) < len(content):
-                _write_rest(self._descriptor, content[written:])
-        except OSError as error:
-            what = f"What {counted(len(records), 'message')} returned"
-            raise ServerSessionError(
-                f"{what} cannot be written: {why(error)} ({file_of(self._descriptor)}). Nothing is lost, it is delivered again when the task runs "
-                "again; free some space there first."
-            ) from error
+        self._file.write(b"".join(part for record in records for part in record), f"What {counted(len(records), 'message')} returned")
 
 
 def _head(lookup_id: int, attempts: int, returned: bytes) -> bytes:
@@ -90,12 +81,6 @@ def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: 
         give_back()
         raise
     reach("delivery.returned.after_records")
-
-
-def _write_rest(descriptor: int, rest: bytes) -> None:
-    left = memoryview(rest)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 class Record(NamedTuple):

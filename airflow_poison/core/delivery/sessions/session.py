@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from airflow_poison.core.delivery.sessions.failurelog import FailureReader
+from airflow_poison.core.delivery.sessions.failurelog import UNRECORDED, FailureReader
 from airflow_poison.core.delivery.sessions.journal import COUNT_MASK, STATE_MASK, SUSPECTS, Journal, MessageState, attempts_of, states_of
 from airflow_poison.core.delivery.sessions.returned import RowsReader
 from airflow_poison.core.delivery.sessions.wire import Handed
@@ -106,7 +106,11 @@ class BatchRecord:
     def outcome(self) -> tuple[NDArray[np.int32], dict[int, Failure]]:
         """Return the words, copied, and the failures of the report."""
         self.read_log()
-        return report_words(self.words), _failures(self.lookup_ids, self.initial, self.words, self._carry, self._rollbacks)
+        failures = _failures(self.lookup_ids, self.initial, self.words, self._carry, self._rollbacks)
+        ended = np.isin(states_of(self.words), (MessageState.ENDED, MessageState.HALTED)) & (attempts_of(self.words) > 0)
+        for row in np.flatnonzero(ended).tolist():
+            failures.setdefault(row, UNRECORDED)
+        return report_words(self.words), failures
 
 
 def _failures(

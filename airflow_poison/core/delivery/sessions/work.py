@@ -30,6 +30,7 @@ from airflow_poison.core.delivery.sessions.journal import (
     attempts_of,
     counted,
 )
+from airflow_poison.core.delivery.sessions.platform import BrokenProcessError
 from airflow_poison.core.delivery.sessions.returned import NOTHING, Returned, keep_all
 from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, OneRow
 from airflow_poison.core.delivery.sessions.verdicts import failure_of, kind_of
@@ -105,12 +106,14 @@ class Endpoint:
         self._unprocessable = load_types(job.unprocessable)
         self._process = os.getpid()
         self._raised: BaseException | None = None
+        self.batches = 0
         self.at = [-1]
         self.last: LastOutput | None = None
         self._watch = None if job.detection is None else Watch(job.detection, job.clock.now)
 
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
+        self.batches += 1
         if self._watch is not None:
             if self.job.masking is not None:
                 self._watch.hide = PrivateBatch(self.job.masking, batch).said
@@ -351,12 +354,14 @@ class BatchDelivery(JournalHost):
         self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
         self._entries = Entries(self._policy, batch, list(section.words), self._now)
         self._views = Views(batch, endpoint)
+        self._first_row = -1
         self._first: Failure | None = None
         self._last: Failure | None = None
 
     def run(self) -> bool:
         """Deliver; return whether a message halted the endpoint."""
         rows = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
+        self._first_row = rows[0] if rows else -1
         ladders = self._ladders()
         return any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
 
@@ -430,7 +435,24 @@ class BatchDelivery(JournalHost):
     def _write_down(self, row: int, returned: bytes) -> None:
         """Write down what a delivery returned."""
         assert self._keep is not None
-        keep_all(self._keep, ((self._ids[row], attempts_of(self._words[row]), returned),), partial(self._store, row, MessageState.UNTOUCHED))
+        try:
+            keep_all(self._keep, ((self._ids[row], attempts_of(self._words[row]), returned),), partial(self._store, row, MessageState.UNTOUCHED))
+        except BrokenProcessError:
+            self._charge_if_first(row)
+            raise
+
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
+        """Write down what a delivery returned that the receive loop commits."""
+        try:
+            super()._keep_rows(entries, keep)
+        except BrokenProcessError:
+            self._charge_if_first(entries[0].row)
+            raise
+
+    def _charge_if_first(self, row: int) -> None:
+        """Leave a message in flight that was the first of its process, so it has broken it: its parent charges what is in flight."""
+        if self._endpoint.batches == 1 and row == self._first_row:
+            self._store(row, MessageState.IN_FLIGHT)
 
     def _through_the_loop(self, entry: BatchEntry, failure: Failure | None) -> bool:
         """Receive one message until it has ended.
