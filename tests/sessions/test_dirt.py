@@ -11,7 +11,7 @@ import sys
 import time
 import unicodedata
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -171,7 +171,7 @@ def test_a_process_that_can_record_nothing_more_is_started_anew_and_no_other_mes
 
 
 def test_rows_that_cannot_be_recorded_charge_the_message_that_has_broken_its_process(session: Opener, tmp_path: Path) -> None:
-    settings = {"policy": policy(transaction_timeout=timedelta(seconds=20)), "outputs": outputs_of(str(tmp_path / "out"))}
+    settings: Any = {"policy": policy(transaction_timeout=timedelta(seconds=20)), "outputs": outputs_of(str(tmp_path / "out"))}
     report = session("tests.sessions.dirty_handlers:row_of", **settings).deliver(batch_of(["ok", "file-size", "ok", "ok"]))
 
     assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 3), COMMITTED, COMMITTED]
