@@ -352,6 +352,6 @@ def _words(simulation: Simulation, event: Event) -> str:
         EventType.QUEUE_ENABLED: "the queue is enabled",
         EventType.STARTED: "the endpoint starts again",
     }
-    why = details.get("obstacle") or details.get("warning") or ""
+    why = details.get("obstacle", "").partition(":")[0] or details.get("warning") or ""
     word = words.get(event.type, event.type.lower().replace("_", " "))
     return f"{word} ({why})" if why else word

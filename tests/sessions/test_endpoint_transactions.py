@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.delivery.ends import Stay
-from airflow_poison.core.delivery.sessions import failurelog, platform
+from airflow_poison.core.delivery.sessions import platform
 from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
 from airflow_poison.core.errors import ConfigurationWarning, ServerSessionError
 from airflow_poison.core.failures import FailureKind
@@ -156,7 +156,7 @@ def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_tr
     from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
 
     opened = session(RECORDED, isolation, policy=specification(1))
-    monkeypatch.setattr(failurelog, "_write_all", full)
+    monkeypatch.setattr(platform, "write_all", full)
 
     with pytest.raises(ServerSessionError, match=r"message 1 cannot be written: the disk is full \(.+\)\. .* free some space"):
         opened.deliver(batch_of(saying(tmp_path, "ok", "raise", "ok")))

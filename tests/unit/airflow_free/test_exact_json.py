@@ -47,6 +47,8 @@ NOT_BODIES = {
     "core/store/table/history.py": "what the package itself writes into the queue's table, its stage and its notes",
     "core/store/table/plans.py": "what the package itself writes into the queue's table, its stage and its notes",
     "core/store/table/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
+    "core/passes/land.py": "what the package itself writes into the queue's table, its stage and its notes",
+    "core/passes/spanning.py": "what the package itself writes into the queue's table, its stage and its notes",
     "core/store/table/stage.py": "what the package itself writes into the queue's table, its stage and its notes",
     "testing/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
     "cli/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
