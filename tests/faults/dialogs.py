@@ -26,6 +26,10 @@ _AFTER_THE_END = ("the conversation was ended", "the conversation was ended with
 _KEPT_BY = frozenset({"merge"})
 
 
+BOTH_ENDED = "poison.both-ended"
+"""What a side sends that has ended after its partner."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A message in the hands of its sender's side."""
@@ -168,6 +172,8 @@ def _check_carried(side: Side, partner: Side, verdict: Verdict) -> None:
         overtaken = sent.sequence < last_end.get((sent.dialog, sent.side), 0)
         if sent.final == "cleanup" and sent.message_id in came:
             verdict.doubled.append(f"{partner.name} was told of {sent.message_id}, which is an end with cleanup")
+        elif sent.kind == BOTH_ENDED:  # it closes the partner's end (see the agreement), and is no message of its queue
+            verdict.doubled += [f"{sent.message_id} ({sent.kind}) is a message of {partner.name}"] * (sent.message_id in came)
         elif sent.final != "cleanup" and sent.message_id not in came and not overtaken:
             verdict.lost.append(f"{sent.message_id} ({sent.kind}) of {side.name} never came to {partner.name}")
     sendable = {sent.message_id for sent in side.sent}

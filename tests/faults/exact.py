@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BYTES, JSON = "bytes", "json"
 """How a body is compared: byte by byte, or as what it says as JSON."""
 _BOM = b"\xef\xbb\xbf"
-_OURS = ("poison.", "JMS_IBM_Exception", "mq.dead_letter_header")
+_OURS = ("poison.", "JMS_IBM_Exception", "JMSRedelivered", "JMSXDeliveryCount", "mq.dead_letter_header")
 """Begin the names of properties that the product keeps itself, or that messaging systems set with what has failed."""
 
 Given = tuple[tuple[str, str], ...]

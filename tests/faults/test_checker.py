@@ -110,7 +110,7 @@ def file_again(place: Place) -> None:
     hand = Hand(place, "engine")
     adds = [line for path in hand.entries for line in path.read_text().splitlines() if '"add"' in line and "_event" in line]
     with hand.entries[-1].open("a") as file:
-        file.write("\n" + adds[0])
+        file.write(adds[0] + "\n")
 
 
 def two_places(place: Place) -> None:
