@@ -100,7 +100,7 @@ class Episode:
         self, folder: Path, seed: int, seconds: float, score: Score, bug: str = "", names: tuple[str, ...] = (), bucket: Bucket | None = None
     ) -> None:
         self._random, self._seconds, self._score, self._bug = random.Random(seed), seconds, score, bug
-        self._patience = 40.0 if bug else 180.0 if bucket is None else 720.0
+        self._patience = 20.0 if bug else 180.0 if bucket is None else 720.0
         self._random.random()  # keeps what the seeds of the tests stand for
         power = self._random.random() < 0.5
         strangers = self._random.choices([*Strangers], [50, 35, 15] if power else [70, 20, 10])[0]

@@ -16,23 +16,25 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 forked.preload(campaign.__name__)
+pytestmark = pytest.mark.timeout(600)  # campaigns run side by side and end when they have found their bug: two minutes on an idle machine
 VIOLATIONS = ("lost", "doubled", "changed", "uncounted", "innocents_charged", "alerts_missing", "events", "fell", "order", "log", "stuck")
 REPORTED = {"kills", "zombies", "io_errors", "power_losses", "seed", "seconds", *VIOLATIONS}
 
 
-_QUIET, _POWER, _DAMAGED, _SHARED = "19", "9", "0", "85"
-"""Seeds of an episode without strangers, of one in which the power fails, of one in which people damage files, and of one that two Airflows share."""
+_QUIET, _POWER, _DAMAGED, _SHARED = "3", "16", "0", "8"
+"""Seeds of first episodes: in which nothing but processes fails, in which the power fails, in which people damage files, that two Airflows share."""
 FOUND = {
-    "no-claim-check": (_QUIET, {"doubled", "uncounted"}),
-    "no-revalidation": (_QUIET, {"doubled", "lost", "events"}),
-    "charge-the-batch": (_QUIET, {"innocents_charged"}),
-    "no-sync": (_POWER, {"lost"}),
-    "no-marks": (_DAMAGED, {"lost"}),
-    "one-airflow": (_SHARED, {"lost"}),
-    "skip-a-row": (_QUIET, {"lost"}),
-    "outcomes-as-text": (_QUIET, {"changed"}),
-    "ghosts": (_QUIET, {"doubled"}),
+    "no-claim-check": (_QUIET, "move", {"doubled", "uncounted"}),
+    "no-revalidation": (_QUIET, "move", {"doubled", "lost", "events"}),
+    "charge-the-batch": (_QUIET, "move", {"innocents_charged"}),
+    "no-sync": (_POWER, "move", {"lost"}),
+    "no-marks": (_DAMAGED, "move", {"lost"}),
+    "one-airflow": (_SHARED, "move", {"lost"}),
+    "skip-a-row": (_QUIET, "move", {"lost"}),
+    "outcomes-as-text": (_QUIET, "messages", {"changed"}),
+    "ghosts": (_QUIET, "conversations", {"doubled"}),
 }
+"""Of each planted bug: the seed, the queues among which it shows (one queue ends sooner than six), and what the checker may call it."""
 IN_CONVERSATIONS = frozenset({"ghosts"})
 SHORT = ("--only", "messages", "--kills", "5", "--zombies", "0", "--episode", "5", "--seconds", "6")
 CONVERSATIONS = ("--only", "conversations", "--kills", "20", "--zombies", "0", "--episode", "7", "--seconds", "60")
@@ -48,22 +50,23 @@ Ended = tuple[int, dict[str, Any], str]
 @pytest.fixture(scope="module")
 def campaigns() -> dict[str, Ended]:
     """Run a campaign without and one with each planted bug, side by side."""
-    return _side_by_side({"": SHORT} | {bug: (*PLANTED, "--only", "messages", *_bug(bug)) for bug in FOUND.keys() - IN_CONVERSATIONS})
+    return _side_by_side({"": SHORT} | {bug: _bug(bug) for bug in FOUND.keys() - IN_CONVERSATIONS})
 
 
 @pytest.fixture(scope="module")
 def conversations() -> dict[str, Ended]:
     """The same of conversations."""
-    return _side_by_side({"": CONVERSATIONS} | {bug: (*PLANTED, "--only", "conversations", *_bug(bug)) for bug in IN_CONVERSATIONS})
+    return _side_by_side({"": CONVERSATIONS} | {bug: _bug(bug) for bug in IN_CONVERSATIONS})
 
 
 def _bug(bug: str) -> tuple[str, ...]:
-    return "--seed", FOUND[bug][0], "--planted", bug
+    seed, queues, _ = FOUND[bug]
+    return *PLANTED, "--only", queues, "--seed", seed, "--planted", bug
 
 
 def _side_by_side(wanted: Mapping[str, tuple[str, ...]]) -> dict[str, Ended]:
     started = {bug: forked.Started(_run, options) for bug, options in wanted.items()}
-    ended = {bug: process.ended(250.0) for bug, process in started.items()}
+    ended = {bug: process.ended(540.0) for bug, process in started.items()}
     return {bug: (end.code, json.loads(end.printed.splitlines()[-1]), end.printed + end.errors) for bug, end in ended.items()}
 
 
@@ -93,7 +96,7 @@ def test_a_short_campaign_over_an_object_store_finds_nothing() -> None:
 def test_a_planted_bug_is_found(bug: str, request: pytest.FixtureRequest) -> None:
     code, last, printed = request.getfixturevalue("conversations" if bug in IN_CONVERSATIONS else "campaigns")[bug]
     assert code == 1
-    assert any(last[name] for name in FOUND[bug][1]), printed
+    assert any(last[name] for name in FOUND[bug][2]), printed
 
 
 def test_the_points_are_read_from_the_source() -> None:

@@ -434,7 +434,8 @@ def test_a_jvm_that_is_killed_leaves_suspects_and_they_are_careful_units(tmp_pat
     result = a_pass(work, spark, Transformation(transforms.cast, SCHEMA), lines).run("killed")
 
     assert (result.settled, result.rollbacks) == (5, 0)
-    assert "5 messages were worked on when everything died: they are transformed first, in 5 small units" in lines[0]
+    announced = "5 messages were worked on when everything died: they are transformed first, in 5 small units"
+    assert any(announced in line for line in lines)  # a slow machine prints progress before
     [unstable] = [event for event in work.table().events() if event.type is EventType.UNSTABLE_BATCH]
     assert (unstable.details["first"], unstable.details["last"]) == ("1", "5")
 
