@@ -55,6 +55,8 @@ _ELSEWHERE = (
     "desk.rules.",
     "desk.retain.",
     "delivery.batch.",
+    "pass.notification.",
+    "pass.spanning.",
     "frames.",
     "delivery.outage.",
     "pass.outage.",
@@ -65,6 +67,7 @@ tests/unit/passes/test_results.py for a function that takes rows, test_release.p
 test_ways_back_killed.py for messages that people give up, tests/sessions/test_search_killed.py for handlers of batches,
 tests/spark/test_data_frames.py for transformations, tests/unit/passes/test_outage.py for outages, tests/store/test_plans.py for old plans,
 tests/unit/sources/test_take.py for positions that people reset, tests/live/test_kafka.py for messages that are sent to Kafka,
+tests/unit/passes/test_event_notifications.py, tests/unit/passes/test_spanning.py for transactions over several queues,
 tests/unit/desk (test_redrive.py, test_rules.py, test_retention.py) for what a queue's own settings do with its poison."""
 _NOT_IN_A_BUCKET = (
     "store.accept.",

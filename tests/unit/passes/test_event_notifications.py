@@ -103,6 +103,24 @@ def test_a_process_that_dies_after_the_disabling_loses_and_doubles_nothing(
     assert arrived(watchers) == ["orders"]
 
 
+def test_a_process_that_dies_while_it_subscribes_can_begin_again_and_hears_of_nothing_earlier(
+    orders: Queue, watchers: QueueTable, at_point: AtPoint
+) -> None:
+    def die() -> None:
+        raise DiedError
+
+    orders.receive("1")
+    before = len(arrived(watchers))
+    at_point.do("pass.notification.before_record", die)
+    with pytest.raises(DiedError):
+        create(orders.store, orders.table, "late", "Watch", orders.clock)
+    assert "late" not in notifications(orders.table.snapshot().control)
+    at_point.do("pass.notification.before_record", lambda: None)
+    create(orders.store, orders.table, "late", "Watch", orders.clock)
+    pull(orders.store, watchers, orders.clock)
+    assert len(arrived(watchers)) == before
+
+
 def test_two_that_send_it_at_once_send_it_once(orders: Queue, watchers: QueueTable, at_point: AtPoint) -> None:
     at_point.do("pass.notification.before_send", lambda: pull(orders.store, watchers, orders.clock))
     orders.receive()
