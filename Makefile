@@ -118,7 +118,7 @@ endif
 docs: setup  ## build the documentation's site into site, and fail at any warning
 	$(BIN)/mkdocs build --strict --clean
 
-tables: setup  ## write what docs take from the code: the tables of parameters in docs/reference/airflow.md, and docs/explanation/house.md with its picture
+tables: setup  ## write what docs take from the code: the tables of parameters in docs/reference/airflow.md, and docs/images/house.svg, the picture of the rooms
 	@$(BIN)/python -W ignore -m tools.parameter_tables
 	@$(BIN)/python -m tools.house
 

@@ -1,12 +1,8 @@
-"""The picture of the house and the list of its modules, drawn from the imports and the docstrings.
-
-``python -m tools.house`` writes docs/images/house.svg and the lists in docs/explanation/house.md.
-"""
+"""The picture of the house, drawn from its imports: ``python -m tools.house`` writes docs/images/house.svg."""
 
 from __future__ import annotations
 
 import ast
-import re
 from collections import defaultdict
 from functools import cache
 from html import escape
@@ -14,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "airflow_poison"
-PAGE, PICTURE = ROOT / "docs" / "explanation" / "house.md", ROOT / "docs" / "images" / "house.svg"
-BEGIN, END = "<!-- rooms: written by tools/house.py -->\n", "<!-- end of rooms -->"
+PICTURE = ROOT / "docs" / "images" / "house.svg"
 AIRFLOW = "Airflow"
 """The room of operators, sensors, triggers, hooks and what else Airflow loads."""
 STORE = "store"
@@ -135,26 +130,11 @@ def picture(used: Mapping[str, set[str]], known: Mapping[str, Path]) -> str:
     return "\n".join([*lines, "</svg>\n"])
 
 
-def lists(known: Mapping[str, Path]) -> str:
-    """Return a table for each room: its modules, and what they are."""
-    found = defaultdict(list)
-    for module, path in known.items():
-        text = (ast.get_docstring(_parsed(path)) or "").partition("\n")[0]
-        if text:
-            found[room_of(module)].append((path.relative_to(PACKAGE).as_posix(), text.replace("|", "\\|").replace("``", "`")))
-    return "\n".join(_table(room, found[room]) for room in (room for row in rows(uses(known)) for room in row) if found[room])
-
-
-def _table(room: str, rows_: Sequence[tuple[str, str]]) -> str:
-    return f"### {room}\n\n| module | what it is |\n|---|---|\n" + "".join(f"| `{path}` | {text} |\n" for path, text in rows_)
-
-
 def stale() -> dict[Path, str]:
-    """Return what the files that are not current would hold."""
+    """Return the picture, if the file is not current."""
     known = modules()
-    page = re.sub(re.escape(BEGIN) + ".*" + re.escape(END), lambda _: f"{BEGIN}\n{lists(known)}\n{END}", PAGE.read_text(), flags=re.DOTALL)
-    wanted = {PICTURE: picture(uses(known), known), PAGE: page}
-    return {path: text for path, text in wanted.items() if not path.exists() or path.read_text() != text}
+    wanted = picture(uses(known), known)
+    return {} if PICTURE.exists() and PICTURE.read_text() == wanted else {PICTURE: wanted}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The picture of the rooms and the list of modules are those of the code."""
+"""The picture of the rooms is that of the code, and the page names each room."""
 
 from __future__ import annotations
 
@@ -8,8 +8,14 @@ from tests.docs.pages import ROOT
 from tools import house
 
 
-def test_the_picture_and_the_lists_are_as_the_code_is() -> None:
+def test_the_picture_is_as_the_code_is() -> None:
     assert house.stale() == {}, "python -m tools.house writes them again"
+
+
+def test_the_page_names_each_room() -> None:
+    page = (ROOT / "docs/explanation/house.md").read_text()
+    rooms = {house.room_of(module) for module in house.modules()}
+    assert {room for room in rooms if room not in page} == set()
 
 
 def test_rooms_of_the_core_import_downwards() -> None:
