@@ -5,8 +5,11 @@ A trial writes rows to an empty table with the output's protocol, columns and co
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -24,6 +27,12 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 
+_OF_THE_SYSTEM = re.compile(r"os error (\d+)")
+"""How delta-rs reports an error of the operating system: in its text only."""
+_OF_THE_DISK = frozenset(
+    {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EPERM, errno.EROFS}
+)
+"""Errors of the machine, whatever the row is; a name that is too long, for example, is the fault of the row."""
 _FEW = 4
 """Rows whose conditions are asked of the engine, in a fraction of a millisecond; to write more of them takes less time for each."""
 _CONSTRAINT, _INVARIANT, _GENERATED = "delta.constraints.", "delta.invariants", "delta.generationExpression"
@@ -128,7 +137,9 @@ def _expression(given: Any) -> str:
 
 
 def trial(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> str | None:
-    """Write rows to a table that is the output's like; return why delta-rs refuses them, None: it does not.
+    """Write rows to an empty table like the output; return why delta-rs refuses them, None if it takes them.
+
+    Raises OSError when the temporary folder cannot be written to, which is the fault of no row.
 
     :param evolve: columns that the table does not have are added to it.
     """
@@ -140,7 +151,11 @@ def trial(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> 
         (folder / "_delta_log" / f"{0:020d}.json").write_text(rules.log)
         like = DeltaTable(str(folder))
         write_deltalake(like, _whole(batch, like, rules), mode="append", schema_mode="merge" if evolve else None)
-    except Exception as error:  # noqa: BLE001  (delta-rs raises plain Exceptions, too)
+    except OSError:
+        raise
+    except Exception as error:  # delta-rs raises plain Exceptions, too
+        if (number := _OF_THE_SYSTEM.search(str(error))) and int(number[1]) in _OF_THE_DISK:
+            raise OSError(int(number[1]), os.strerror(int(number[1])), tempfile.gettempdir()) from error
         return str(error).strip().partition("\n")[0] or type(error).__name__
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -155,7 +170,7 @@ _NUMBER = "poison.row"
 def refused_rows(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> dict[int, str]:
     """Return the rows that a table does not take, by their places, and why; none where it refuses the batch whatever its rows are.
 
-    What breaks a condition is asked of the engine in one query; what delta-rs refuses besides is found by trials of halves.
+    One query finds rows that break a condition; trials of halves find the others that delta-rs refuses. Raises OSError as ``trial`` does.
 
     :param evolve: see ``trial``.
     """
@@ -178,7 +193,7 @@ def refused_rows(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = Fal
             parts += [part[len(part) // 2 :], part[: len(part) // 2]]
         elif why is not None:
             found[part[0]], searched = why, searched + 1
-    return found if trial(rules, empty, evolve=evolve) is None else {}  # not when the disk that trials need is full
+    return found
 
 
 def _breaking(rules: TableRules, batch: pa.RecordBatch) -> dict[int, str]:

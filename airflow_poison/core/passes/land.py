@@ -142,7 +142,14 @@ def _culprits(table: QueueTable, version: int, landing: Landing, options: Mappin
     if there is None:
         raise error
     for batch, owners in zip(landing.batches, landing.owners, strict=True):
-        for place, why in refused_rows(there[1], batch, evolve=landing.output.evolve).items():
+        try:
+            refused = refused_rows(there[1], batch, evolve=landing.output.evolve)
+        except OSError as full:
+            raise OutputError(
+                f"{error} Which rows it refuses could not be tried on this machine: {full}. Free some space in its temporary folder, or name another "
+                "one with TMPDIR, then run the task again."
+            ) from full
+        for place, why in refused.items():
             if owners[place] == NO_OWNER:
                 raise OutputError(
                     f"{error} It refuses a row ({why}) that does not say which message it is of, so no message can be charged. Return rows with "
@@ -420,7 +427,10 @@ def _refusal(there: pa.Schema, rules: TableRules) -> str | None:
     """Return why a table takes no row at all; None: it takes some."""
     if binary := [name for name in rules.partitions if name in there.names and pa.types.is_binary(there.field(name).type)]:
         return f"it is partitioned by {binary[0]!r}, and bytes do not come back from the names of folders as they were"
-    return trial(rules, pa.RecordBatch.from_pylist([], schema=pa.schema([])))
+    try:
+        return trial(rules, pa.RecordBatch.from_pylist([], schema=pa.schema([])))
+    except OSError as full:
+        return f"whether it takes rows could not be tried on this machine ({full})"
 
 
 def _same(one: pa.DataType, other: pa.DataType) -> bool:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
+import resource
+import tempfile
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
@@ -351,3 +356,35 @@ def test_each_row_that_is_refused_is_found(tmp_path: Path, fields: list[Any], se
     found = refused_rows(rules_of(DeltaTable(str(tmp_path / "t")), local=True), pa.RecordBatch.from_pydict({"n": given}))
 
     assert set(found) == refused
+
+
+def test_a_row_that_the_disk_of_trials_has_no_room_for_is_not_refused(tmp_path: Path) -> None:
+    """No row is charged for a disk: the output's is often the same one, and as full."""
+    a_table(tmp_path / "t", field("s", "string"), configuration={"delta.constraints.c": "s <> ''"}, features=("checkConstraints",))
+    rules = rules_of(DeltaTable(str(tmp_path / "t")), local=True)
+    batch = pa.RecordBatch.from_pydict({"s": ["a", os.urandom(300_000).hex(), ""]})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=re.escape(f"[Errno {errno.EFBIG}] File too large: '{tempfile.gettempdir()}'")):
+            refused_rows(rules, batch)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused_rows(rules, batch).keys() == {2}
+
+
+def test_rows_that_could_not_be_tried_wait(queue: Queue, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
+
+    monkeypatch.setattr("airflow_poison.core.passes.land.refused_rows", full)
+    with (
+        reached(once("output.land.before_write", lambda: constrain(out))),
+        pytest.raises(OutputError, match=r"could not be tried on this machine: .*No space left on device: '/tmp/x'. Free some space"),
+    ):
+        receive(queue.sent(*BODIES), out)
+    assert queue.rows(SubQueue.POISON) == {}
+    assert len(queue.table.snapshot().landings) == 1
+    monkeypatch.undo()
+    land(queue.table, queue.clock)
+    check(queue, out)
