@@ -10,20 +10,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
+from deltalake import write_deltalake
 
 from airflow_poison import Msmq4, PoisonSubQueue
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import CheckpointDamagedError, QueueNameError, SettingError, SparkDistributionError
+from airflow_poison.core.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
+from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.spark.session import without_secrets
 from airflow_poison.core.store.control import QueueState
+from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueuePoisonGoneSensor
+from tests.unit.passes.given import a_queue
+from tests.unit.passes.test_output_tables import POLICY, rows
+from tests.unit.passes.test_refused_rows import settle
 
 from .conftest import HOME, define_connection
 
@@ -424,3 +431,20 @@ def test_a_field_that_there_is_not_is_refused_without_its_value_which_may_be_a_k
         QueueHook().store()
 
     assert "hush" not in repr(refused.value)
+
+
+def test_rows_that_wait_for_an_output_are_listed_and_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = a_queue(DeltaStore(str(tmp_path / "store"), durable=False), tmp_path, POLICY)
+    out = tmp_path / "out"
+    write_deltalake(str(out), pa.table({"n": pa.array([], pa.int64())}))
+    queue = settle(queue, out)
+    define_connection(monkeypatch, "waiting", {"store": str(tmp_path / "store")})
+    hook = QueueHook("waiting")
+
+    (waits,) = hook.waiting_rows("orders")
+    assert (waits.uri, waits.rows, hook.take_out_rows("orders", [2, 4], "main", reason="the output wants positive numbers")) == (str(out), 5, 2)
+    assert (hook.waiting_rows("orders"), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
+    assert {number: row["body"] for number, row in queue.rows(SubQueue.MAIN).items()} == {2: b"-1", 4: b"-2"}
+    assert {event.details.get("why") for event in hook.store().open("orders").events()} == {"the output wants positive numbers"}
+    with pytest.raises(MessageNotFoundError):
+        hook.take_out_rows("orders")

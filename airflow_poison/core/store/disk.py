@@ -131,6 +131,7 @@ _ADVICE = {
     errno.ENOTDIR: "a file is in the place of a folder. Name a folder",
     errno.EEXIST: "a file is there already. Name another place",
     errno.EMFILE: "too many files are open. Raise the limit of this process",
+    errno.EFBIG: "a file would become larger than this process may write. Raise the limit (ulimit -f)",
     errno.EIO: "the disk reports an error. Look at the disk, restore what is damaged from a backup",
 }
 _AGAIN = "then run the task again: what has been committed counts, and nothing is done twice"
