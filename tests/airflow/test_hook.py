@@ -29,8 +29,8 @@ from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueuePoisonGoneSensor
 from tests.unit.passes.given import a_queue
+from tests.unit.passes.landing import settle
 from tests.unit.passes.test_output_tables import POLICY, rows
-from tests.unit.passes.test_refused_rows import settle
 
 from .conftest import HOME, define_connection
 

@@ -30,15 +30,11 @@ from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests.unit.cli.running import run
 from tests.unit.passes.given import DiedError, Queue, a_queue
+from tests.unit.passes.landing import BODIES, constrain, of, once, reached, receive, settle
 from tests.unit.passes.test_output_tables import POLICY, a_table, field, rows
-from tests.unit.passes.test_results import of, reached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_poison.core.message import Message
-
-BODIES = ("5", "-1", "7", "-2", "9")
 
 
 @pytest.fixture
@@ -52,51 +48,12 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def number(message: Message) -> Any:
-    return {"n": int(message.text)}
-
-
 def named(frame: pa.Table) -> Any:
     return pa.table({"lookup_id": frame["lookup_id"], "n": frame["body"].cast(pa.string()).cast(pa.int64())})
 
 
 def unnamed(frame: pa.Table) -> Any:
     return named(frame).drop_columns(["lookup_id"])
-
-
-def constrain(out: Path) -> None:
-    DeltaTable(str(out)).alter.add_constraint({"positive": "n > 0"})
-
-
-def once(at: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Return a hook that acts the first time that a point is reached."""
-    done: list[object] = []
-
-    def reach(point: str) -> None:
-        if point == at and not done:
-            done.append(point)
-            act()
-
-    return reach
-
-
-def receive(queue: Queue, out: Path, key: str = "run", **settings: Any) -> None:
-    given = {"handler": number, "isolation": "none"} | settings
-    queue.receive(key, **given, **of(out))
-
-
-def settle(queue: Queue, out: Path, **settings: Any) -> Queue:
-    """Settle messages whose rows wait; the output has a constraint by then."""
-    queue = queue.sent(*BODIES)
-
-    def die() -> None:
-        constrain(out)
-        raise DiedError
-
-    with reached(once("output.land.before_write", die)), pytest.raises(DiedError):
-        receive(queue, out, **settings)
-    assert len(queue.table.snapshot().landings) == 1
-    return queue
 
 
 def check(queue: Queue, out: Path) -> None:

@@ -32,6 +32,7 @@ from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests import forked
 from tests.unit.passes.given import DiedError, DyingEngine, Queue, a_queue
+from tests.unit.passes.landing import of, reached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,10 +74,6 @@ class Landing:
         if what == "two":
             return [{"id": message.lookup_id, "called": called}, {"id": message.lookup_id, "called": called}]
         return {"id": message.lookup_id, "called": called}
-
-
-def of(output: Path | str | dict[str, Path], **settings: Any) -> dict[str, Any]:
-    return {"outputs": outputs_of(output, **settings)}
 
 
 def landed(output: Path | str) -> Counter[int]:
@@ -172,17 +169,6 @@ def points_of(act: Callable[[], object]) -> list[str]:
     with reached(met.append):
         act()
     return met
-
-
-class reached:  # noqa: N801  (a context)
-    def __init__(self, hook: Callable[[str], None]) -> None:
-        self._hook = hook
-
-    def __enter__(self) -> None:
-        fault_points.install(self._hook)
-
-    def __exit__(self, *_: object) -> None:
-        fault_points.install(None)
 
 
 @pytest.mark.parametrize("policy", [POLICY, BATCHES], ids=["alone", "batches"])
