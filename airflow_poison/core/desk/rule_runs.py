@@ -7,6 +7,7 @@ events, and what it has asked from its recorded plans. So a run that is killed a
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from airflow_poison.core.desk.found import files_of
 from airflow_poison.core.desk.plans import CHUNK, OPEN, facts_of, id_of, plan, record
 from airflow_poison.core.desk.rules import RuleVerb, rules_of
 from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import PlanStateError, PoisonError
+from airflow_poison.core.errors import PlanStateError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.store.control import DESK
@@ -136,17 +137,18 @@ def run_rules(
     :param store: of the queue, for messages that are sent to other queues.
     :param run: names the run: its rules have one plan each, however often it is called.
     """
-    continued = tuple(_continued(table, clock, store, progress, stop))
+    did, continued, failed, ways = list[RuleResult](), list[str](), list[Exception](), _Ways(store, progress, stop)
+    for found in _interrupted(table):
+        with _kept(failed):
+            apply(table, found.plan, clock, store=store, progress=progress, stop=stop)
+            continued.append(found.plan)
     seen = _look(table, rules_of(table.snapshot().control), clock.now())
-    did, failed = list[RuleResult](), list[PoisonError]()
     for has in seen.has:
-        try:
-            did.append(_done(table, has, clock, who, run, seen.version, _Ways(store, progress, stop)))
-        except PoisonError as error:  # the other rules go on
-            failed.append(error)
+        with _kept(failed):
+            did.append(_done(table, has, clock, who, run, seen.version, ways))
     if failed:
         raise failed[0]
-    return _result(table, seen, clock, dry_run=False, rules=tuple(did), continued=continued)
+    return _result(table, seen, clock, dry_run=False, rules=tuple(did), continued=tuple(continued))
 
 
 def proposal(table: QueueTable, run: str, rule: str) -> StoredPlan | None:
@@ -173,14 +175,18 @@ def _key(run: str, rule: str) -> str:
 # What is done ---------------------------------------------------------------------------------------------------------
 
 
-def _continued(
-    table: QueueTable, clock: Clock, store: QueueStore | None, progress: Callable[[PlanView], object], stop: Callable[[], bool]
-) -> Iterator[str]:
-    """Go on with the plans of runs that were killed."""
-    for found in table.stored_plans():
-        if RULE in facts_of(found) and found.state is PlanState.RUNNING:
-            apply(table, found.plan, clock, store=store, progress=progress, stop=stop)
-            yield found.plan
+def _interrupted(table: QueueTable) -> list[StoredPlan]:
+    """Return the plans of runs that were killed."""
+    return [found for found in table.stored_plans() if RULE in facts_of(found) and found.state is PlanState.RUNNING]
+
+
+@contextmanager
+def _kept(failed: list[Exception]) -> Iterator[None]:
+    """Keep the error of one plan or rule: the others run, and the error is raised after them."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is raised after the others)
+        failed.append(error)
 
 
 def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, version: int, ways: _Ways) -> RuleResult:  # noqa: PLR0917

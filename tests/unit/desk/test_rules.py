@@ -211,6 +211,32 @@ def test_a_rule_whose_queue_is_gone_keeps_no_other_rule_from_its_messages(poison
     assert numbers(run(poisoned)) == [(4, 0, 4), (0, 0, 0)]
 
 
+def test_an_interrupted_plan_that_cannot_go_on_keeps_no_rule_from_its_messages(poisoned: Queue, at_point: AtPoint) -> None:
+    def die() -> None:
+        raise DiedError
+
+    at_point.do("desk.rules.after_plan", die)
+    rules = [rule("cards", "send_to", when=KEYS, target="gone"), rule("late", when={"lookup_ids": [9]})]
+    with pytest.raises(DiedError):
+        run(poisoned, *rules)
+
+    with pytest.raises(QueueNotFoundError):
+        run(poisoned)
+
+    assert in_place(poisoned, MAIN) == [9]
+
+
+def test_an_error_of_a_library_in_one_rule_keeps_no_other_rule_from_its_messages(poisoned: Queue, at_point: AtPoint) -> None:
+    def fail() -> None:
+        raise ValueError("of a library")
+
+    at_point.do("desk.rules.before_plan", fail)
+    with pytest.raises(ValueError, match="of a library"):
+        run(poisoned, rule("cards", when=KEYS), rule("late", when={"lookup_ids": [9]}))
+
+    assert in_place(poisoned, MAIN) == [9]
+
+
 def test_people_are_told_once_of_each_message(poisoned: Queue) -> None:
     send_alerts(poisoned.table, "me", lambda _alert: None, poisoned.clock)
     assert run(poisoned, rule("card", "tell", when=KEYS)).rules[0].done == 4
