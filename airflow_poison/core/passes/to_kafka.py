@@ -16,10 +16,10 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
-from airflow_poison.core.errors import OutputError, SettingError
+from airflow_poison.core.errors import OutputError, PoisonError, SettingError
 from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.failures import Failure, FailureKind, error_cell
 from airflow_poison.core.fault_points import reach
@@ -30,11 +30,11 @@ from airflow_poison.core.passes.move import moved_rows
 from airflow_poison.core.passes.relay import FROM, ORIGIN_QUEUE, REASON, addressed, sent_events, to_topic
 from airflow_poison.core.schema import DESTINATION, TO_TOPIC, SubQueue
 from airflow_poison.core.sources.kafka_records import TOMBSTONE, is_record, own_properties, record_group, record_headers, record_key
-from airflow_poison.core.sources.kafka_topic import clients
+from airflow_poison.core.sources.kafka_topic import clients, said_by
 from airflow_poison.core.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from airflow_poison.core.store.files import DataFile
     from airflow_poison.core.store.queue_table import QueueTable
 
+P = ParamSpec("P")
+R = TypeVar("R")
 LOOKUP_ID, QUEUE_ID, MESSAGE_ID = "poison.lookup_id", "poison.queue_id", "poison.message_id"
 """The headers that say, with the queue's name and the reason, which message a record was."""
 KEYS = ("record", "lookup_id", "group_id")
@@ -132,31 +134,27 @@ def publish(table: QueueTable, kafka: Kafka, clock: Clock, *, key: str = KEYS[0]
     if _next(table, topic) is None:
         return SendToKafkaResult(table.name, topic.name, 0, 0)
     sent = finished = returned = 0
-    client = clients()
-    try:
-        with _Sender(topic, f"airflow-poison:{table.identity()}:{topic.name}") as sender:
-            while found := _next(table, topic, sender.last):  # looked at after earlier producers were shut out
-                file, rows = found
-                if file.path == sender.last:
-                    reach("pass.to_kafka.before_removal")
-                    table.remove_outbox([file], clock.now())
-                    finished += rows.num_rows
-                elif sender.last == HELD + file.path:
-                    _put_back(table, file, rows, {}, clock.now())  # the same messages under another name: this one is never sent
-                elif back:
-                    sender.hold(file.path)
-                    _put_back(table, file, rows, dict.fromkeys(rows["lookup_id"].to_pylist()), clock.now())
-                    returned += rows.num_rows
-                elif refused := sender.send(file.path, _records(rows, table, key)):
-                    sender.hold(file.path)
-                    _put_back(table, file, rows, refused, clock.now())
-                    returned += len(refused)
-                else:
-                    reach("pass.to_kafka.before_removal")
-                    table.remove_outbox([file], clock.now())
-                    sent += rows.num_rows
-    except client.KafkaException as error:
-        raise OutputError(_refusal(topic, error.args[0].str())) from error
+    with _Sender(topic, f"airflow-poison:{table.identity()}:{topic.name}") as sender:
+        while found := _next(table, topic, sender.last):  # looked at after earlier producers were shut out
+            file, rows = found
+            if file.path == sender.last:
+                reach("pass.to_kafka.before_removal")
+                table.remove_outbox([file], clock.now())
+                finished += rows.num_rows
+            elif sender.last == HELD + file.path:
+                _put_back(table, file, rows, {}, clock.now())  # the same messages under another name: this one is never sent
+            elif back:
+                sender.hold(file.path)
+                _put_back(table, file, rows, dict.fromkeys(rows["lookup_id"].to_pylist()), clock.now())
+                returned += rows.num_rows
+            elif refused := sender.send(file.path, _records(rows, table, key)):
+                sender.hold(file.path)
+                _put_back(table, file, rows, refused, clock.now())
+                returned += len(refused)
+            else:
+                reach("pass.to_kafka.before_removal")
+                table.remove_outbox([file], clock.now())
+                sent += rows.num_rows
     return SendToKafkaResult(table.name, topic.name, sent, finished, returned=returned)
 
 
@@ -227,6 +225,21 @@ class _Try:
             self.failed[lookup_id] = error
 
 
+def _of_client(act: Callable[Concatenate[_Sender, P], R]) -> Callable[Concatenate[_Sender, P], R]:
+    """Turn whatever the client raises in a method into OutputError."""
+
+    @wraps(act)
+    def called(sender: _Sender, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return act(sender, *args, **kwargs)
+        except PoisonError:
+            raise
+        except Exception as error:
+            raise OutputError(_refusal(sender.topic, said_by(error))) from error
+
+    return called
+
+
 class _Sender:
     """A producer whose transactions belong to one queue and topic: a new one shuts earlier ones out, and ends what they have begun.
 
@@ -234,35 +247,38 @@ class _Sender:
         one that never will be.
     """
 
+    @_of_client
     def __init__(self, topic: Topic, identity: str) -> None:
-        self._topic, self._identity = topic, identity
+        self.topic, self._identity = topic, identity
         self._largest = topic.largest()
         self._alone = False
         self._consumer = clients().Consumer({**topic.reader_settings(), "group.id": identity, "isolation.level": "read_committed", "log_level": 2})
 
+    @_of_client
     def __enter__(self) -> Self:
         self._begin()
         self.last = self._said()
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._consumer.close()
+        with suppress(Exception):  # what it has committed stays
+            self._consumer.close()
 
     def _begin(self) -> None:
         """Make the producer, which shuts earlier ones out."""
         self._producer = clients().Producer(
             {
                 "linger.ms": 20,
-                **self._topic.producer_settings(self._largest),
+                **self.topic.producer_settings(self._largest),
                 **({"batch.num.messages": 1, "max.in.flight": 1} if self._alone else {}),
                 "transactional.id": self._identity,
                 "enable.idempotence": True,
                 "acks": "all",
-                "transaction.timeout.ms": max(60_000, int(self._topic.patience * 1_000)),
+                "transaction.timeout.ms": max(60_000, int(self.topic.patience * 1_000)),
                 "log_level": 2,
             }
         )
-        self._producer.init_transactions(self._topic.patience)
+        self._producer.init_transactions(self.topic.patience)
 
     def _begin_again(self, *, alone: bool) -> None:
         """Make another producer after a transaction that has failed. Raises OutputError when another sender has sent meanwhile."""
@@ -270,18 +286,19 @@ class _Sender:
         reach("pass.to_kafka.before_another_producer")
         self._begin()
         if self._said() != self.last:
-            raise OutputError(_refusal(self._topic, "another sender of this queue has sent messages meanwhile"))
+            raise OutputError(_refusal(self.topic, "another sender of this queue has sent messages meanwhile"))
 
     def _said(self) -> str:
-        [found] = self._consumer.committed([self._place(0)], timeout=self._topic.patience)
+        [found] = self._consumer.committed([self._place(0)], timeout=self.topic.patience)
         if found.error is not None:
             raise clients().KafkaException(found.error)
         return str(found.metadata or "")
 
+    @_of_client
     def send(self, name: str, records: Sequence[Record]) -> dict[int | None, str | None]:
         """Send records in a transaction that says its name; or return which of them the topic refuses, and why: then none of them is there.
 
-        Raises KafkaException, OutputError; then none of them is there, either.
+        Raises OutputError; then none of them is there, either.
         """
         reach("pass.to_kafka.before_transaction")
         refused: dict[int | None, str | None] = {}
@@ -303,14 +320,15 @@ class _Sender:
             refused |= {number: self._why(error, sizes[number]) for number, error in culprits.items()}
             idle = 0 if culprits or found.there else idle + 1
             if idle > _TRIES:
-                raise OutputError(_refusal(self._topic, next(iter(found.failed.values())).str()))
+                raise OutputError(_refusal(self.topic, next(iter(found.failed.values())).str()))
             untried = [record for record in untried if record.lookup_id not in found.there and record.lookup_id not in culprits]
             if found.is_over:
                 self._begin_again(alone=self._alone or not (culprits or found.failed.keys() <= culprits.keys()))
         return refused
 
+    @_of_client
     def hold(self, name: str) -> None:
-        """Commit that a file is never sent under its name: whoever comes later gives it another one. Raises KafkaException."""
+        """Commit that a file is never sent under its name: whoever comes later gives it another one. Raises OutputError."""
         self._producer.begin_transaction()
         try:
             self._commit(HELD + name)
@@ -321,8 +339,8 @@ class _Sender:
 
     def _commit(self, said: str) -> None:
         reach("pass.to_kafka.before_commit")
-        self._producer.send_offsets_to_transaction([self._place(0, said)], self._consumer.consumer_group_metadata(), self._topic.patience)
-        self._producer.commit_transaction(self._topic.patience)
+        self._producer.send_offsets_to_transaction([self._place(0, said)], self._consumer.consumer_group_metadata(), self.topic.patience)
+        self._producer.commit_transaction(self.topic.patience)
         self.last = said
         reach("pass.to_kafka.after_commit")
 
@@ -334,16 +352,16 @@ class _Sender:
         waiting, until = -1, 0.0
         while len(self._producer) and not found.is_over:
             if len(self._producer) != waiting:
-                waiting, until = len(self._producer), time.monotonic() + self._topic.patience
+                waiting, until = len(self._producer), time.monotonic() + self.topic.patience
             elif time.monotonic() > until:
-                raise OutputError(_refusal(self._topic, f"no broker has answered for {self._topic.patience:g} s"))
+                raise OutputError(_refusal(self.topic, f"no broker has answered for {self.topic.patience:g} s"))
             self._producer.poll(0.1)
 
     def _enqueue(self, record: Record, found: _Try) -> None:
         client, told = clients(), partial(found.told, record.lookup_id)
         while not found.is_over:
             try:
-                self._producer.produce(self._topic.name, record.value, record.key, headers=record.headers, on_delivery=told)
+                self._producer.produce(self.topic.name, record.value, record.key, headers=record.headers, on_delivery=told)
             except BufferError:
                 self._producer.poll(0.1)
             except client.KafkaException as error:
@@ -378,7 +396,7 @@ class _Sender:
         failed = {number: error for number, error in found.failed.items() if error.code() not in neighbours}
         other = next((f"message {number}: {error.str()}" for number, error in failed.items() if error.code() not in refusals), None)
         if other is not None:
-            raise OutputError(_refusal(self._topic, other))
+            raise OutputError(_refusal(self.topic, other))
         named = any(error.code() == codes._INVALID_DIFFERENT_RECORD for error in found.failed.values())  # noqa: SLF001
         times = Counter(error.code() for number, error in failed.items() if number not in found.local)
         sure = {code for code, number in times.items() if number == 1 or self._alone or (named and code == codes.INVALID_RECORD)}
@@ -387,16 +405,16 @@ class _Sender:
     def _why(self, error: Any, size: int) -> str:
         most = "" if self._largest is None else f"; its max.message.bytes is {self._largest:,}"
         said = error.str().removeprefix("Unable to produce message: ")
-        return f"topic {self._topic.name!r} refuses the record of about {size:,} bytes: {said}{most}"
+        return f"topic {self.topic.name!r} refuses the record of about {size:,} bytes: {said}{most}"
 
     def _abort(self) -> None:
         """End the transaction, where that can be done; else the next producer, or Kafka after a while, ends it."""
-        with suppress(clients().KafkaException):
-            self._producer.abort_transaction(self._topic.patience)
+        with suppress(Exception):
+            self._producer.abort_transaction(self.topic.patience)
 
     def _place(self, offset: int, said: str | None = None) -> Any:
         where = clients().TopicPartition
-        return where(self._topic.name, 0, offset) if said is None else where(self._topic.name, 0, offset, said)
+        return where(self.topic.name, 0, offset) if said is None else where(self.topic.name, 0, offset, said)
 
 
 # Messages as records --------------------------------------------------------------------------------------------------

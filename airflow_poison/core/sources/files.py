@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.core.sources.decoding import Schema
     from airflow_poison.core.sources.source import JsonValue, Position
+    from airflow_poison.core.store.bucket.objects import Objects
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = "\n!"
@@ -35,6 +36,9 @@ _UNREADABLE = "\n!"
 _WILD = re.compile(r"[*?\[]")
 _OF_A_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM})
 """Numbers of errors that concern one name; others are of the disk."""
+_GRANT = "Grant this user the right to get objects (and to use their key), or restore them from the archive. Nothing was sent."
+_NAME_LENGTH = 60
+"""Characters of an object's name that a file of this machine can have, at four bytes each."""
 _NAMED = 3
 """So many files are named of those that are passed over for one reason."""
 
@@ -258,10 +262,31 @@ class Files(Source):
                     file.shown,
                 )
             return False
-        if key + _UNREADABLE not in taken or _can_be_opened(file.path):
+        if key + _UNREADABLE not in taken or self._can_be_opened(file.path):
             return True
         passed.add("file cannot be opened by this user", "files cannot be opened by this user", file.shown)
         return False
+
+    def _can_be_opened(self, path: str) -> bool:
+        if self._in_bucket:
+            objects, name = self._object(path)
+            try:
+                return objects.may_be_read(name)
+            except StoreUnreachableError as error:
+                raise SourceError(f"{path} of source {self.name!r} cannot be read: {error} Nothing was sent.") from error
+        try:
+            with Path(path).open("rb"):
+                return True
+        except OSError:
+            return False
+
+    def _object(self, uri: str) -> tuple[Objects, str]:
+        """Return the bucket of an object, and its name there."""
+        from airflow_poison.core.store.bucket.objects import Objects
+
+        scheme, _, rest = uri.partition("://")
+        bucket, _, name = rest.partition("/")
+        return Objects.at(f"{scheme}://{bucket}", self.storage_options), name
 
     def _key(self, file: _Found) -> str:
         return file.shown if self.rewritten == "ignore" else f"{file.shown}\n{file.version}"
@@ -275,20 +300,13 @@ class Files(Source):
 
         def batches() -> Iterator[pa.RecordBatch]:
             done.clear()
-            sent = 0
-            for file in files:
-                if limit is not None and sent >= limit:
-                    return
-                opened = True
-                try:
-                    for batch in self._records(file):
-                        sent += batch.num_rows
-                        opened = opened and batch.schema.metadata != {b"unopened": b"yes"}
-                        yield batch.replace_schema_metadata(None)
-                except _GoneError:
-                    _log.warning("%s of source %r was removed before it was read: it was not taken.", file.shown, self.name)
-                    continue
-                done.append((self._key(file) + _UNREADABLE * (not opened), int(file.changed_at)))
+            refused = list[_RefusedError]()
+            yield from self._each(files, limit, done, refused)
+            if refused and self._in_bucket and not done and not at.get("files"):
+                raise SourceError(f"No object of source {self.name!r} can be read. {refused[0].reason}. {_GRANT}")
+            for each in refused:
+                yield malformed(each.file.shown, b"", f"{each.reason}. It is taken when this user may read it")
+                done.append((self._key(each.file) + _UNREADABLE, int(each.file.changed_at)))
 
         def reached() -> Reached:
             import pyarrow as pa
@@ -300,6 +318,25 @@ class Files(Source):
         amount = f"{size / 2**20:,.1f} MiB" if size >= 2**20 else counted(size, "byte", "bytes")
         what = f"{counted(len(files), 'file', 'files')}, {amount}"
         return Take(what=what, batches=batches, reached=reached, passed_over=passed.sentences())
+
+    def _each(
+        self, files: Sequence[_Found], limit: int | None, done: list[tuple[str, int]], refused: list[_RefusedError]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the records of files up to a limit; note which were read, and which this user may not read."""
+        sent = 0
+        for file in files:
+            if limit is not None and sent >= limit:
+                return
+            try:
+                for batch in self._records(file):
+                    sent += batch.num_rows
+                    yield batch
+            except _GoneError:
+                _log.warning("%s of source %r was removed before it was read: it was not taken.", file.shown, self.name)
+            except _RefusedError as error:
+                refused.append(error)
+            else:
+                done.append((self._key(file), int(file.changed_at)))
 
     def _records(self, file: _Found) -> Iterator[pa.RecordBatch]:
         """Yield the records of a file. Raises SourceError when the file changes meanwhile, or the disk or the store does not answer."""
@@ -317,9 +354,7 @@ class Files(Source):
         except StoreUnreachableError as error:
             raise SourceError(f"{file.shown} of source {self.name!r} cannot be read: {error} Nothing was sent.") from error
         except PermissionError as error:
-            yield malformed(
-                file.shown, b"", f"{file.shown} cannot be opened: {error.strerror}. It is taken when this user may read it"
-            ).replace_schema_metadata({"unopened": "yes"})
+            raise _RefusedError(file, error) from error
         except OSError as error:
             raise SourceError(f"{file.shown} of source {self.name!r} cannot be read: {error}. Nothing was sent; run the task again.") from error
 
@@ -329,13 +364,10 @@ class Files(Source):
         if not self._in_bucket:
             yield Path(file.path)
             return
-        from airflow_poison.core.store.bucket.objects import Objects
-
-        scheme, _, rest = file.path.partition("://")
-        bucket, _, name = rest.partition("/")
+        objects, name = self._object(file.path)
         with TemporaryDirectory(prefix="airflow-poison-files-") as folder:
-            path = Path(folder, Path(name).name)
-            read = Objects.at(f"{scheme}://{bucket}", self.storage_options).download(name, path)
+            path = Path(folder, Path(name).name[-_NAME_LENGTH:])
+            read = objects.download(name, path)
             file.version, file.changed_at = read.tag, read.changed_at.timestamp()
             yield path
 
@@ -353,6 +385,14 @@ class Files(Source):
 
 class _GoneError(Exception):
     """A file was removed before it was read."""
+
+
+class _RefusedError(Exception):
+    """This user may not read a file, or the file is archived."""
+
+    def __init__(self, file: _Found, error: PermissionError) -> None:
+        super().__init__(str(error))
+        self.file, self.reason = file, f"{file.shown} cannot be opened: {error.strerror}"
 
 
 def _nothing(at: Mapping[str, JsonValue], what: str = "") -> Take:
@@ -427,14 +467,6 @@ def _looked_at(path: str, passed: _PassedOver) -> os.stat_result | None:
         if not (error.errno in {errno.ENOENT, errno.ENOTDIR} and not _is_link(path)):  # else it was removed since it was listed
             passed.add("name leads to no file", "names lead to no file", f"{_shown(path)} ({error.strerror})")
         return None
-
-
-def _can_be_opened(path: str) -> bool:
-    try:
-        with Path(path).open("rb"):
-            return True
-    except OSError:
-        return False
 
 
 def matcher(pattern: str) -> re.Pattern[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.errors import SourceError
+from airflow_poison.core.errors import PoisonError, SourceError
 from airflow_poison.core.sources.kafka_records import to_columns, to_messages
 
 if TYPE_CHECKING:
@@ -45,6 +46,14 @@ def clients() -> Any:
             "Nothing was sent."
         ) from error
     return confluent_kafka
+
+
+def said_by(error: Exception) -> str:
+    """Return what an error of the client says; of errors of other kinds with the type."""
+    kafka = clients()
+    if isinstance(error, kafka.KafkaException):
+        return str(error.args[0].str() if isinstance(error.args[0], kafka.KafkaError) else error.args[0])
+    return f"{type(error).__name__}: {error}"
 
 
 @dataclass(slots=True)
@@ -114,10 +123,13 @@ class Topic:
         try:
             consumer.assign([kafka.TopicPartition(self.name, number, first) for number, (first, _) in ranges.items()])
             yield from self._read(kafka, consumer, reading)
-        except kafka.KafkaException as error:
-            raise self.error(error.args[0]) from error
+        except PoisonError:
+            raise
+        except Exception as error:
+            raise self.failed(error) from error
         finally:
-            consumer.close()
+            with suppress(Exception):  # nothing is committed by it
+                consumer.close()
 
     def _read(self, kafka: Any, consumer: Any, reading: _Reading) -> Iterator[pa.RecordBatch]:
         rows, last = _FIRST_ROWS, time.monotonic()
@@ -210,20 +222,28 @@ class Topic:
         admin = self._made(kafka.admin.AdminClient, self.other_settings())
         try:
             return ask(admin, self.patience)
-        except kafka.KafkaException as error:
-            admin.poll(0)  # what went wrong below is told then
-            raise self.error(error.args[0]) from error
+        except PoisonError:
+            raise
+        except Exception as error:
+            with suppress(Exception):
+                admin.poll(0)  # calls error_cb with what went wrong below
+            raise self.failed(error) from error
 
     def _made(self, kind: Any, settings: Mapping[str, Any]) -> Any:
-        kafka = clients()
         try:
             told = {"log_level": _CRITICAL, **settings, "error_cb": lambda error: self._said.append(error.str())}
             return kind(told, logger=_log)
-        except (kafka.KafkaException, TypeError, ValueError) as error:
-            said = error.args[0].str() if isinstance(error, kafka.KafkaException) else str(error)
+        except Exception as error:
             raise SourceError(
-                f"The settings of Kafka for topic {self.name!r} are not usable: {said} Correct connection=. Nothing was sent."
+                f"The settings of Kafka for topic {self.name!r} are not usable: {said_by(error)} Correct connection=. Nothing was sent."
             ) from error
+
+    def failed(self, error: Exception) -> SourceError:
+        """Return what the client has raised as an error that says what to do."""
+        kafka = clients()
+        if isinstance(error, kafka.KafkaException) and isinstance(error.args[0], kafka.KafkaError):
+            return self.error(error.args[0])
+        return SourceError(f"Topic {self.name!r} on {self.servers} cannot be read: {said_by(error)}. Nothing was sent; run the task again.")
 
     def error(self, error: Any) -> SourceError:
         """Return what Kafka says as an error that says what to do."""

@@ -93,6 +93,7 @@ class Proxy:
     :ivar harmed: what has happened.
     :ivar hidden: so many of the objects written last are in no list.
     :ivar denies: whether it denies all access, as for wrong credentials.
+    :ivar archived: paths of objects that the server lists, and whose content it refuses, as S3 does with those in an archive.
     :ivar ignores: whether it ignores conditions, as stores and gateways do that do not know them.
     """
 
@@ -105,6 +106,7 @@ class Proxy:
     harmed: Counter[Harm] = field(default_factory=Counter)
     hidden: int = 0
     denies: bool = False
+    archived: set[str] = field(default_factory=set)
     ignores: bool = False
     _under_way: int = 0
     _written: dict[str, None] = field(default_factory=dict)
@@ -137,6 +139,8 @@ class Proxy:
         time.sleep(self.delay)
         if self.denies:
             return Answer(403, _XML, b"<Error><Code>InvalidAccessKeyId</Code></Error>")
+        if request.method == "GET" and request.path in self.archived:
+            return Answer(403, _XML, b"<Error><Code>InvalidObjectState</Code></Error>")
         if harm in {Harm.FAILED_BEFORE, Harm.BUSY_BEFORE}:
             return Answer(500 if harm is Harm.FAILED_BEFORE else 503, _XML, b"<Error><Code>InternalError</Code></Error>")
         if harm is Harm.CUT_BEFORE:

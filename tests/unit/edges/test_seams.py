@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock, patch
 
+import confluent_kafka.admin
 import pyarrow as pa
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -24,6 +28,9 @@ from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.move import move
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.passes.take import take
+from airflow_poison.core.passes.to_kafka import send_to_kafka
+from airflow_poison.core.schema import SubQueue
+from airflow_poison.core.sources.kafka_topic import Topic
 from airflow_poison.core.sources.protobuf import Protobuf
 from airflow_poison.core.sources.readers import Layout, records
 from airflow_poison.core.sources.schemas import Avro, JsonSchema
@@ -32,6 +39,7 @@ from airflow_poison.core.store.bucket.objects import Objects
 from tests.unit.edges.conftest import POLICY, a_queue
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from airflow_poison.core.store.queue_table import QueueTable
@@ -159,6 +167,69 @@ def test_sqlalchemy(address: str) -> None:
     table, clock = a_queue()
     with suppress(PoisonError):
         take(table, Jdbc(address, "t", "id", overlap=1), key="take", clock=clock)
+
+
+KAFKA_ERRORS: Any = st.sampled_from(
+    [ValueError("x"), RuntimeError("Consumer closed"), KeyError("t"), OSError("x"), TypeError("x"), AttributeError("x")]
+) | (st.integers(-200, 120).map(lambda code: KafkaException(KafkaError(code))) | st.just(KafkaException("text")))
+
+
+@dataclass
+class Connected:
+    """A source that is connected to a topic."""
+
+    kafka: Topic
+
+
+def failing(call: str, error: Exception) -> MagicMock:
+    """Return a client of Kafka that answers like one, but for one call."""
+    client = MagicMock(topic_id="x", partitions=[], partition=0, offset=0, error=None, metadata="")
+    client.describe_topics.return_value = {"t": client}
+    client.describe_configs.return_value = {"t": client}
+    client.list_offsets.return_value = {client: client}
+    client.result.return_value = client
+    client.consume.return_value = []
+    client.committed.return_value = [client]
+    getattr(client, call).side_effect = error
+    return client
+
+
+CALLS = ["Consumer", "AdminClient", "Producer", "describe_topics", "describe_configs", "list_offsets", "result", "assign", "consume", "close", "poll"]
+PRODUCES = [
+    "init_transactions",
+    "committed",
+    "begin_transaction",
+    "produce",
+    "send_offsets_to_transaction",
+    "commit_transaction",
+    "abort_transaction",
+]
+
+
+@settings(quick, max_examples=150)
+@given(st.sampled_from(CALLS), KAFKA_ERRORS)
+def test_confluent_kafka(call: str, error: Exception) -> None:
+    client = failing(call, error)
+    topic = Topic({"bootstrap.servers": "127.0.0.1:1"}, "t", committed=True, patience=0.01)
+    table, clock = a_queue()
+    send(table, messages_to_batches([b"1"]), key="send", clock=clock)
+    with ExitStack() as patched:
+        for module, kind in ((confluent_kafka, "Consumer"), (confluent_kafka, "Producer"), (confluent_kafka.admin, "AdminClient")):
+            made = {"side_effect": error} if kind == call else {"return_value": client}
+            patched.enter_context(patch.object(module, kind, **made))
+        asks: list[Callable[[], object]] = [
+            topic.identity,
+            topic.largest,
+            lambda: topic.offsets([0], "latest"),
+            lambda: list(topic.records({0: (0, 1)}, {})),
+            lambda: send_to_kafka(table, [1], Connected(topic), clock, places=tuple(SubQueue)),  # type: ignore[arg-type]
+        ]
+        for ask in asks:
+            with suppress(PoisonError):
+                ask()
+
+    committed = client.commit_transaction.called and call != "commit_transaction"
+    assert sum(file.rows for file in (*table.snapshot().files, *table.snapshot().outbox)) == (0 if committed else 1)
 
 
 @quick

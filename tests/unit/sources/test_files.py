@@ -191,11 +191,11 @@ def test_a_file_that_cannot_be_opened_is_told_once_and_taken_when_it_can_be(queu
     put(tmp_path / "b", "2\n")
     source = Files(f"{tmp_path}/*", format="lines", settled=AT_ONCE, max_files=1)
     monkeypatch.setattr(files, "records", refused)
-    monkeypatch.setattr(files, "_can_be_opened", lambda _path: False)
+    monkeypatch.setattr(Files, "_can_be_opened", lambda *_: False)
     assert taken(queue, source).malformed == 1
     assert errors(queue) == [f"{tmp_path}/a cannot be opened: Permission denied. It is taken when this user may read it"]
     monkeypatch.undo()
-    monkeypatch.setattr(files, "_can_be_opened", lambda _path: False)
+    monkeypatch.setattr(Files, "_can_be_opened", lambda *_: False)
     assert taken(queue, source).sent == 1, "the other one"
     told = taken(queue, source)
     assert (told.sent, told.passed_over) == (0, (f"1 file cannot be opened by this user: {tmp_path}/a",)), "it is malformed once"

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from errno import EACCES
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
@@ -196,14 +197,38 @@ class Objects:
 
     @_patient
     def download(self, path: str, file: Path) -> Listed:
-        """Write the content of an object into a new file, part by part, and return it as a list has it. Raises FileNotFoundError."""
+        """Write the content of an object into a new file, part by part, and return it as a list has it.
+
+        Raises FileNotFoundError, and PermissionError for an object that this user may not read, or that is archived.
+        """
         import obstore
 
-        with self._named("get"), file.open("wb") as target:
-            found = obstore.get(self.client, self.prefix + path)
-            for part in found.stream(min_chunk_size=_PART):
-                target.write(part)
+        try:
+            with self._named("get"), file.open("wb") as target:
+                found = obstore.get(self.client, self.prefix + path)
+                for part in found.stream(min_chunk_size=_PART):
+                    target.write(part)
+        except StoreUnreachableError as error:
+            if (refused := _refused(error)) is None:
+                raise
+            raise refused from error
         return self._listed(found.meta)
+
+    @_patient
+    def may_be_read(self, path: str) -> bool:
+        """Whether this user may read an object, and it is not archived."""
+        import obstore
+
+        try:
+            with self._named("get"):
+                obstore.get(self.client, self.prefix + path)
+        except FileNotFoundError:
+            return True
+        except StoreUnreachableError as error:
+            if _refused(error) is None:
+                raise
+            return False
+        return True
 
     @_patient
     def create(self, path: str, content: bytes) -> bool:
@@ -386,6 +411,14 @@ class Objects:
                 f"The object store {self.uri} does not answer as it should: {_cause(error)}. Check the endpoint, the bucket, the credentials "
                 "and their rights (get, put, list, delete), then run the task again: what has been committed counts, and nothing is done twice."
             ) from error
+
+
+def _refused(error: StoreUnreachableError) -> PermissionError | None:
+    """Return the store's refusal (403) of one object; None for any other error."""
+    from obstore.exceptions import PermissionDeniedError
+
+    cause = error.__cause__
+    return PermissionError(EACCES, f"the object store refuses it ({_cause(cause)})") if isinstance(cause, PermissionDeniedError) else None
 
 
 def is_unencrypted(options: Mapping[str, str]) -> bool:
