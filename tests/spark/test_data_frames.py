@@ -7,10 +7,12 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as f
@@ -36,7 +38,6 @@ from tests.spark.transforms import SCHEMA, bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -525,6 +526,39 @@ def test_a_row_that_the_table_of_the_output_refuses_charges_its_message(tmp_path
     assert sorted(work.rows()) == [7, 8, 9]
     assert "it breaks the constraint 'large': id != 7 OR more > 1" in work.rows()[7]["last_error"]["message"]  # type: ignore[index]
     assert "is one of partitions" in work.rows()[9]["last_error"]["message"]  # type: ignore[index]
+
+
+NOT_SPARKS = ("uint", "float16", "dictionary", "large_", "date64")
+"""Types that no DataFrame has, or that it has under another name of these."""
+
+
+@pytest.mark.parametrize("feature", ["nothing", "check", "generated", "invariants", "append only", "change data feed"])
+def test_a_row_with_each_type_lands_in_a_table_with_each_feature_and_one_that_is_refused_charges_its_message(
+    tmp_path: Path, spark: SparkSession, feature: str
+) -> None:
+    from deltalake import DeltaTable, QueryBuilder
+
+    from tests.unit.passes.test_what_outputs_hold import HELD, a_table_of
+
+    kinds = {name: kind for name, (kind, _) in HELD.items() if not any(each in name for each in NOT_SPARKS)}
+    values = {name: HELD[name][1] for name in kinds}
+    pq.write_table(pa.Table.from_pylist([values], schema=pa.schema(kinds.items())), tmp_path / "values.parquet")
+    work = sent(tmp_path, bodies(4))
+    a_table_of(Path(f"{work.root}.landed"), feature)
+
+    def with_each_type(df: DataFrame) -> DataFrame:
+        joined = df.select("lookup_id").crossJoin(df.sparkSession.read.parquet(str(tmp_path / "values.parquet")))
+        return joined.withColumn("int32", f.expr("IF(lookup_id = 2, 5, int32)"))
+
+    landed(work, spark, Transformation(with_each_type, SCHEMA), output=f"{work.root}.landed")
+
+    refused = [2] if feature == "check" else []
+    assert sorted(work.rows()) == refused
+    columns = ", ".join(f'"{name}"' for name in kinds)
+    query = QueryBuilder().register("t", DeltaTable(f"{work.root}.landed")).execute(f"SELECT {columns} FROM t")
+    found = pa.table(query.read_all()).to_pylist()
+    assert [row for row in found if row["int32"] != 5] == [values] * 3
+    assert len(found) == 4 - len(refused)
 
 
 def test_two_results_land_in_two_outputs(tmp_path: Path, spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from airflow_poison.core.errors import OutputError, PoisonError, SettingError
 from airflow_poison.core.events import Event, EventType
@@ -225,17 +225,17 @@ class _Try:
             self.failed[lookup_id] = error
 
 
-def _of_client(act: Callable[Concatenate[_Sender, P], R]) -> Callable[Concatenate[_Sender, P], R]:
-    """Turn whatever the client raises in a method into OutputError."""
+def _of_client(act: Callable[P, R]) -> Callable[P, R]:
+    """Turn whatever the client raises in a method of the sender into OutputError."""
 
     @wraps(act)
-    def called(sender: _Sender, *args: P.args, **kwargs: P.kwargs) -> R:
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return act(sender, *args, **kwargs)
+            return act(*args, **kwargs)
         except PoisonError:
             raise
         except Exception as error:
-            raise OutputError(_refusal(sender.topic, said_by(error))) from error
+            raise OutputError(_refusal(cast("_Sender", args[0]).topic, said_by(error))) from error
 
     return called
 
