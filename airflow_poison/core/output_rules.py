@@ -12,10 +12,12 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -145,21 +147,37 @@ def trial(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> 
     """
     from deltalake import DeltaTable, write_deltalake
 
-    folder = Path(tempfile.mkdtemp(prefix="poison-trial-"))
     try:
-        (folder / "_delta_log").mkdir()
-        (folder / "_delta_log" / f"{0:020d}.json").write_text(rules.log)
-        like = DeltaTable(str(folder))
-        write_deltalake(like, _whole(batch, like, rules), mode="append", schema_mode="merge" if evolve else None)
+        with _trial_folder() as folder:
+            Path(folder, "_delta_log").mkdir()
+            Path(folder, "_delta_log", f"{0:020d}.json").write_text(rules.log)
+            like = DeltaTable(folder)
+            write_deltalake(like, _whole(batch, like, rules), mode="append", schema_mode="merge" if evolve else None)
     except OSError:
         raise
     except Exception as error:  # delta-rs raises plain Exceptions, too
         if (number := _OF_THE_SYSTEM.search(str(error))) and int(number[1]) in _OF_THE_DISK:
             raise OSError(int(number[1]), os.strerror(int(number[1])), tempfile.gettempdir()) from error
         return str(error).strip().partition("\n")[0] or type(error).__name__
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return None
+
+
+_TRIAL, _OLD = "poison-trial-", 86_400
+
+
+def _trial_folder() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for a trial, which takes seconds."""
+    _remove_old_trials()
+    return tempfile.TemporaryDirectory(prefix=_TRIAL, ignore_cleanup_errors=True)
+
+
+@cache
+def _remove_old_trials() -> None:
+    """Remove folders of trials whose process was killed: those older than a day."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_TRIAL}*"):
+        with suppress(OSError):
+            if folder.stat().st_mtime < time.time() - _OLD:
+                shutil.rmtree(folder)
 
 
 MOST_SEARCHED = 1_000
@@ -208,18 +226,17 @@ def _breaking(rules: TableRules, batch: pa.RecordBatch) -> dict[int, str]:
     ]
     if not asked:
         return {}
-    folder, found = tempfile.mkdtemp(prefix="poison-trial-"), dict[int, str]()
+    found = dict[int, str]()
     try:
-        write_deltalake(folder, pa.Table.from_batches([batch]).append_column(_NUMBER, pa.array(range(batch.num_rows), pa.int64())))
-        engine = QueryBuilder().register("given", DeltaTable(folder))
-        for why, text in asked:
-            with suppress(Exception):  # one in another dialect: trials find what breaks it
-                broken = engine.execute(f"SELECT {_quoted(_NUMBER)} FROM given WHERE NOT (({text}) IS TRUE)").read_all()
-                found = dict.fromkeys((number or 0 for number in pa.table(broken).column(0).to_pylist()), why) | found
+        with _trial_folder() as folder:
+            write_deltalake(folder, pa.Table.from_batches([batch]).append_column(_NUMBER, pa.array(range(batch.num_rows), pa.int64())))
+            engine = QueryBuilder().register("given", DeltaTable(folder))
+            for why, text in asked:
+                with suppress(Exception):  # one in another dialect: trials find what breaks it
+                    broken = engine.execute(f"SELECT {_quoted(_NUMBER)} FROM given WHERE NOT (({text}) IS TRUE)").read_all()
+                    found = dict.fromkeys((number or 0 for number in pa.table(broken).column(0).to_pylist()), why) | found
     except Exception:  # noqa: BLE001  (delta-rs raises plain Exceptions, too; trials tell what is wrong with which row)
         return {}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return found
 
 

@@ -62,7 +62,11 @@ def test_an_object_with_an_odd_name_is_passed_over_by_name_and_its_neighbours_ar
     assert repr(odd)[1:-1].rpartition("/")[2] in result.passed_over[0]
 
 
-@pytest.mark.parametrize("name", ["in/b%2Fc.json", "in/\xe4 b.json", "in/b+c.json", "in/b?c#d.json", "in/" + "n" * 900 + ".json", "in/b\\c.json"])
+UNUSUAL = ("b%2Fc", "\xe4 b", "b+c", "b?c#d", "n" * 900, "b\\c", "day=1/b  c[1]%", "\U0001f602", "Sa\xedda@1:2")
+"""The last ones as in generalui/s3p 53, aws-sdk-js 4300, aws-sdk-android 321, HDDS-6096."""
+
+
+@pytest.mark.parametrize("name", [f"in/{name}.json" for name in UNUSUAL])
 def test_an_object_with_an_unusual_name_is_taken(landing: Landing, name: str) -> None:
     landing.put("in/a.json", name, "in/c.json")
 

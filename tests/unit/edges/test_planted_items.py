@@ -55,6 +55,7 @@ SOURCES: dict[str, tuple[Callable[[Path], object], Callable[[Path], Source], int
     "a link to nothing": (lambda folder: (folder / "b.jsonl").symlink_to(folder / "nothing"), _files, 2),
     "deep JSON": (lambda folder: (folder / "b.jsonl").write_bytes(b"[" * 100_000), _files, 2),
     "no text": (lambda folder: (folder / "b.jsonl").write_bytes(b"\xff\xfe\x00"), _files, 2),
+    "an empty Parquet file": (lambda folder: (folder / "b.parquet").write_bytes(b""), _parquet, 2),  # iceberg 4051, spark-avro 168
     "a cut Parquet file": (lambda folder: (folder / "b.parquet").write_bytes(b"PAR1"), _parquet, 2),
     "a value that its column does not have": (lambda _folder: None, _rows, 2),
 }
