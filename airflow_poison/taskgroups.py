@@ -140,6 +140,7 @@ def retry_cycle(
     handler_version: str | None = None,
     redrive_on_new_handler: Canary | None = None,
     park_group: bool | None = None,
+    spans: Sequence[str] = (),
     rules: Sequence[Rule] = (),
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
@@ -191,6 +192,7 @@ def retry_cycle(
             handler_version=handler_version,
             redrive_on_new_handler=redrive_on_new_handler,
             park_group=park_group,
+            spans=spans,
             error_handler=error_handler,
             conn_id=conn_id,
         )

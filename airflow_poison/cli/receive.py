@@ -85,6 +85,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
             "help": "take failures alike for an outage, no poison: share=0.5 at_least=100 probe=20 every=5m",
         },
     ),
+    several("--spans", "QUEUE", "other queues that the handler's transaction receives from, too: five rollbacks of one disable all (Service Broker)"),
     several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
     several("--output-table", "[NAME=]PATH", "Delta tables where the rows land that the handler returns; names where there are several"),
     several("--output-schema", "[NAME=]DDL", "the columns of an output, such as 'id bigint' (default: the table's, or the first rows')"),
@@ -163,6 +164,7 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
         progress=progress,
         store=opened_store(args),
         outage=outage,
+        spans=tuple(args.spans or ()),
         before_claim=lambda: _redriven(table, args.handler_version, progress),
     )
 

@@ -184,7 +184,7 @@ class QueuePass:
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
             outage=task.outage,
-            spans=tuple(task.spans),
+            spans=task.spans,
             before_claim=lambda: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, task.handler_version),
         )
 

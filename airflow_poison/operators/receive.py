@@ -80,6 +80,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param handler_version: a text that changes with each version of the handler, such as a date or a release. (templated)
     :param redrive_on_new_handler: a ``Canary``: for each new ``handler_version`` so many poison messages of each error group go back to ``main``, and
         the others when enough of them were settled. Recorded in the queue; None: as it is recorded there.
+    :param spans: other queues that the handler's transaction receives from, too, with ``queue_name`` and Service Broker's rules: each counts its
+        rollbacks, and the fifth in a row of any of them disables all (spec SB-4, SB-9).
     :param park_group: a message that failed has later ones of its group wait behind it, uncharged, until it is resolved; not with policies that lock
         groups or keep an order of their own. Recorded in the queue; None: as it is recorded there.
 
@@ -116,6 +118,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         handler_version: str | None = None,
         redrive_on_new_handler: Canary | None = None,
         park_group: bool | None = None,
+        spans: Sequence[str] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -148,6 +151,11 @@ class ReceivingOperator(WithLineage, BaseOperator):
             raise SettingError("handler_version", None, "a text that changes with each version of the handler, where redrive_on_new_handler is set")
         self.handler_version, self.redrive_on_new_handler = handler_version, redrive_on_new_handler
         self.park_group = park_group
+        if isinstance(spans, str):
+            raise SettingError("spans", spans, "a list of queue names")
+        self.spans = tuple(spans)
+        if self.spans and self.policy is not None:
+            self.policy.check_spans(self.spans)
         self.batch, self.batch_size, self.schema = batch, batch_size, schema
         self._check_batches(self.policy)
         self.py_files = py_files
@@ -271,8 +279,6 @@ class QueueReceiveOperator(ReceivingOperator):
     :param queue_name: the queue's name (``queue`` is the executor's); either this or ``queues``. (templated)
     :param services: that receive from the queue, declared on it before the pass; with ``queues`` each entry has its own.
     :param queues: names, ``QueueToReceive`` or dicts; those without a handler or a policy of their own take the operator's. (templated)
-    :param spans: other queues that the handler's transaction receives from, too, with ``queue_name`` and Service Broker's rules: each counts its
-        rollbacks, and the fifth in a row of any of them disables all (spec SB-4, SB-9).
     :param parallelism: how many of ``queues`` are received from at the same time; None: as many as Spark has cores where its master says
         so (``local[4]``), else 32.
     :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
@@ -301,7 +307,6 @@ class QueueReceiveOperator(ReceivingOperator):
         self,
         *,
         queues: Sequence[Entry] | None = None,
-        spans: Sequence[str] = (),
         parallelism: int | None = None,
         on_queue_disabled: Targets = None,
         on_poison: Targets = None,
@@ -319,9 +324,8 @@ class QueueReceiveOperator(ReceivingOperator):
             raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
         if self.services and queues is not None:
             raise SettingError("services", list(self.services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
-        if spans and (isinstance(spans, str) or queues is not None):
-            raise SettingError("spans", spans, "a list of queue names, with queue_name: each of several queues has transactions of its own")
-        self.spans = tuple(spans)
+        if self.spans and queues is not None:
+            raise SettingError("spans", list(self.spans), "none with queues: each of several queues has transactions of its own")
         if parallelism is not None:
             whole_number("parallelism", parallelism, least=1)
         self.queues = queues if queues is None else to_render(queues)

@@ -134,6 +134,7 @@ class Try:
             progress=task.log.info,
             store=self._hook.store(),
             outage=task.outage,
+            spans=task.spans,
         )
         if (left := self.submission.left()) is not None:
             return left
@@ -190,5 +191,6 @@ class Try:
             batch_size=task.batch_size,
             schema=task.schema,
             outage=None if task.outage is None else task.outage.to_dict(),
+            spans=task.spans,
         )
         return order.handled_by(self._handler).delivered_by(None if task.deliver is None else resolve_deliver(task.deliver))

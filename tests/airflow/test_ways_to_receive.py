@@ -42,7 +42,7 @@ KEPT_AS = {"output": "outputs"}
 """Airflow's operators have an output of their own."""
 OF_OUTPUT = {"output_schema": "schema", "output_keys": "keys", "evolve": "evolve", "provenance": "provenance"}
 BATCHES: dict[str, Any] = {"batch": "polars", "batch_size": 77, "schema": "carrier string"}
-SEVERAL = {"queues", "parallelism", "spans"}
+SEVERAL = {"queues", "parallelism"}
 """Settings of the operator alone."""
 ALERTS = {"on_queue_disabled", "on_poison", "on_blocked", "on_outage", "on_outage_over", "error_handler"}
 
@@ -106,6 +106,14 @@ def test_every_way_to_receive_gives_rows_to_a_function(way: Any) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_receive_takes_the_queues_that_a_transaction_spans(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SettingError, match="Service Broker's rules"):
+        way(spans=["bills"])
+    monkeypatch.setitem(globals(), "POLICY", ServiceBroker())
+    assert way(spans=["bills"]).spans == ("bills",)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_receive_takes_batches(way: Any) -> None:
     receives = way(**BATCHES)
     assert {name: getattr(receives, name) for name in BATCHES} == BATCHES
@@ -121,6 +129,7 @@ def test_every_way_to_receive_takes_batches(way: Any) -> None:
         ({"schema": "a int"}, "with transform=... or batch=..."),
         ({"batch": "arrow", "schema": "a flot"}, "'flot' stands"),
         ({"batch": "arrow", "services": GIVEN["services"]}, "it has conversations"),
+        ({"spans": "bills"}, "spans='bills' is not allowed; allowed: a list of queue names"),
         ({"mixes_rows": True}, "mixes_rows=True is not allowed; allowed: a setting of a transformation"),
         ({"deliver": upsert, "output": "/lake/landed"}, "an output or a deliver function, not both"),
         ({"deliver": "shop:upsert"}, "deliver='shop:upsert' is not allowed; allowed: a function of an Arrow table and a key"),
@@ -242,7 +251,7 @@ def test_the_decorator_wants_no_name_of_a_transformation() -> None:
 
 def test_these_are_all_settings_that_a_pass_has() -> None:
     """Another one has to be given to every way, and to be shown here."""
-    of_all = {*GIVEN, *BATCHES, "transform", "mixes_rows", "policy", "deliver", "park_group"}
+    of_all = {*GIVEN, *BATCHES, "transform", "mixes_rows", "policy", "deliver", "park_group", "spans"}
     assert own(QueueReceiveOperator) - SEVERAL - ALERTS == {*of_all, "queue_name", "handler"}
     assert own(QueueReceiveSubmitOperator) - {"spark_conn_id"} == {*of_all, "queue_name", "handler"}
     assert {*of_all, *ALERTS} <= set(inspect.signature(retry_cycle).parameters)

@@ -16,12 +16,15 @@ from airflow_poison.core.clock import SystemClock
 from airflow_poison.core.delivery.handlers import HandlerRef, resolve_deliver, resolve_handler
 from airflow_poison.core.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
 from airflow_poison.core.outputs import outputs_of
+from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.receive import ReceivePass
 from airflow_poison.core.passes.runs import ReceiveResult
 from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.core.passes.submitted import PassOrder, Submission, carry_out
 from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.core.policies.service_broker import ServiceBroker
 from airflow_poison.core.spark.executors import own_package
+from airflow_poison.core.store.control import QueueState
 from airflow_poison.core.store.delta.store import DeltaStore
 from tests import local_driver
 
@@ -151,6 +154,19 @@ def test_a_driver_whose_folder_is_gone_ends_in_silence(table: QueueTable, monkey
 
     assert driven(mine) == 0
     assert not Path(table.root, mine.folder).exists()
+
+
+@pytest.mark.usefixtures("without_jvm")
+def test_the_driver_counts_rollbacks_in_the_queues_that_its_transaction_spans(tmp_path: Path) -> None:
+    store = DeltaStore(str(tmp_path / "store"), durable=False)
+    table, bills = (declare(store, name, ServiceBroker(), SystemClock()) for name in ("orders", "bills"))
+    send(table, messages_to_batches(["no JSON"]), key="sent", clock=SystemClock())
+    mine = Submission(table, KEY)
+    mine.write(replace(order(table), policy=ServiceBroker().to_dict(), isolation="none", spans=("bills",)), ())
+
+    assert driven(mine) == 0
+
+    assert [each.snapshot().control.state for each in (table, bills)] == [QueueState.DISABLED] * 2
 
 
 # Rows that go to a function --------------------------------------------------------------------------------------------

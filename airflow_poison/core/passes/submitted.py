@@ -88,6 +88,7 @@ class PassOrder:
     outage: Mapping[str, object] | None = None
     transforms: bool = False
     mixes_rows: bool = False
+    spans: tuple[str, ...] = ()
     deliver: str = ""
     deliver_by_value: str = ""
     attempt: str = ""
@@ -96,7 +97,7 @@ class PassOrder:
     @classmethod
     def from_dict(cls, said: Mapping[str, Any]) -> PassOrder:
         """Return what ``asdict`` has made plain."""
-        return cls(**{**said, "unprocessable": tuple(said["unprocessable"])})
+        return cls(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "spans")}})
 
     def handled_by(self, handler: HandlerRef | Transformation) -> PassOrder:
         """Return the same order with a checked handler."""
@@ -339,6 +340,7 @@ def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequ
         progress=_say,
         store=store,
         outage=checked_outage(order.outage),
+        spans=order.spans,
     )
     return receiving.run(order.key).to_dict()
 

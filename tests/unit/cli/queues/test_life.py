@@ -357,3 +357,13 @@ def test_history_is_narrowed(poison: Callable[..., Ran]) -> None:
     assert poison("history orders --limit 1").out.startswith("3 earlier events; --limit shows more.\n")
     assert poison("history orders --since 2100-01-01", code=1).err == "nothing: no such event of queue 'orders' is recorded.\n"
     assert poison("history orders --lookup-id 9", code=1).out == ""
+
+
+def test_a_receive_that_spans_another_queue_disables_both(poison: Callable[..., Ran]) -> None:
+    for queue in ("bills", "orders"):
+        poison(f"send {queue} bad --system ServiceBroker")
+
+    poison(f"receive orders {TAKE} --spans bills", code=1)
+
+    assert "disabled" in poison("show orders", code=1).out
+    assert "disabled" in poison("show bills", code=1).out
