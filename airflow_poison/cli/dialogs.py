@@ -1,4 +1,4 @@
-"""``airflow poison services``, ``conversations``, ``begin-dialog``, ``send-on`` and ``set-timer``."""
+"""``airflow poison services``, ``event-notifications``, ``conversations``, ``begin-dialog``, ``send-on`` and ``set-timer``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,21 @@ import uuid
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import CONVERSATION, QUEUE, QUEUES, WAIT, WHERE, Argument, command, end_with_no, option, say, switch, wrong_usage
+from airflow_poison.cli.command import (
+    CONVERSATION,
+    QUEUE,
+    QUEUES,
+    REASON,
+    WAIT,
+    WHERE,
+    Argument,
+    command,
+    end_with_no,
+    option,
+    say,
+    switch,
+    wrong_usage,
+)
 from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import messages, tell, write_json
 
@@ -46,6 +60,44 @@ def services(args: Namespace) -> None:
         tables.print_services(found)
     nothing = f"no queue of {store.uri} has a service. Whatever receives declares them: services=[...] in a DAG, receive --services here."
     end_with(args.output, failed, found=bool(found), nothing=nothing)
+
+
+@command(
+    "event-notifications",
+    QUEUE,
+    option("--create", "NAME", "send --service a message whenever the queue is disabled"),
+    option("--service", "SERVICE", "with --create: a service with the contract EVENT_NOTIFICATION", completes="services"),
+    option("--drop", "NAME", "end this notification"),
+    REASON,
+    *WHERE,
+)
+def event_notifications(args: Namespace) -> None:
+    """List, create or drop a queue's event notifications.
+
+    List the services that get a message whenever a queue is disabled, or change them. Exit code 0: done, 1: the queue has none, 2: nothing was
+    changed.
+    """
+    from airflow_poison.core.passes.event_notifications import create, drop, notifications
+
+    if (args.create is None) != (args.service is None) or None not in (args.create, args.drop):
+        raise wrong_usage("event-notifications: expected --create NAME --service SERVICE, or --drop NAME, or neither.")
+    changes = args.create is not None or args.drop is not None
+    table = opened_queue(args) if changes else queue_to_read(args)
+    if args.create is not None:
+        create(opened_store(args), table, args.create, args.service, system_clock())
+    if args.drop is not None:
+        drop(table, args.drop, system_clock())
+    found = notifications(table.snapshot().control)
+    tell(
+        args.output,
+        {"queue": table.name, "event_notifications": dict(found)},
+        *(
+            f"Event notification {name!r}: service {service} gets a message whenever queue {table.name!r} is disabled."
+            for name, service in found.items()
+        ),
+    )
+    if not found and not changes:
+        end_with_no(args.output, f"queue {table.name!r} has no event notification; --create NAME --service SERVICE makes one.")
 
 
 @command(

@@ -46,6 +46,7 @@ COMMANDS: Final = (
     acting.cancel,
     acting.undo,
     dialogs.services,
+    dialogs.event_notifications,
     dialogs.conversations,
     dialogs.begin_dialog,
     dialogs.send_on,

@@ -46,24 +46,33 @@ class ConversationHook(QueueHook):
 
         drop_service(self.queue(queue_name), service, SystemClock())
 
-    def create_event_notification(self, queue_name: str, name: str, service: str) -> None:
+    def event_notifications(self, queue_name: str) -> dict[str, str]:
+        """Return the services that get a message whenever the queue is disabled, by the names of the notifications."""
+        from airflow_poison.core.passes.event_notifications import notifications
+
+        return dict(notifications(self.queue(queue_name).snapshot().control))
+
+    def create_event_notification(self, queue_name: str, name: str, service: str, *, reason: str = "") -> None:
         """Have a service get a message whenever the queue is disabled: CREATE EVENT NOTIFICATION … FOR BROKER_QUEUE_DISABLED (spec SB-16).
 
         The message is of the contract ``EVENT_NOTIFICATION``, in a dialog of its own; its body is the document EVENT_INSTANCE (spec SB-17).
 
         :param name: of the notification; the same name and service again change nothing.
         :param service: of any queue of the store.
+        :param reason: why; recorded in the queue's history with who did it.
         Raises QueueNotFoundError, ServiceNotFoundError, and SettingError for a service without that contract or a name that is taken.
         """
         from airflow_poison.core.passes.event_notifications import create
 
-        create(self.store(), self.queue(queue_name), name, service, SystemClock())
+        with acting_here(reason):
+            create(self.store(), self.queue(queue_name), name, service, SystemClock())
 
-    def drop_event_notification(self, queue_name: str, name: str) -> None:
+    def drop_event_notification(self, queue_name: str, name: str, *, reason: str = "") -> None:
         """End what ``create_event_notification`` has begun. Raises SettingError for a name that is none."""
         from airflow_poison.core.passes.event_notifications import drop
 
-        drop(self.queue(queue_name), name, SystemClock())
+        with acting_here(reason):
+            drop(self.queue(queue_name), name, SystemClock())
 
     def begin_dialogs(self, queue_name: str, *, service: str, far_service: str, contract: str, dialogs: Sequence[Dialog], key: str) -> ActResult:
         """Begin dialogs and send their first messages, all in one commit (spec SB-36, SB-48).

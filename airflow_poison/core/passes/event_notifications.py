@@ -17,7 +17,7 @@ from airflow_poison.core.conversations.endpoint import Envelope, Outgoing
 from airflow_poison.core.conversations.services import EVENT_NOTIFIER
 from airflow_poison.core.conversations_as_rows import arriving
 from airflow_poison.core.errors import PoisonError, QueueHaltedError, ServiceNotFoundError, SettingError
-from airflow_poison.core.events import EventType
+from airflow_poison.core.events import Event, EventType
 from airflow_poison.core.fault_points import reach
 from airflow_poison.core.passes.conversations import found_queue, service_in
 from airflow_poison.core.passes.history import Subscription
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_poison.core.clock import Clock
-    from airflow_poison.core.events import Event
     from airflow_poison.core.passes.history import EventRange
     from airflow_poison.core.store import QueueStore
     from airflow_poison.core.store.control import Control
@@ -139,4 +138,12 @@ def _record(table: QueueTable, changed: Callable[[Mapping[str, str]], Mapping[st
         others = {part: value for part, value in row.desk.items() if part != PART}
         return replace(row, desk=others | ({PART: dict(wanted)} if wanted else {}))
 
-    table.alter(change, lambda _before, _after: (), clock.now())
+    def events(before: Control, after: Control) -> list[Event]:
+        old, new = notifications(before), notifications(after)
+        return [
+            Event(EventType.POLICY_CHANGED, clock.now(), details={"event_notification": name, "created" if name in new else "dropped": service})
+            for name, service in sorted((new if len(new) > len(old) else old).items())
+            if (name in new) is not (name in old)
+        ]
+
+    table.alter(change, events, clock.now())

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.services import Contract, MessageType, Service
+from airflow_poison.core.conversations.services import EVENT_NOTIFICATION, Contract, MessageType, Service
 from airflow_poison.core.conversations.system_messages import ERROR, ErrorDocument
+from airflow_poison.core.events import EventType
 from airflow_poison.core.passes.alter import declare
 from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service, transmission_queue
 from airflow_poison.core.policies.msmq4 import Msmq4
@@ -75,6 +76,40 @@ def errors(store: DeltaStore, queue: str) -> list[tuple[int, str]]:
 
 def state(store: DeltaStore) -> QueueState:
     return store.open("warehouse").snapshot().control.state
+
+
+def test_event_notifications_are_created_listed_and_dropped_and_the_history_says_by_whom(store: DeltaStore, poison: Callable[..., Ran]) -> None:
+    declare_services(store, store.open("warehouse"), [Service("Watch", [EVENT_NOTIFICATION])], CLOCK)
+    assert "has no event notification" in poison("event-notifications orders", code=1).err
+
+    made = poison("event-notifications orders --create night --service Watch --reason shift")
+    assert made.out == "Event notification 'night': service Watch gets a message whenever queue 'orders' is disabled.\n"
+    assert json.loads(poison("event-notifications orders -o json").out) == {"queue": "orders", "event_notifications": {"night": "Watch"}}
+    poison("event-notifications orders --create night --service Watch")
+    poison("event-notifications orders --drop night")
+
+    events = [event.details for event in store.open("orders").events(types=[EventType.POLICY_CHANGED]) if "event_notification" in event.details]
+    assert [(each["event_notification"], each.get("created"), each.get("dropped")) for each in events] == [
+        ("night", "Watch", None),
+        ("night", None, "Watch"),
+    ]
+    assert events[0]["why"] == "shift"
+    assert events[0]["who"].startswith("shell:")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("--create night", "expected --create NAME --service SERVICE"),
+        ("--service Watch", "expected --create NAME --service SERVICE"),
+        ("--create night --service Watch --drop night", "or --drop NAME"),
+        ("--create night --service Nothing", "no service 'Nothing'"),
+        ("--create night --service Warehouse", "EVENT_NOTIFICATION"),
+        ("--drop night", "it has none"),
+    ],
+)
+def test_event_notifications_that_cannot_be_are_refused(poison: Callable[..., Ran], options: str, text: str) -> None:
+    assert text in poison(f"event-notifications orders {options}", code=2).err
 
 
 def test_services_are_listed_with_queue_contract_and_message_types(store: DeltaStore, poison: Callable[..., Ran]) -> None:
