@@ -10,51 +10,51 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_poison.core import errors
-    from airflow_poison.core.checking.check import check, check_store
-    from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.conversations.acts import Dialog
-    from airflow_poison.core.conversations.endpoint import Envelope
-    from airflow_poison.core.conversations.receive_columns import received_row
-    from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, EVENT_NOTIFICATION, Contract, MessageType, SentBy, Service
-    from airflow_poison.core.conversations.system_messages import BrokerError, ErrorDocument
-    from airflow_poison.core.conversations.transaction import Conversation
-    from airflow_poison.core.delivery.handler_wrappers import track_failures
-    from airflow_poison.core.desk.plans import Canary
-    from airflow_poison.core.desk.rules import Rule
-    from airflow_poison.core.desk.selection import Selection
-    from airflow_poison.core.failures import ErrorHandler, PoisonRows, Postpone, Unprocessable
-    from airflow_poison.core.json_text import read_json, write_json
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.alter import declare
-    from airflow_poison.core.passes.maintain import maintain
-    from airflow_poison.core.passes.repair import repair
-    from airflow_poison.core.passes.send import messages_to_batches, send
-    from airflow_poison.core.passes.take import positions, reset_position, take
-    from airflow_poison.core.passes.to_kafka import send_to_kafka, take_back_from_kafka
-    from airflow_poison.core.policies.activation_specification import ActivationSpecification
-    from airflow_poison.core.policies.default_messaging import DefaultMessaging
-    from airflow_poison.core.policies.described import describe, typed_policy
-    from airflow_poison.core.policies.listener_port import ListenerPort
-    from airflow_poison.core.policies.msmq3 import Msmq3
-    from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.policies.outage import Outage
-    from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-    from airflow_poison.core.policies.service_broker import ServiceBroker
-    from airflow_poison.core.schema import SubQueue
-    from airflow_poison.core.simulation.replay import replay, simulate
-    from airflow_poison.core.simulation.script import Action, Script, Scripted
-    from airflow_poison.core.sources.decoding import Schema
-    from airflow_poison.core.sources.delta_changes import DeltaChanges
-    from airflow_poison.core.sources.files import Files
-    from airflow_poison.core.sources.jdbc import Jdbc
-    from airflow_poison.core.sources.kafka import Kafka
-    from airflow_poison.core.sources.outbox import Outbox
-    from airflow_poison.core.sources.protobuf import Protobuf
-    from airflow_poison.core.sources.registry import Registry
-    from airflow_poison.core.sources.schemas import Avro, JsonSchema
-    from airflow_poison.core.sources.source import Position, Reached, Source, Take
-    from airflow_poison.core.store import open_store
+    from airflow_poison.delivery.handler_wrappers import track_failures
+    from airflow_poison.desk.plans import Canary
+    from airflow_poison.desk.rules import Rule
+    from airflow_poison.desk.selection import Selection
+    from airflow_poison.dialogs.acts import Dialog
+    from airflow_poison.dialogs.endpoint import Envelope
+    from airflow_poison.dialogs.receive_columns import received_row
+    from airflow_poison.dialogs.services import DEFAULT_CONTRACT, EVENT_NOTIFICATION, Contract, MessageType, SentBy, Service
+    from airflow_poison.dialogs.system_messages import BrokerError, ErrorDocument
+    from airflow_poison.dialogs.transaction import Conversation
+    from airflow_poison.fsck.check import check, check_store
+    from airflow_poison.passes.alter import declare
+    from airflow_poison.passes.maintain import maintain
+    from airflow_poison.passes.repair import repair
+    from airflow_poison.passes.send import messages_to_batches, send
+    from airflow_poison.passes.take import positions, reset_position, take
+    from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
+    from airflow_poison.rules.activation_specification import ActivationSpecification
+    from airflow_poison.rules.default_messaging import DefaultMessaging
+    from airflow_poison.rules.described import describe, typed_policy
+    from airflow_poison.rules.listener_port import ListenerPort
+    from airflow_poison.rules.msmq3 import Msmq3
+    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.rules.outage import Outage
+    from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+    from airflow_poison.rules.service_broker import ServiceBroker
+    from airflow_poison.rules.simulation.replay import replay, simulate
+    from airflow_poison.rules.simulation.script import Action, Script, Scripted
+    from airflow_poison.sources.decoding import Schema
+    from airflow_poison.sources.delta_changes import DeltaChanges
+    from airflow_poison.sources.files import Files
+    from airflow_poison.sources.jdbc import Jdbc
+    from airflow_poison.sources.kafka import Kafka
+    from airflow_poison.sources.outbox import Outbox
+    from airflow_poison.sources.protobuf import Protobuf
+    from airflow_poison.sources.registry import Registry
+    from airflow_poison.sources.schemas import Avro, JsonSchema
+    from airflow_poison.sources.source import Position, Reached, Source, Take
+    from airflow_poison.store import open_store
+    from airflow_poison.values import errors
+    from airflow_poison.values.clock import SystemClock
+    from airflow_poison.values.failures import ErrorHandler, PoisonRows, Postpone, Unprocessable
+    from airflow_poison.values.json_text import read_json, write_json
+    from airflow_poison.values.message import Message
+    from airflow_poison.values.schema import SubQueue
 
 __version__ = "0.1.0"
 __all__ = [
@@ -130,39 +130,34 @@ __all__ = [
 ]
 
 _HOMES = {
-    "checking.check": "check check_store",
-    "clock": "SystemClock",
-    "conversations.acts": "Dialog",
-    "conversations.endpoint": "Envelope",
-    "conversations.receive_columns": "received_row",
-    "conversations.services": "Contract DEFAULT_CONTRACT EVENT_NOTIFICATION MessageType SentBy Service",
-    "conversations.system_messages": "BrokerError ErrorDocument",
-    "conversations.transaction": "Conversation",
     "delivery.handler_wrappers": "track_failures",
     "desk.plans": "Canary",
     "desk.rules": "Rule",
     "desk.selection": "Selection",
-    "failures": "ErrorHandler PoisonRows Postpone Unprocessable",
-    "json_text": "read_json write_json",
-    "message": "Message",
+    "dialogs.acts": "Dialog",
+    "dialogs.endpoint": "Envelope",
+    "dialogs.receive_columns": "received_row",
+    "dialogs.services": "Contract DEFAULT_CONTRACT EVENT_NOTIFICATION MessageType SentBy Service",
+    "dialogs.system_messages": "BrokerError ErrorDocument",
+    "dialogs.transaction": "Conversation",
+    "fsck.check": "check check_store",
     "passes.alter": "declare",
     "passes.maintain": "maintain",
     "passes.repair": "repair",
     "passes.send": "messages_to_batches send",
     "passes.take": "positions reset_position take",
     "passes.to_kafka": "send_to_kafka take_back_from_kafka",
-    "policies.activation_specification": "ActivationSpecification",
-    "policies.default_messaging": "DefaultMessaging",
-    "policies.described": "describe typed_policy",
-    "policies.listener_port": "ListenerPort",
-    "policies.msmq3": "Msmq3",
-    "policies.msmq4": "Msmq4",
-    "policies.outage": "Outage",
-    "policies.poison_subqueue": "PoisonSubQueue",
-    "policies.service_broker": "ServiceBroker",
-    "schema": "SubQueue",
-    "simulation.replay": "replay simulate",
-    "simulation.script": "Action Script Scripted",
+    "rules.activation_specification": "ActivationSpecification",
+    "rules.default_messaging": "DefaultMessaging",
+    "rules.described": "describe typed_policy",
+    "rules.listener_port": "ListenerPort",
+    "rules.msmq3": "Msmq3",
+    "rules.msmq4": "Msmq4",
+    "rules.outage": "Outage",
+    "rules.poison_subqueue": "PoisonSubQueue",
+    "rules.service_broker": "ServiceBroker",
+    "rules.simulation.replay": "replay simulate",
+    "rules.simulation.script": "Action Script Scripted",
     "sources.decoding": "Schema",
     "sources.delta_changes": "DeltaChanges",
     "sources.files": "Files",
@@ -174,17 +169,22 @@ _HOMES = {
     "sources.schemas": "Avro JsonSchema",
     "sources.source": "Position Reached Source Take",
     "store": "open_store",
+    "values.clock": "SystemClock",
+    "values.failures": "ErrorHandler PoisonRows Postpone Unprocessable",
+    "values.json_text": "read_json write_json",
+    "values.message": "Message",
+    "values.schema": "SubQueue",
 }
-"""The public names, by the module of the core that has them."""
+"""The public names, by the module that has them."""
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
     if name == "errors":
-        return import_module(f"{__name__}.core.errors")
+        return import_module(f"{__name__}.values.errors")
     for module, names in _HOMES.items():
         if name in names.split():
-            value: object = getattr(import_module(f"{__name__}.core.{module}"), name)
+            value: object = getattr(import_module(f"{__name__}.{module}"), name)
             globals()[name] = value
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")

@@ -7,12 +7,12 @@ from urllib.parse import parse_qsl, urlencode
 
 from airflow.sdk import Asset, AssetWatcher
 
-from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.store import check_name
-from airflow_poison.core.watching.happenings import Happening
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import queue_uri
+from airflow_poison.rules.settings import choice
+from airflow_poison.store import check_name
 from airflow_poison.triggers.events import QueueEventTrigger
+from airflow_poison.watching.happenings import Happening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, DeltaTriggerTimetable
 
 from airflow_poison.assets import queue_asset
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.runs import check_named_once
-from airflow_poison.core.policies.settings import duration
-from airflow_poison.core.store import check_name
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.passes.runs import check_named_once
+from airflow_poison.rules.settings import duration
+from airflow_poison.store import check_name
+from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

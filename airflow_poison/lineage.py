@@ -107,7 +107,7 @@ def dataset(uri: str, table: str | None = None, columns: Columns | None = None) 
 def _schema_of(columns: Columns) -> Any:
     from airflow.providers.common.compat.openlineage.facet import SchemaDatasetFacet, SchemaDatasetFacetFields
 
-    from airflow_poison.core.ddl import ddl_type
+    from airflow_poison.values.ddl import ddl_type
 
     return SchemaDatasetFacet(fields=[SchemaDatasetFacetFields(name=field.name, type=ddl_type(field.type)) for field in columns() or ()])
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from airflow_poison.core.errors import AlertError, SettingError
-from airflow_poison.core.policies.settings import duration
+from airflow_poison.rules.settings import duration
+from airflow_poison.values.errors import AlertError, SettingError
 
 if TYPE_CHECKING:
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.passes.alerts import Alert, AlertKind
-    from airflow_poison.core.passes.recovery import ConversationEnded
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.alerts import Alert, AlertKind
+    from airflow_poison.passes.recovery import ConversationEnded
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
 
 Target: TypeAlias = Callable[[Any], Any]
 """An Airflow notifier, or a function of the context."""
@@ -109,7 +109,7 @@ class AlertTargets:
 
     def kinds(self) -> list[AlertKind]:
         """Return what, of all that the queue records, somebody wants to be told of."""
-        from airflow_poison.core.passes.alerts import AlertKind
+        from airflow_poison.passes.alerts import AlertKind
 
         wanted = {
             AlertKind.QUEUE_DISABLED: self.queue_disabled or self.stopped,
@@ -123,7 +123,7 @@ class AlertTargets:
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:
         """Tell every receiver of what has happened to the queue since it was told last; return the alerts. Raises AlertError."""
-        from airflow_poison.core.passes.alerts import send_alerts, send_backlog_alert
+        from airflow_poison.passes.alerts import send_alerts, send_backlog_alert
 
         given: list[Alert] = []
         errors: list[AlertError] = []

@@ -11,13 +11,13 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import SystemClock
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.store.queue_table import QueueTable
 
 PREFIX = "poison"
 COUNTED = (
@@ -70,7 +70,7 @@ def is_on() -> bool:
 
 
 def _measure(out: _Out, table: QueueTable) -> None:
-    from airflow_poison.core.passes.browse import overview
+    from airflow_poison.passes.browse import overview
 
     seen = overview(table, SystemClock())
     for place, depth in seen.sub_queues.items():

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup
 
-from airflow_poison.core.delivery.batching import BATCH_SIZE
-from airflow_poison.core.policies.recovery import REMOVAL
+from airflow_poison.delivery.batching import BATCH_SIZE
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.alert import QueueAlertOperator
@@ -17,6 +16,7 @@ from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
 from airflow_poison.operators.rules import QueueRulesOperator
+from airflow_poison.rules.recovery import REMOVAL
 from airflow_poison.sensors.queue import QueueDisabledSensor
 
 if TYPE_CHECKING:
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.delivery.transform import TransformLike
-    from airflow_poison.core.desk.plans import Canary
-    from airflow_poison.core.desk.rules import Rule
-    from airflow_poison.core.failures import ErrorHandler
-    from airflow_poison.core.passes.land import Deliver
-    from airflow_poison.core.policies.outage import Outage
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.delivery.handlers import HandlerLike
+    from airflow_poison.delivery.transform import TransformLike
+    from airflow_poison.desk.plans import Canary
+    from airflow_poison.desk.rules import Rule
+    from airflow_poison.dialogs.services import Service
     from airflow_poison.notifications import Targets
+    from airflow_poison.passes.land import Deliver
+    from airflow_poison.rules.outage import Outage
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.values.failures import ErrorHandler
 
 
 def recovery(

@@ -26,16 +26,16 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.spark.session import get_session
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.spark.session import get_session
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.schema import SubQueue
 from benchmarks.batches import batch_figures
 from benchmarks.competitors import loop_rate, raw_spark_seconds
 from benchmarks.desk import desk_figures
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.store import QueueStore
 
 CLOCK = SystemClock()
 POLICY = Msmq4(retry_cycle_delay=timedelta(0), receive_error_handling="Move")

@@ -22,17 +22,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.failures import PoisonRows
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.spark.session import get_session
-from airflow_poison.core.store import open_store
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.spark.session import get_session
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.failures import PoisonRows
 from benchmarks.workload import bodies, check
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
+    from airflow_poison.values.message import Message
 
 CLOCK = SystemClock()
 POLICY = Msmq4(max_retry_cycles=0, retry_cycle_delay=timedelta(0), receive_error_handling="Move")

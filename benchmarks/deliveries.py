@@ -14,10 +14,10 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.stage import StageJob, deliver_partition
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.delivery.handlers import resolve_handler
+from airflow_poison.delivery.stage import StageJob, deliver_partition
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import SystemClock
 from benchmarks.sessions import batches, nothing
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 ROUNDS = 7
 POLICY = Msmq4(retry_cycle_delay=timedelta(0), receive_error_handling="Move")

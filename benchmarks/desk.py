@@ -15,21 +15,21 @@ import tempfile
 import time
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply, undo
-from airflow_poison.core.desk.found import groups
-from airflow_poison.core.desk.plans import plan, record
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.store import open_store
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply, undo
+from airflow_poison.desk.found import groups
+from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.selection import Selection
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 KINDS = 30
 _AT_ONCE = 50_000
@@ -55,11 +55,11 @@ def make(store: QueueStore, number: int) -> QueueTable:
     """Make a queue with so many poison messages, as passes leave them: a few files, the failure of each message in its row."""
     import pyarrow as pa
 
-    from airflow_poison.core.passes.alter import declare
-    from airflow_poison.core.passes.messages import with_columns
-    from airflow_poison.core.passes.send import send
-    from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.store.files import Replacement
+    from airflow_poison.passes.alter import declare
+    from airflow_poison.passes.messages import with_columns
+    from airflow_poison.passes.send import send
+    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.store.files import Replacement
 
     table = declare(store, "orders", Msmq4(receive_error_handling="Move"), CLOCK)
 

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk import sql
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.messages import with_columns
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.desk import sql
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = SystemClock()
 KINDS, CHUNK = 30, 50_000

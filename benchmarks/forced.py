@@ -11,12 +11,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.delivery.sessions.session import open_session
-from airflow_poison.core.delivery.stage import FORCED_ROWS, StageJob
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.delivery.handlers import resolve_handler
+from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.sessions.session import open_session
+from airflow_poison.delivery.stage import FORCED_ROWS, StageJob
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import SystemClock
 from benchmarks.sessions import batches, nothing
 
 ROUNDS = 3

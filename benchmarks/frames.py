@@ -26,16 +26,16 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.spark.session import get_session
-from airflow_poison.core.store import open_store
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.spark.session import get_session
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
 from benchmarks.workload import bodies
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 SCHEMA = "id int, kind string, amount double"
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(minutes=5))

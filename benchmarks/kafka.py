@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.sources.kafka import Kafka
-from airflow_poison.core.sources.source import Position
+from airflow_poison.sources.kafka import Kafka
+from airflow_poison.sources.source import Position
+from airflow_poison.values.clock import SystemClock
 from tools.servers.kafka import running, spark_classes
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def source(settings: Mapping[str, Any]) -> int:
 
 def a_spark() -> SparkSession:
     """Return a local Spark with its own ``kafka`` format."""
-    from airflow_poison.core.spark.session import get_session
+    from airflow_poison.spark.session import get_session
 
     return get_session("local[2]", {"spark.jars": spark_classes(), "spark.driver.memory": "2g"})
 
@@ -105,11 +105,11 @@ def taken(settings: Mapping[str, Any], store: str, spark: Callable[[], SparkSess
 
     :param spark: whose executors read; None: this process does.
     """
-    from airflow_poison.core.passes.alter import declare
-    from airflow_poison.core.passes.take import take
-    from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.spark.send_stage import SendStage
-    from airflow_poison.core.store import open_store
+    from airflow_poison.passes.alter import declare
+    from airflow_poison.passes.take import take
+    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.spark.send_stage import SendStage
+    from airflow_poison.store import open_store
 
     table = declare(open_store(store), "orders", Msmq4(), CLOCK)
     read = None if spark is None else partial(SendStage.of_queue(table.folder, "all").records, spark=spark)

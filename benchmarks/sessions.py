@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.delivery.sessions.session import open_session
-from airflow_poison.core.delivery.stage import StageJob
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.schema import message_schema
+from airflow_poison.delivery.handlers import resolve_handler
+from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.sessions.session import open_session
+from airflow_poison.delivery.stage import StageJob
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 ROUNDS, BATCH = 3, 4_096
 _WARM = 50

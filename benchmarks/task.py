@@ -29,11 +29,11 @@ def task_seconds(rounds: int) -> float:
 def _of_a_new_process() -> float:
     import pyarrow as pa  # not above: the measured process imports what a task does, and no more
 
-    from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.alter import declare
-    from airflow_poison.core.passes.send import send
-    from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.store import open_store
+    from airflow_poison.passes.alter import declare
+    from airflow_poison.passes.send import send
+    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.store import open_store
+    from airflow_poison.values.clock import SystemClock
 
     with tempfile.TemporaryDirectory() as home:
         clock, store = SystemClock(), open_store(f"{home}/store")

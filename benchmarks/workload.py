@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 SIZE = 1024
 

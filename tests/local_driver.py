@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes.delivering import LocalEngine
+from airflow_poison.passes.delivering import LocalEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,4 +22,4 @@ class _Local(LocalEngine):
 def without_jvm(patch: pytest.MonkeyPatch) -> None:
     """Let drivers deliver in this process."""
     patch.setattr("pyspark.sql.SparkSession.Builder.getOrCreate", lambda _: None)
-    patch.setattr("airflow_poison.core.spark.engine.SparkEngine", lambda *_, **__: _Local())
+    patch.setattr("airflow_poison.spark.engine.SparkEngine", lambda *_, **__: _Local())

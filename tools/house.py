@@ -19,7 +19,9 @@ AIRFLOW = "Airflow"
 """The room of operators, sensors, triggers, hooks and what else Airflow loads."""
 STORE = "store"
 """Its place is on the right, so that lines down to it do not pass behind other rooms."""
-ROOMS = {"airflow_poison.cli": "cli", "airflow_poison.testing": "testing", "airflow_poison.ui": "ui"}
+OF_AIRFLOW = frozenset({"decorators", "hooks", "links", "operators", "sensors", "triggers"})
+DOORS = frozenset({AIRFLOW, "cli", "testing", "ui"})
+"""Where users come in; the other rooms know nothing of these."""
 WIDTH, HEIGHT, GAP = 210, 56, 46
 
 
@@ -33,12 +35,14 @@ def modules() -> dict[str, Path]:
 
 
 def room_of(module: str) -> str:
-    """Return the room that a module is in: a package of core, or one of the doors."""
-    _, _, below = module.partition("airflow_poison.core")
-    if below or module.endswith(".core"):
-        name = below.lstrip(".").partition(".")[0]
-        return name if name and (PACKAGE / "core" / name).is_dir() else "values"
-    return next((room for name, room in ROOMS.items() if module.startswith(name)), AIRFLOW)
+    """Return the room that a module is in: its package, or what Airflow loads."""
+    name = module.removeprefix("airflow_poison").lstrip(".").partition(".")[0]
+    return name if (PACKAGE / name).is_dir() and name not in OF_AIRFLOW | {""} else AIRFLOW
+
+
+def inside() -> frozenset[str]:
+    """Return the rooms behind the doors."""
+    return frozenset(room_of(module) for module in modules()) - DOORS
 
 
 def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:

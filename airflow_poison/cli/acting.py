@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.desk.actions import PlanAction
-    from airflow_poison.core.desk.plans import Canary, Plan, PlanView
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.actions import PlanAction
+    from airflow_poison.desk.plans import Canary, Plan, PlanView
+    from airflow_poison.store.queue_table import QueueTable
 
 PLANNED: Final = (
     *SELECTION,
@@ -71,8 +71,8 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
 
     :param patience: seconds for which passes are waited for; None: without an end.
     """
-    from airflow_poison.core.actor import shell_user
-    from airflow_poison.core.desk.plans import record
+    from airflow_poison.desk.plans import record
+    from airflow_poison.values.actor import shell_user
 
     fastest, chunk = rate(args.rate), _number("--chunk", args.chunk)
     if not args.dry_run:
@@ -92,9 +92,9 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
 def _planned(args: Namespace, action: PlanAction) -> Plan:
     """Return the plan; show it to whoever is asked, or has asked for no more."""
     from airflow_poison.cli.planned import print_plan
-    from airflow_poison.core.desk.actions import Verb
-    from airflow_poison.core.desk.applying import check_target
-    from airflow_poison.core.desk.plans import plan
+    from airflow_poison.desk.actions import Verb
+    from airflow_poison.desk.applying import check_target
+    from airflow_poison.desk.plans import plan
 
     table = queue_to_read(args)
     if action.verb is Verb.SEND_TO and action.target:
@@ -118,10 +118,10 @@ def _question(view: PlanView) -> str:
 def _go_on(args: Namespace, plan: str, patience: float | None) -> None:
     """Apply a plan with its progress; an interrupt pauses it. Tells what was done."""
     from airflow_poison.cli.planned import progress, progress_bar
-    from airflow_poison.core.actor import shell_user
-    from airflow_poison.core.desk.following import follow
-    from airflow_poison.core.desk.plans import find_plan, pause
-    from airflow_poison.core.errors import PlanStateError
+    from airflow_poison.desk.following import follow
+    from airflow_poison.desk.plans import find_plan, pause
+    from airflow_poison.values.actor import shell_user
+    from airflow_poison.values.errors import PlanStateError
 
     table, store, clock = opened_queue(args), opened_store(args), system_clock()
     with progress_bar(find_plan(table, plan), plan) as show, _interrupts() as interrupted:
@@ -144,7 +144,7 @@ def _ways_on(view: PlanView) -> str:
 def _report(args: Namespace, table: QueueTable, view: PlanView) -> None:
     """Tell what has become of a plan. Ends with exit code 1 when it is not done."""
     from airflow_poison.cli.planned import progress, unfit
-    from airflow_poison.core.desk.plans import paused_by, why_stopped
+    from airflow_poison.desk.plans import paused_by, why_stopped
 
     tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.", *unfit(view))
     match view.state:
@@ -260,7 +260,7 @@ def put_back(args: Namespace) -> None:
     Put the messages of a selection back from poison to main, for another cycle; without options all of them. Asks first on a terminal. Exit code 0:
     all are there, 1: no message is selected, not wanted, or passes hold some of them, 2: it could not be done.
     """
-    from airflow_poison.core.desk.actions import PlanAction, Verb
+    from airflow_poison.desk.actions import PlanAction, Verb
 
     act(args, PlanAction(verb=Verb.PUT_BACK), patience=values.duration("--wait", args.wait).total_seconds())
 
@@ -279,7 +279,7 @@ def send_to(args: Namespace) -> None:
     Send the messages of a selection to another queue; it cannot be undone from here. Asks first on a terminal. Exit code 0: all are sent, 1: no
     message is selected, not wanted, or passes hold some of them, 2: it could not be done.
     """
-    from airflow_poison.core.desk.actions import PlanAction, Verb
+    from airflow_poison.desk.actions import PlanAction, Verb
 
     check_selected(args)
     act(args, PlanAction(verb=Verb.SEND_TO, target=args.to_queue or ""), patience=values.duration("--wait", args.wait).total_seconds())
@@ -301,13 +301,13 @@ def redrive(args: Namespace) -> None:
     on a terminal. Exit code 0: all are there, 1: no message is selected, not wanted, the canary has stopped it, or the wait was too long, 2: it could
     not be done; 130: interrupted, and paused.
     """
-    from airflow_poison.core.desk.actions import PlanAction, Verb
+    from airflow_poison.desk.actions import PlanAction, Verb
 
     act(args, PlanAction(verb=Verb.PUT_BACK), canary=_canary(args), patience=_patience(args))
 
 
 def _canary(args: Namespace) -> Canary | None:
-    from airflow_poison.core.desk.plans import Canary
+    from airflow_poison.desk.plans import Canary
 
     number = _number("--canary", args.canary)
     if number is None:
@@ -351,7 +351,7 @@ def edit(args: Namespace) -> None:
     options, $EDITOR opens the body. Shows differences, and asks first on a terminal. Exit code 0: all are changed, 1: no message is selected, not
     wanted, nothing was changed, or passes hold some of them, 2: it could not be done.
     """
-    from airflow_poison.core.desk.actions import PlanAction, Verb
+    from airflow_poison.desk.actions import PlanAction, Verb
 
     check_selected(args)
     if args.edit_function is not None:
@@ -371,7 +371,7 @@ def edit(args: Namespace) -> None:
 
 
 def _patch(text: str) -> object:
-    from airflow_poison.core import json_text
+    from airflow_poison.values import json_text
 
     text = _read("--patch", text[1:]) if text.startswith("@") else text
     try:
@@ -389,9 +389,9 @@ def _read(flag: str, place: str) -> str:
 
 def _by_hand(args: Namespace) -> str:
     """Return the body of the one selected message as somebody has edited it. Ends with exit code 1 when it is as it was."""
-    from airflow_poison.core.desk.found import find
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.desk.found import find
+    from airflow_poison.passes.browse import look_up
+    from airflow_poison.passes.messages import Chosen
 
     table = queue_to_read(args)
     found = find(table, selection(args), limit=1)
@@ -426,7 +426,7 @@ def pause(args: Namespace) -> None:
     Let nothing more become of a plan until it is resumed; a chunk that is being committed is the last one. Exit code 0: it is paused, 1: there is no
     such plan, 2: it has ended.
     """
-    from airflow_poison.core.desk.plans import pause as verb
+    from airflow_poison.desk.plans import pause as verb
 
     _change(args, verb)
 
@@ -437,14 +437,14 @@ def cancel(args: Namespace) -> None:
 
     End a plan; what it has done stays done, and can be undone. Exit code 0: it is cancelled, 1: there is no such plan, 2: it has ended before.
     """
-    from airflow_poison.core.desk.plans import cancel as verb
+    from airflow_poison.desk.plans import cancel as verb
 
     _change(args, verb)
 
 
 def _change(args: Namespace, verb: Callable[..., PlanView]) -> None:
     from airflow_poison.cli.planned import progress
-    from airflow_poison.core.actor import shell_user
+    from airflow_poison.values.actor import shell_user
 
     view = verb(opened_queue(args), args.plan, system_clock(), who=shell_user(), reason=args.reason or "")
     tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.")
@@ -456,9 +456,9 @@ def resume(args: Namespace) -> None:
 
     Go on with a plan that is paused, or whose process has died; one that its canary has stopped goes on without it. Exit codes as of redrive.
     """
-    from airflow_poison.core.actor import shell_user
-    from airflow_poison.core.desk.plans import find_plan
-    from airflow_poison.core.desk.plans import resume as verb
+    from airflow_poison.desk.plans import find_plan
+    from airflow_poison.desk.plans import resume as verb
+    from airflow_poison.values.actor import shell_user
 
     patience = _patience(args)
     table = opened_queue(args)
@@ -478,9 +478,9 @@ def undo(args: Namespace) -> None:
     messages, 2: it cannot be undone; 130: interrupted.
     """
     from airflow_poison.cli.planned import progress, progress_bar, said
-    from airflow_poison.core.actor import shell_user
-    from airflow_poison.core.desk.applying import undo as verb
-    from airflow_poison.core.desk.plans import find_plan
+    from airflow_poison.desk.applying import undo as verb
+    from airflow_poison.desk.plans import find_plan
+    from airflow_poison.values.actor import shell_user
 
     check_asking(args)
     table = opened_queue(args)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping
 
-    from airflow_poison.core.desk.actions import PlanAction
+    from airflow_poison.desk.actions import PlanAction
 
 
 @command("return", QUEUE, REASON, *WHERE)
@@ -26,8 +26,8 @@ def return_due(args: Namespace) -> None:
 
     Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was due, 2: it could not be done.
     """
-    from airflow_poison.core.passes.due import return_due as verb
-    from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.passes.due import return_due as verb
+    from airflow_poison.rules import policy_from_dict
 
     table, clock = opened_queue(args), system_clock()
     order = policy_from_dict(table.snapshot().control.policy).return_order
@@ -54,9 +54,9 @@ def move(args: Namespace) -> None:
     Move messages to main for another cycle, to poison, or into another queue. Ids: all or none. Options of a selection: a plan, which is shown, and
     on a terminal asked for. Exit code 0: moved, 1: one of them is not there, not wanted, or passes hold some of a selection, 2: it could not be done.
     """
-    from airflow_poison.core.passes.move import move as verb
-    from airflow_poison.core.passes.move import put_back
-    from airflow_poison.core.passes.relay import send_to
+    from airflow_poison.passes.move import move as verb
+    from airflow_poison.passes.move import put_back
+    from airflow_poison.passes.relay import send_to
 
     if is_planned(args):
         act(args, _planned_move(args))
@@ -83,7 +83,7 @@ def move(args: Namespace) -> None:
 
 def _planned_move(args: Namespace) -> PlanAction:
     """Return where a selection goes. Raises InputError."""
-    from airflow_poison.core.desk.actions import PlanAction, Verb
+    from airflow_poison.desk.actions import PlanAction, Verb
 
     if args.to is not None and args.to_queue is not None:
         raise wrong_usage("--to and --to-queue: expected one of them.")
@@ -111,7 +111,7 @@ def waiting_rows(args: Namespace) -> None:
     Without ids: list them. With ids, or all: have the messages come back as they were sent, or remove the rows; other rows of the same commits
     land first. Exit code 0: listed or done, 1: no such rows wait, 2: it could not be done.
     """
-    from airflow_poison.core.passes import land
+    from airflow_poison.passes import land
 
     table = opened_queue(args) if args.lookup_ids else queue_to_read(args)
     if not args.lookup_ids:
@@ -140,9 +140,9 @@ def enable(args: Namespace) -> None:
 
     Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.
     """
-    from airflow_poison.core.passes.alter import enable as verb
-    from airflow_poison.core.passes.recovery import Ending
-    from airflow_poison.core.store.control import QueueState
+    from airflow_poison.passes.alter import enable as verb
+    from airflow_poison.passes.recovery import Ending
+    from airflow_poison.store.control import QueueState
 
     table, clock = opened_queue(args), system_clock()
     done = verb(table, clock)
@@ -160,8 +160,8 @@ def disable(args: Namespace) -> None:
     Disable a queue: no pass begins, and what is sent to it waits; with --endpoint-only it arrives. A pass that runs finishes. Exit code 0: done,
     2: not.
     """
-    from airflow_poison.core.passes.alter import disable as verb
-    from airflow_poison.core.store.control import QueueState
+    from airflow_poison.passes.alter import disable as verb
+    from airflow_poison.store.control import QueueState
 
     done = verb(opened_queue(args), system_clock(), args.reason or "", endpoint_only=args.endpoint_only)
     halted = done.before == QueueState.DISABLED or (args.endpoint_only and done.before != QueueState.ENABLED)
@@ -190,10 +190,10 @@ def alter(args: Namespace) -> None:
     Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. Exit code 0: they
     hold, 2: nothing was changed.
     """
-    from airflow_poison.core.passes.alter import alter as verb
-    from airflow_poison.core.policies import policy_class
-    from airflow_poison.core.policies.described import system_named, typed_settings
-    from airflow_poison.core.texts import folded
+    from airflow_poison.passes.alter import alter as verb
+    from airflow_poison.rules import policy_class
+    from airflow_poison.rules.described import system_named, typed_settings
+    from airflow_poison.values.texts import folded
 
     typed = values.pairs("--set", args.set or [])
     if not typed and args.system is None and args.park_group is None:
@@ -221,8 +221,8 @@ def restart(args: Namespace) -> None:
 
     Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.core.passes.alter import restart as verb
-    from airflow_poison.core.policies.policy import Restart
+    from airflow_poison.passes.alter import restart as verb
+    from airflow_poison.rules.policy import Restart
 
     what = Restart(values.one_of("WHAT", args.what, list(Restart)))
     done = verb(opened_queue(args), system_clock(), what)
@@ -239,9 +239,9 @@ def maintain(args: Namespace) -> None:
     Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. Old poison goes where the queue has a retention
     (retain). Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.core.desk.retention import retain
-    from airflow_poison.core.passes.maintain import RETENTION
-    from airflow_poison.core.passes.maintain import maintain as verb
+    from airflow_poison.desk.retention import retain
+    from airflow_poison.passes.maintain import RETENTION
+    from airflow_poison.passes.maintain import maintain as verb
 
     retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
     table, store, clock = opened_queue(args), opened_store(args), system_clock()

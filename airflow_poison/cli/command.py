@@ -1,7 +1,7 @@
 """What a command is: its declaration, which both command lines read, and how it ends: errors in one line, exit codes.
 
 A command is declared beside the function that runs it. Airflow reads all declarations at every command of its own, so neither this module nor one
-that declares commands imports the core, rich or anything heavy before a command runs.
+that declares commands imports a room behind the doors, rich or anything heavy before a command runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import NoReturn
 
-    from airflow_poison.core.errors import InputError
+    from airflow_poison.values.errors import InputError
 
 OUTPUTS = ("table", "json")
 NO: Final = 1
@@ -74,7 +74,7 @@ class Command:
 
 def _signed(args: Namespace) -> AbstractContextManager[None]:
     """Record what a command with --reason does with who has called it."""
-    from airflow_poison.core.actor import acting, shell_user
+    from airflow_poison.values.actor import acting, shell_user
 
     return acting(shell_user(), args.reason or "") if hasattr(args, "reason") else nullcontext()
 
@@ -150,7 +150,7 @@ SAVE: Final = option("--save", "FILE", "write the whole messages into this new f
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
     """End the command with one line for an error of this package, or of a file: exit code 1 when it answers the question with no, else 2."""
-    from airflow_poison.core import errors
+    from airflow_poison.values import errors
 
     try:
         yield
@@ -174,7 +174,7 @@ def errors_in_one_line() -> Iterator[None]:
 @contextmanager
 def noted_warnings() -> Iterator[list[str]]:
     """Say warnings about settings, each once, and return them; they are complete when the block has ended."""
-    from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning
+    from airflow_poison.values.errors import ConfigurationHint, ConfigurationWarning
 
     told: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
@@ -205,7 +205,7 @@ def others_on_stderr() -> Iterator[None]:
 
 def say(kind: str, text: str) -> None:
     """Write one line to standard error."""
-    from airflow_poison.core.texts import visible
+    from airflow_poison.values.texts import visible
 
     sys.stderr.write(f"{kind}: {visible(' '.join(text.split()))}\n")
 
@@ -219,6 +219,6 @@ def end_with_no(output: str, text: str) -> NoReturn:
 
 def wrong_usage(text: str) -> InputError:
     """Return the error of arguments that are wrong."""
-    from airflow_poison.core.errors import InputError
+    from airflow_poison.values.errors import InputError
 
     return InputError(text)

@@ -37,7 +37,7 @@ def queues(args: Namespace) -> Iterable[str]:
 def plans(args: Namespace) -> Iterable[str]:
     """Return the ids of the queue's plans, the newest first."""
     from airflow_poison.cli.stores import queue_to_read
-    from airflow_poison.core.desk.plans import plans as look
+    from airflow_poison.desk.plans import plans as look
 
     return [view.plan for view in look(queue_to_read(args))]
 
@@ -45,8 +45,8 @@ def plans(args: Namespace) -> Iterable[str]:
 def errors(args: Namespace) -> Iterable[str]:
     """Return the ids of the error groups of the queue's poison, the largest first."""
     from airflow_poison.cli.stores import queue_to_read, system_clock
-    from airflow_poison.core.desk.found import groups
-    from airflow_poison.core.desk.selection import Selection
+    from airflow_poison.desk.found import groups
+    from airflow_poison.desk.selection import Selection
 
     return [group.error for group in groups(queue_to_read(args), Selection(), system_clock(), limit=50).groups if group.error]
 
@@ -54,7 +54,7 @@ def errors(args: Namespace) -> Iterable[str]:
 def handles(args: Namespace) -> Iterable[str]:
     """Return the handles of the queue's conversations."""
     from airflow_poison.cli.stores import queue_to_read
-    from airflow_poison.core.passes.conversations import conversations
+    from airflow_poison.passes.conversations import conversations
 
     return [row.handle for row in conversations(queue_to_read(args))]
 
@@ -69,14 +69,14 @@ def services(args: Namespace) -> Iterable[str]:
 
 def systems(_args: Namespace) -> Iterable[str]:
     """Return the messaging systems."""
-    from airflow_poison.core.policies import SYSTEMS
+    from airflow_poison.rules import SYSTEMS
 
     return SYSTEMS
 
 
 def events(_args: Namespace) -> Iterable[str]:
     """Return the types of events."""
-    from airflow_poison.core.events import EventType
+    from airflow_poison.values.events import EventType
 
     return [kind.value for kind in EventType]
 
@@ -84,8 +84,8 @@ def events(_args: Namespace) -> Iterable[str]:
 def settings(args: Namespace) -> Iterable[str]:
     """Return the settings of the system that stands in the line, else of the queue that does, as ``name=``."""
     from airflow_poison.cli.stores import queue_to_read
-    from airflow_poison.core.policies import policy_class
-    from airflow_poison.core.policies.described import settings_of, system_named
+    from airflow_poison.rules import policy_class
+    from airflow_poison.rules.described import settings_of, system_named
 
     system = getattr(args, "system", None)
     if not isinstance(system, str):

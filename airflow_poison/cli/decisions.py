@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow_poison.core.passes.browse import MessageRow
-    from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.passes.decide import Decision
-    from airflow_poison.core.passes.halts import Endpoints, HaltedEndpoint
-    from airflow_poison.core.passes.recovery import Ending
-    from airflow_poison.core.policies.recovery import EndConversation
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.browse import MessageRow
+    from airflow_poison.passes.conversations import ConversationRow
+    from airflow_poison.passes.decide import Decision
+    from airflow_poison.passes.halts import Endpoints, HaltedEndpoint
+    from airflow_poison.passes.recovery import Ending
+    from airflow_poison.rules.recovery import EndConversation
+    from airflow_poison.store.queue_table import QueueTable
 
 
 _MEANS = {
@@ -78,7 +78,7 @@ class _Open:
     @property
     def choices(self) -> tuple[Decision, ...]:
         """What can be decided."""
-        from airflow_poison.core.passes.decide import choices
+        from airflow_poison.passes.decide import choices
 
         return choices(self.halt, self.message, self.conversation)
 
@@ -112,7 +112,7 @@ def decide(args: Namespace) -> None:
     message and the queue, in the safe order. What is removed is kept. Exit code 0: shown or done, 1: nothing is halted, or not so any more, 2: it
     could not be done.
     """
-    from airflow_poison.core.passes.halts import Endpoints
+    from airflow_poison.passes.halts import Endpoints
 
     which = Endpoints(values.one_of("--sub-queue", args.sub_queue, list(Endpoints)))
     if args.decision is not None:
@@ -164,10 +164,10 @@ def _show(args: Namespace, which: Endpoints) -> None:
 
 
 def _carry_out(args: Namespace, which: Endpoints) -> None:
-    from airflow_poison.core.errors import DecisionOutdatedError
-    from airflow_poison.core.passes.decide import Decision
-    from airflow_poison.core.passes.decide import decide as carry_out
-    from airflow_poison.core.passes.halts import halted_endpoint
+    from airflow_poison.passes.decide import Decision
+    from airflow_poison.passes.decide import decide as carry_out
+    from airflow_poison.passes.halts import halted_endpoint
+    from airflow_poison.values.errors import DecisionOutdatedError
 
     wanted = Decision(values.one_of("DECISION", args.decision, list(Decision)))
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
@@ -189,8 +189,8 @@ def _carry_out(args: Namespace, which: Endpoints) -> None:
 
 def _end(args: Namespace, wanted: Decision) -> EndConversation:
     """Return what the partner is told. Raises InputError."""
-    from airflow_poison.core.passes.decide import Decision
-    from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
+    from airflow_poison.passes.decide import Decision
+    from airflow_poison.rules.recovery import REMOVAL, EndConversation
 
     if wanted is not Decision.END and (args.error is not None or args.description is not None):
         raise wrong_usage("--error and --description: expected with the decision end.")
@@ -200,8 +200,8 @@ def _end(args: Namespace, wanted: Decision) -> EndConversation:
 
 def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
     """Return the halts of a queue. Nothing is changed."""
-    from airflow_poison.core.passes.decide import suspect, suspect_conversation
-    from airflow_poison.core.passes.halts import ENDPOINTS, Endpoints, halted_endpoint
+    from airflow_poison.passes.decide import suspect, suspect_conversation
+    from airflow_poison.passes.halts import ENDPOINTS, Endpoints, halted_endpoint
 
     places = [Endpoints(place.value) for place in ENDPOINTS] if which is Endpoints.ANY else [which]
     halts = [halt for place in places if (halt := halted_endpoint(queue, place)) is not None]
@@ -229,12 +229,12 @@ def remove(args: Namespace) -> None:
     takes back while the table still has the files. Asks first on a terminal. Exit code 0: removed, 1: not there, not wanted, or passes hold some of a
     selection, 2: it could not be done.
     """
-    from airflow_poison.core.desk.actions import PlanAction, Verb
-    from airflow_poison.core.errors import MessageNotFoundError
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.conversations import awaited
-    from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.passes.move import remove_messages, unanswered
+    from airflow_poison.desk.actions import PlanAction, Verb
+    from airflow_poison.passes.browse import look_up
+    from airflow_poison.passes.conversations import awaited
+    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.move import remove_messages, unanswered
+    from airflow_poison.values.errors import MessageNotFoundError
 
     if is_planned(args):
         if args.save is not None or args.conversation:
@@ -267,9 +267,9 @@ def recover(args: Namespace) -> None:
     Print or save the message that halted the queue, with its conversation; remove it, then enable the queue. Asks first on a terminal. Exit code 0:
     done, 1: no message halted it, or not wanted, 2: it could not be done.
     """
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.passes.recovery import recover as verb
+    from airflow_poison.passes.browse import look_up
+    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.recovery import recover as verb
 
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     _check_asking(args)
@@ -309,10 +309,10 @@ def end_conversation(args: Namespace) -> None:
     code 0: ended, 1: there is no such conversation, or not wanted, 2: it could not be done.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.conversations import conversations
-    from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.passes.recovery import Ending
+    from airflow_poison.passes.browse import look_up
+    from airflow_poison.passes.conversations import conversations
+    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.recovery import Ending
 
     if args.cleanup and (args.error is not None or args.description is not None):
         raise wrong_usage("--cleanup: expected without --error and --description; the partner is not told.")
@@ -348,7 +348,7 @@ def end_conversation(args: Namespace) -> None:
 
 def _told(ending: Ending, before: ConversationRow) -> str:
     """Say what the partner hears of an end."""
-    from airflow_poison.core.conversations.endpoint import ConversationState
+    from airflow_poison.dialogs.endpoint import ConversationState
 
     if ending.cleanup:
         return f"{before.far_service} is not told."
@@ -362,8 +362,8 @@ def _told(ending: Ending, before: ConversationRow) -> str:
 
 def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
     """Return messages and all others of the conversations that they belong to."""
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.passes.browse import look_up
+    from airflow_poison.passes.messages import Chosen
 
     handles = {message.conversation_id for message in found if message.conversation_id}
     others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each), unmask=True)]
@@ -378,7 +378,7 @@ def _check_asking(args: Namespace) -> None:
 
 def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
-    from airflow_poison.core.passes.messages import Chosen, find, refuse_claimed
+    from airflow_poison.passes.messages import Chosen, find, refuse_claimed
 
     snapshot = table.snapshot()
     if found and snapshot.claims:
@@ -388,7 +388,7 @@ def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
 def _keep(args: Namespace, table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Print the whole messages, or save them, before anything is removed: what comes after may fail, and nothing is lost."""
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.browse import masked, recorded_mask
+    from airflow_poison.passes.browse import masked, recorded_mask
 
     masking = None if args.unmask else recorded_mask(table)
     shown = tuple(masked(message, masking) for message in found)

@@ -30,8 +30,8 @@ def groups(args: Namespace) -> None:
     List the error groups of a selection: messages that failed alike, with their number, their share, when they failed first and last, and a trend.
     Exit code 0: listed, 1: no message is selected, 2: it could not be listed.
     """
-    from airflow_poison.core.desk.found import groups as verb
-    from airflow_poison.core.policies.settings import LARGEST
+    from airflow_poison.desk.found import groups as verb
+    from airflow_poison.rules.settings import LARGEST
 
     limit, wanted = values.limit(args.limit, least=1), selection(args)
     found = verb(queue_to_read(args), wanted, system_clock(), limit=LARGEST if limit is None else limit)
@@ -71,8 +71,8 @@ def query(args: Namespace) -> None:
     Answer a SELECT on the newest version of a queue. It reads nothing else, and changes nothing. Exit code 0: answered, 1: there is no row, 2: it
     could not be answered.
     """
-    from airflow_poison.core.desk.found import answer_as_dict
-    from airflow_poison.core.desk.found import query as verb
+    from airflow_poison.desk.found import answer_as_dict
+    from airflow_poison.desk.found import query as verb
 
     limit = values.limit(args.limit or ("all" if args.to is not None else "100"), least=1)
     if args.to is not None:
@@ -118,7 +118,7 @@ def _check_file(place: str) -> None:
 
 def _write(answer: pa.Table, place: str, queue: str) -> None:
     """Write rows into a new file, or leave none."""
-    from airflow_poison.core.desk.found import answer_as_dict
+    from airflow_poison.desk.found import answer_as_dict
 
     path = Path(place)
     with path.open("xb") as file:
@@ -165,8 +165,8 @@ def find(args: Namespace) -> None:
     List a page of the messages of a selection, without their bodies. Exit code 0: listed, 1: no message is selected, 2: it could not be listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.desk.found import MOST_ROWS
-    from airflow_poison.core.desk.found import find as verb
+    from airflow_poison.desk.found import MOST_ROWS
+    from airflow_poison.desk.found import find as verb
 
     wanted, offset = selection(args), values.whole("--offset", args.offset)
     limit, order = values.whole("--limit", args.limit, 1, MOST_ROWS), values.one_of("--order", args.order, _ORDERS)
@@ -192,8 +192,8 @@ def plans(args: Namespace) -> None:
     List the plans of a queue, the newest first, or show one. Exit code 0: shown, 1: there is none, 2: it could not be shown.
     """
     from airflow_poison.cli.planned import print_plan, print_plans
-    from airflow_poison.core.desk.plans import find_plan
-    from airflow_poison.core.desk.plans import plans as verb
+    from airflow_poison.desk.plans import find_plan
+    from airflow_poison.desk.plans import plans as verb
 
     queue = queue_to_read(args)
     if args.plan is not None:

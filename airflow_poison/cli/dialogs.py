@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow_poison.core.conversations.services import Contract, SentBy, Service
-    from airflow_poison.core.passes.dialogs import ActResult
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.dialogs.services import Contract, SentBy, Service
+    from airflow_poison.passes.dialogs import ActResult
+    from airflow_poison.store.queue_table import QueueTable
 
 
 _BODIES = Argument(("bodies",), {"metavar": "BODY", "nargs": "+", "help": "messages, one argument each"})
@@ -46,7 +46,7 @@ def services(args: Namespace) -> None:
     List the services of a store: their queues, contracts and message types. Exit code 0: listed, 1: there is no service, 2: it could not be listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.conversations import services_of
+    from airflow_poison.passes.conversations import services_of
 
     def look(table: QueueTable) -> list[tuple[str, Service]]:
         return [(table.name, service) for service in services_of(table.snapshot().control).values()]
@@ -77,7 +77,7 @@ def event_notifications(args: Namespace) -> None:
     List the services that get a message whenever a queue is disabled, or change them. Exit code 0: done, 1: the queue has none, 2: nothing was
     changed.
     """
-    from airflow_poison.core.passes.event_notifications import create, drop, notifications
+    from airflow_poison.passes.event_notifications import create, drop, notifications
 
     if (args.create is None) != (args.service is None) or None not in (args.create, args.drop):
         raise wrong_usage("event-notifications: expected --create NAME --service SERVICE, or --drop NAME, or neither.")
@@ -114,7 +114,7 @@ def conversations(args: Namespace) -> None:
     listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes.conversations import conversations as verb
+    from airflow_poison.passes.conversations import conversations as verb
 
     table, now = queue_to_read(args), system_clock().now()
     found = verb(table, handle=args.conversation, ended=args.ended)
@@ -150,10 +150,10 @@ def begin_dialog(args: Namespace) -> None:
 
     Begin a dialog and send its first messages, in one commit. Exit code 0: begun, or begun before with this key, 2: nothing was begun.
     """
-    from airflow_poison.core.conversations.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
-    from airflow_poison.core.conversations.services import SentBy
-    from airflow_poison.core.passes.conversations import service_in
-    from airflow_poison.core.passes.dialogs import begin_dialogs
+    from airflow_poison.dialogs.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
+    from airflow_poison.dialogs.services import SentBy
+    from airflow_poison.passes.conversations import service_in
+    from airflow_poison.passes.dialogs import begin_dialogs
 
     table = opened_queue(args)
     contract = _contract(service_in(table, args.service), args.contract)
@@ -185,10 +185,10 @@ def send_on(args: Namespace) -> None:
 
     Send on a conversation, in one commit. Exit code 0: sent, or sent before with this key, 1: there is no such conversation, 2: nothing was sent.
     """
-    from airflow_poison.core.conversations.services import SentBy
-    from airflow_poison.core.passes.conversations import conversations as look
-    from airflow_poison.core.passes.conversations import service_in
-    from airflow_poison.core.passes.dialogs import send_on as verb
+    from airflow_poison.dialogs.services import SentBy
+    from airflow_poison.passes.conversations import conversations as look
+    from airflow_poison.passes.conversations import service_in
+    from airflow_poison.passes.dialogs import send_on as verb
 
     table = opened_queue(args)
     [row] = look(table, handle=args.conversation)
@@ -207,7 +207,7 @@ def set_timer(args: Namespace) -> None:
 
     Set the conversation timer of this side, or start it again. Exit code 0: set, 1: there is no such conversation, 2: it could not be set.
     """
-    from airflow_poison.core.passes.dialogs import set_timer as verb
+    from airflow_poison.passes.dialogs import set_timer as verb
 
     span, table = values.lasting("DURATION", args.timeout), opened_queue(args)
     done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=values.duration("--wait", args.wait))
@@ -217,9 +217,9 @@ def set_timer(args: Namespace) -> None:
 def _told(args: Namespace, table: QueueTable, done: ActResult, text: str) -> None:
     """Let messages leave, and say what was done, and of Error messages that are here already."""
     from airflow_poison.cli import tables
-    from airflow_poison.core.conversations.endpoint import ConversationState
-    from airflow_poison.core.passes.conversations import conversations as look
-    from airflow_poison.core.passes.recovery import left
+    from airflow_poison.dialogs.endpoint import ConversationState
+    from airflow_poison.passes.conversations import conversations as look
+    from airflow_poison.passes.recovery import left
 
     done = left(opened_store(args), table, done, system_clock())
     for handle in done.conversations if not done.repeated else ():
@@ -258,6 +258,6 @@ def _messages(contract: Contract, side: SentBy, args: Namespace) -> list[tuple[s
 
 
 def _key(args: Namespace, table: QueueTable) -> str:
-    from airflow_poison.core.passes.runs import run_key
+    from airflow_poison.passes.runs import run_key
 
     return run_key(table.uri, uuid.uuid4().hex if args.send_key is None else args.send_key)

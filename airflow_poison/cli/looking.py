@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.checking.check import CheckResult
-    from airflow_poison.core.checking.ledger import Account
-    from airflow_poison.core.schema import SubQueue
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.fsck.check import CheckResult
+    from airflow_poison.fsck.ledger import Account
+    from airflow_poison.store import QueueStore
+    from airflow_poison.values.schema import SubQueue
 
 
 @command("list", QUEUES, *WHERE)
@@ -27,7 +27,7 @@ def list_queues(args: Namespace) -> None:
     is no queue, 2: it could not be listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes import browse as verbs
+    from airflow_poison.passes import browse as verbs
 
     store, clock = opened_store(args), system_clock()
     found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
@@ -58,11 +58,11 @@ def show(args: Namespace) -> None:
     endpoint receives, 1: one is halted, or a message that was asked for is not there, 2: it could not be shown.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.passes import browse as verbs
-    from airflow_poison.core.passes.conversations import transmission_queue
-    from airflow_poison.core.passes.messages import Chosen
-    from airflow_poison.core.policies.settings import LARGEST
-    from airflow_poison.core.schema import SubQueue
+    from airflow_poison.passes import browse as verbs
+    from airflow_poison.passes.conversations import transmission_queue
+    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.rules.settings import LARGEST
+    from airflow_poison.values.schema import SubQueue
 
     limit = values.limit(args.limit)
     wanted = values.lookup_ids([] if args.lookup_id is None else [args.lookup_id])
@@ -121,10 +121,10 @@ def inspect(args: Namespace) -> None:
     inspection counts as a rollback. Exit code 0: shown, 1: no message is available, or the queue is halted, 2: it could not be.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.errors import QueueHaltedError
-    from airflow_poison.core.passes.conversations import printed_body
-    from airflow_poison.core.passes.inspect import inspect as look
-    from airflow_poison.core.policies.recovery import NO_MESSAGE, Inspection
+    from airflow_poison.passes.conversations import printed_body
+    from airflow_poison.passes.inspect import inspect as look
+    from airflow_poison.rules.recovery import NO_MESSAGE, Inspection
+    from airflow_poison.values.errors import QueueHaltedError
 
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     mode = None if args.mode is None else values.one_of("--mode", args.mode, list(Inspection))
@@ -158,8 +158,8 @@ def history(args: Namespace) -> None:
     Show the recorded events as a timeline, the newest last. Exit code 0: shown, 1: there is no such event, 2: it could not be shown.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.core.events import EventType
-    from airflow_poison.core.passes.history import recorded_events
+    from airflow_poison.passes.history import recorded_events
+    from airflow_poison.values.events import EventType
 
     now = system_clock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
@@ -190,8 +190,8 @@ def check(args: Namespace) -> None:
     Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, 2: it could not be
     checked.
     """
-    from airflow_poison.core.checking.check import check_queue, check_store
-    from airflow_poison.core.checking.findings import Kind
+    from airflow_poison.fsck.check import check_queue, check_store
+    from airflow_poison.fsck.findings import Kind
 
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
@@ -214,8 +214,8 @@ def check(args: Namespace) -> None:
 
 def _names(store: QueueStore, wanted: list[str]) -> list[str]:
     """Return the queues that are to be checked. Raises QueueNotFoundError."""
-    from airflow_poison.core.errors import QueueNotFoundError
-    from airflow_poison.core.store import no_queue
+    from airflow_poison.store import no_queue
+    from airflow_poison.values.errors import QueueNotFoundError
 
     there = list(store.names())
     for name in wanted:
@@ -231,7 +231,7 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
 
 
 def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
-    from airflow_poison.core.passes.repair import repair, repair_store
+    from airflow_poison.passes.repair import repair, repair_store
 
     done, failed = list(repair_store(store)) if whole else [], list[str]()
     for name in names:

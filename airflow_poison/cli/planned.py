@@ -12,14 +12,14 @@ from rich.text import Text
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
 from airflow_poison.cli.terminal import messages as counted
-from airflow_poison.core import json_text
+from airflow_poison.values import json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.desk.actions import PlanAction
-    from airflow_poison.core.desk.plans import PlanView, Sample
+    from airflow_poison.desk.actions import PlanAction
+    from airflow_poison.desk.plans import PlanView, Sample
 
 _GROUPS, _DEEPEST, _UNFIT = 15, 50, 5
 _WORDS = {

@@ -13,8 +13,8 @@ from airflow_poison.cli.terminal import tell
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.desk.retention import Retention
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.retention import Retention
+    from airflow_poison.store.queue_table import QueueTable
 
 
 @command(
@@ -30,9 +30,9 @@ def mask(args: Namespace) -> None:
     Values at these paths are hidden wherever messages are shown, logged or told of. A DAG that declares a mask records its own again at its next run.
     Exit code 0: said, or set, 2: it could not be.
     """
-    from airflow_poison.core.actor import acting
-    from airflow_poison.core.desk.masking import declare_mask
-    from airflow_poison.core.masking import Masking
+    from airflow_poison.desk.masking import declare_mask
+    from airflow_poison.values.actor import acting
+    from airflow_poison.values.masking import Masking
 
     if args.paths and args.off:
         raise wrong_usage("--off: expected without paths.")
@@ -63,7 +63,7 @@ def retain(args: Namespace) -> None:
 
     Without --after, what is recorded in the queue is done. Exit code 0: done, or reported, 1: nothing is recorded, 2: it could not be done.
     """
-    from airflow_poison.core.desk.retention import retain as verb
+    from airflow_poison.desk.retention import retain as verb
 
     wanted = _wanted(args)
     table, clock = opened_queue(args), system_clock()
@@ -85,7 +85,7 @@ def retain(args: Namespace) -> None:
 
 
 def _wanted(args: Namespace) -> Retention | None:
-    from airflow_poison.core.desk.retention import Retention
+    from airflow_poison.desk.retention import Retention
 
     if args.after is None:
         if args.export_to is not None or args.remove or args.record:
@@ -99,8 +99,8 @@ def _wanted(args: Namespace) -> Retention | None:
 
 
 def _record(table: QueueTable, retention: Retention | None) -> None:
-    from airflow_poison.core.actor import acting
-    from airflow_poison.core.desk.retention import declare_retention
+    from airflow_poison.desk.retention import declare_retention
+    from airflow_poison.values.actor import acting
 
     with acting(shell_user()):
         declare_retention(table, system_clock(), retention)

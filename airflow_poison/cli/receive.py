@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.batching import Batching
-    from airflow_poison.core.delivery.transform import Transformation
-    from airflow_poison.core.outputs import Output
-    from airflow_poison.core.passes.delivering import Engine
-    from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.batching import Batching
+    from airflow_poison.delivery.transform import Transformation
+    from airflow_poison.dialogs.services import Service
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.queue_table import QueueTable
 
 
 _ENGINES = ("spark", "local", "auto")
@@ -102,8 +102,8 @@ def receive(args: Namespace) -> None:
 
     Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, run it again.
     """
-    from airflow_poison.core.passes.runs import run_key
     from airflow_poison.operators.account import account
+    from airflow_poison.passes.runs import run_key
 
     values.named("--run-key", args.run_key)
     progress = ProgressLine()
@@ -129,10 +129,10 @@ def receive(args: Namespace) -> None:
 
 def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceivePass:
     """Return the pass that options declare, over the queue, which is made when it is missing. Raises InputError."""
-    from airflow_poison.core.passes.conversations import declare_services
-    from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.policies import policy_from_dict
-    from airflow_poison.core.spark.executors import checked_files
+    from airflow_poison.passes.conversations import declare_services
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.rules import policy_from_dict
+    from airflow_poison.spark.executors import checked_files
 
     engine = values.one_of("--engine", args.engine or "spark", _ENGINES)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
@@ -171,8 +171,8 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
 
 def _redriven(table: QueueTable, version: str | None, progress: Callable[[str], None]) -> None:
     """Redrive for a new handler, where the queue is set so."""
-    from airflow_poison.core.actor import shell_user
-    from airflow_poison.core.desk.redrive import redrive
+    from airflow_poison.desk.redrive import redrive
+    from airflow_poison.values.actor import shell_user
 
     for view in redrive(table, system_clock(), version, who=shell_user()):
         progress(f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back")
@@ -189,8 +189,8 @@ def _small_pass(args: Namespace) -> int:
 
 def _outputs(args: Namespace) -> tuple[Output, ...]:
     """Return the outputs that options declare. Raises InputError."""
-    from airflow_poison.core.errors import SettingError
-    from airflow_poison.core.outputs import outputs_of
+    from airflow_poison.outputs.output import outputs_of
+    from airflow_poison.values.errors import SettingError
 
     tables, schema, columns = (_by_output(name, getattr(args, name) or ()) for name in ("output_table", "output_schema", "output_keys"))
     keys: object = columns and (columns.split(",") if isinstance(columns, str) else {name: each.split(",") for name, each in columns.items()})
@@ -213,7 +213,7 @@ def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None
 
 def _batching(args: Namespace) -> Batching | None:
     """Return what the handler gets. Raises SettingError."""
-    from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
+    from airflow_poison.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
 
     if args.transform is not None:
         if args.batch is not None or args.batch_size is not None:
@@ -230,7 +230,7 @@ def _batching(args: Namespace) -> Batching | None:
 
 def _handler(args: Namespace) -> str | Transformation:
     """Return the handler's name, or the transformation. Raises SettingError and HandlerNotFoundError."""
-    from airflow_poison.core.delivery.transform import VERDICT, Transformation
+    from airflow_poison.delivery.transform import VERDICT, Transformation
 
     if (args.handler is None) == (args.transform is None):
         raise wrong_usage("--handler: expected MODULE:FUNCTION, or --transform MODULE:FUNCTION, and not both.")
@@ -248,7 +248,7 @@ def _handler(args: Namespace) -> str | Transformation:
 
 def _import_from_here(files: Sequence[str]) -> None:
     """Let handlers of the current folder be found, as ``python -m`` does, and those of files that are shipped."""
-    from airflow_poison.core.spark.executors import import_here
+    from airflow_poison.spark.executors import import_here
 
     values.importable_here()
     import_here(files)
@@ -263,14 +263,14 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
     def spark() -> Engine:
         if args.store is None and args.spark is None:
             return hook_of(args).engine(progress, files)
-        from airflow_poison.core.spark.engine import SparkEngine
-        from airflow_poison.core.spark.session import get_session
+        from airflow_poison.spark.engine import SparkEngine
+        from airflow_poison.spark.session import get_session
 
         made = SparkEngine(get_session(args.spark) if args.spark else get_session(), progress)
         made.ship(files)
         return made
 
-    from airflow_poison.core.passes.delivering import SupervisedEngine
+    from airflow_poison.passes.delivering import SupervisedEngine
 
     return SupervisedEngine if engine == "local" else partial(SupervisedEngine, spark, patience=_PATIENCE)
 
@@ -279,7 +279,7 @@ def _stop_spark() -> None:
     """End this process's Spark, if it has one: what its JVM has to say of the killed job comes before our own last line."""
     if "pyspark" not in sys.modules:
         return
-    from airflow_poison.core.spark.session import running_session
+    from airflow_poison.spark.session import running_session
 
     with suppress(Exception):  # py4j raises many kinds, and the JVM ends with this process
         if (session := running_session()) is not None:
@@ -302,8 +302,8 @@ def _left(table: QueueTable, key: str, named: str) -> str:
 
 def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
-    from airflow_poison.core.passes.halts import what_halted
-    from airflow_poison.core.policies.recovery import Inspection
+    from airflow_poison.passes.halts import what_halted
+    from airflow_poison.rules.recovery import Inspection
 
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted
@@ -322,7 +322,7 @@ class ProgressLine:
 
     def tell(self, text: str) -> None:
         """Show a line."""
-        from airflow_poison.core.texts import visible
+        from airflow_poison.values.texts import visible
 
         text = visible(text)
         if sys.stderr.isatty():
@@ -351,7 +351,7 @@ def given_services(names: Sequence[str]) -> tuple[Service, ...]:
 
 
 def _services(name: str) -> Sequence[Service]:
-    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.dialogs.services import Service
 
     thing = values.imported("--services", name, "shop.contracts:warehouse")
     if isinstance(thing, Service):

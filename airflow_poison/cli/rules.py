@@ -14,7 +14,7 @@ from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read,
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.desk.rule_runs import RulesResult
+    from airflow_poison.desk.rule_runs import RulesResult
 
 
 @command(
@@ -31,10 +31,10 @@ def rules(args: Namespace) -> None:
     Run the rules of a queue, as far as it is time; with --dry-run only say what each has and would take, also of the rules of --declare. What a
     rule asks waits as a paused plan. Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.core.actor import shell_user
-    from airflow_poison.core.desk import rule_runs
-    from airflow_poison.core.desk.redrive import redrive, set_redrive
-    from airflow_poison.core.desk.rules import checked_rules, declare_rules
+    from airflow_poison.desk import rule_runs
+    from airflow_poison.desk.redrive import redrive, set_redrive
+    from airflow_poison.desk.rules import checked_rules, declare_rules
+    from airflow_poison.values.actor import shell_user
 
     clock = system_clock()
     given = None if args.declare is None else checked_rules(_read(args.declare))
@@ -63,7 +63,7 @@ def _read(name: str) -> object:
 
 
 def _canary(text: str) -> Any:
-    from airflow_poison.core.desk.plans import Canary
+    from airflow_poison.desk.plans import Canary
 
     number, _, share = text.partition(":")
     flag = "--redrive-on-new-handler"

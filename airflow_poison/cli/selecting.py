@@ -10,7 +10,7 @@ from airflow_poison.cli.command import PLACES, option, several, wrong_usage
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.desk.selection import Selection
+    from airflow_poison.desk.selection import Selection
 
 ANY: Final = "any"
 SELECTION: Final = (
@@ -39,7 +39,7 @@ def is_selected(args: Namespace) -> bool:
 
 def selection(args: Namespace) -> Selection:
     """Return what the options select; nothing given: all poison. Raises InputError, SettingError."""
-    from airflow_poison.core.desk.selection import Selection
+    from airflow_poison.desk.selection import Selection
 
     now = values.now()
     place = args.sub_queue or (ANY if args.ids is not None else "poison")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.source import Source
+    from airflow_poison.values.mapping import ColumnMapping
 
 _PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
 _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type", "priority": "priority"}
@@ -87,8 +87,8 @@ def send(args: Namespace) -> None:
     for name in ("max_messages", "backfill"):
         if getattr(args, name) is not None:
             raise wrong_usage(f"--{name.replace('_', '-')}: expected with --source.")
-    from airflow_poison.core.passes.runs import run_key
-    from airflow_poison.core.passes.send import send as verb
+    from airflow_poison.passes.runs import run_key
+    from airflow_poison.passes.send import send as verb
 
     clock = system_clock()
     if args.resend and args.send_key is None:
@@ -119,8 +119,8 @@ def send(args: Namespace) -> None:
 
 def _take(args: Namespace) -> None:
     """Send what is new in a source."""
-    from airflow_poison.core.passes.runs import run_key
-    from airflow_poison.core.passes.take import take as verb
+    from airflow_poison.passes.runs import run_key
+    from airflow_poison.passes.take import take as verb
 
     if args.bodies or args.file is not None:
         raise wrong_usage("--source: expected alone; what is sent comes from BODY, from --file or from a source.")
@@ -148,9 +148,9 @@ def _take(args: Namespace) -> None:
 
 def _source(args: Namespace) -> Source:
     """Return the source that was named, connected. Raises InputError, SettingError."""
-    from airflow_poison.core.sources.files import Files
-    from airflow_poison.core.sources.readers import FORMATS
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.files import Files
+    from airflow_poison.sources.readers import FORMATS
+    from airflow_poison.sources.source import Source
 
     if args.source.startswith("/") or "://" in args.source:
         by_name = next((each for each in FORMATS if f".{each}" in args.source.rpartition("/")[2]), "lines")
@@ -201,8 +201,8 @@ def reset_position(args: Namespace) -> None:
     Forget how far a source was taken into a queue: the next send takes it from its beginning. What is in the queue stays. Exit code 0: forgotten,
     1: the queue has no such source, 2: it could not be done.
     """
-    from airflow_poison.core.passes.take import positions
-    from airflow_poison.core.passes.take import reset_position as verb
+    from airflow_poison.passes.take import positions
+    from airflow_poison.passes.take import reset_position as verb
 
     table = opened_queue(args)
     known = [each.source for each in positions(table)]
@@ -218,8 +218,8 @@ def reset_position(args: Namespace) -> None:
 def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
     """Return the messages, lazily. Raises InputError for options that do not fit together."""
     from airflow_poison.cli import sources
-    from airflow_poison.core.mapping import expires_at, rows_to_batches
-    from airflow_poison.core.sources.readers import Layout
+    from airflow_poison.sources.readers import Layout
+    from airflow_poison.values.mapping import expires_at, rows_to_batches
 
     if bool(args.bodies) == (args.file is not None):
         raise wrong_usage("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
@@ -245,7 +245,7 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
 
 def _mapping(args: Namespace, form: str) -> ColumnMapping:
     """Return which columns become which parts. Raises InputError."""
-    from airflow_poison.core.mapping import ColumnMapping
+    from airflow_poison.values.mapping import ColumnMapping
 
     parts: dict[str, Any] = {}
     for part, column in values.pairs("--map", args.map or []).items():
@@ -265,7 +265,7 @@ def _mapping(args: Namespace, form: str) -> ColumnMapping:
 
 def _fixed(args: Namespace, mapping: ColumnMapping) -> dict[str, object]:
     """Return the columns that are the same for every message. Raises InputError."""
-    from airflow_poison.core.mapping import HIGHEST_PRIORITY
+    from airflow_poison.values.mapping import HIGHEST_PRIORITY
 
     fixed: dict[str, object] = {}
     for part, column in _FIXED.items():
@@ -284,7 +284,7 @@ def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) ->
     """Yield the batches with columns that are the same for every message, also in the place of their own."""
     import pyarrow as pa
 
-    from airflow_poison.core.schema import message_schema
+    from airflow_poison.values.schema import message_schema
 
     for batch in batches:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -298,8 +298,8 @@ def _saved(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     from airflow_poison.cli import sources
-    from airflow_poison.core.mapping import BATCH
-    from airflow_poison.core.schema import message_schema
+    from airflow_poison.values.mapping import BATCH
+    from airflow_poison.values.schema import message_schema
 
     while chunk := list(islice(rows, BATCH)):
         schema = pa.schema([message_schema().field(name) for name in ("body", *sources.SAVED, "properties", "expires_at")])

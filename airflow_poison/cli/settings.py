@@ -11,7 +11,7 @@ from airflow_poison.cli.terminal import write_json
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.policies.described import Setting
+    from airflow_poison.rules.described import Setting
 
 
 _SYSTEM = Argument(("system",), {"metavar": "SYSTEM", "nargs": "?", "help": "the messaging system, for example Msmq4"}, "systems")
@@ -24,8 +24,8 @@ def policies(args: Namespace) -> None:
     List the messaging systems whose rules a queue can have; with SYSTEM: its settings.
     """
     from airflow_poison.cli import simulation
-    from airflow_poison.core.policies import SYSTEMS
-    from airflow_poison.core.policies.described import describe, system_named
+    from airflow_poison.rules import SYSTEMS
+    from airflow_poison.rules.described import describe, system_named
 
     systems = [describe(name) for name in SYSTEMS] if args.system is None else [describe(system_named(args.system))]
     written = [{"system": system.name, "title": system.title, "summary": system.summary} for system in systems]
@@ -72,16 +72,16 @@ def simulate(args: Namespace) -> None:
     Play messages against the settings of a messaging system, on a virtual clock and with the rules that queues use.
     """
     from airflow_poison.cli import simulation
-    from airflow_poison.core.policies import SYSTEMS
-    from airflow_poison.core.simulation import replay as core
-    from airflow_poison.core.store import check_name
+    from airflow_poison.rules import SYSTEMS
+    from airflow_poison.rules.simulation import replay
+    from airflow_poison.store import check_name
 
     system = values.system_of(args.system, args.set, args.message, args.at, args.action, args.access)
     missing = f"SYSTEM is missing: one of {', '.join(SYSTEMS)}. For example: simulate Msmq4 --set ReceiveErrorHandling=Move"
     with noted_warnings() as warned:
         policy = values.policy_of(args, system, missing)
     at = values.pairs("--at", args.at or [])
-    done = core.simulate(
+    done = replay.simulate(
         policy,
         values.pairs("--message", args.message) if args.message else None,
         at={name: values.duration(f"--at {name}:", text) for name, text in at.items()},

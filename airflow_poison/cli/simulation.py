@@ -11,13 +11,13 @@ from rich.padding import Padding
 from rich.text import Text
 
 from airflow_poison.cli.terminal import line, screen, table
-from airflow_poison.core.clock import show_duration
-from airflow_poison.core.events import ROUTINE, EventType
-from airflow_poison.core.policies import policy_class
-from airflow_poison.core.policies.described import SettingKind, settings_of
-from airflow_poison.core.policies.settings import seconds
-from airflow_poison.core.simulation.result import shown
-from airflow_poison.core.simulation.script import OutcomeKind
+from airflow_poison.rules import policy_class
+from airflow_poison.rules.described import SettingKind, settings_of
+from airflow_poison.rules.settings import seconds
+from airflow_poison.rules.simulation.result import shown
+from airflow_poison.rules.simulation.script import OutcomeKind
+from airflow_poison.values.clock import show_duration
+from airflow_poison.values.events import ROUTINE, EventType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from airflow_poison.core.events import Event
-    from airflow_poison.core.policies.described import Setting, System
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.simulation.result import Simulation
+    from airflow_poison.rules.described import Setting, System
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.rules.simulation.result import Simulation
+    from airflow_poison.values.events import Event
 
 
 WIDE: Final = 120

@@ -12,17 +12,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.schema import DIALOG, is_reserved
-from airflow_poison.core.sources.source import ERROR
+from airflow_poison.sources.source import ERROR
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.schema import DIALOG, is_reserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
-    from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.sources.readers import Layout
+    from airflow_poison.sources.readers import Layout
+    from airflow_poison.values.mapping import ColumnMapping
 
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
 NOTHING = "Nothing was sent."
@@ -30,7 +30,7 @@ NOTHING = "Nothing was sent."
 
 def format_of(place: str) -> str:
     """Return the format that a file's name says, also of a compressed one."""
-    from airflow_poison.core.sources.text_lines import PACKED
+    from airflow_poison.sources.text_lines import PACKED
 
     path = Path(place)
     return _BY_SUFFIX.get((path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower(), "lines")
@@ -43,8 +43,8 @@ def batches(place: str, layout: Layout, mapping: ColumnMapping, now: datetime) -
     :param mapping: without a time to live for all.
     Raises InputError, and OSError for a file that cannot be read.
     """
-    from airflow_poison.core.sources.readers import records
-    from airflow_poison.core.sources.rows import to_messages
+    from airflow_poison.sources.readers import records
+    from airflow_poison.sources.rows import to_messages
 
     done = 0
     for batch in records(place, layout, io.BytesIO(sys.stdin.buffer.read()) if place == "-" else Path(place)):
@@ -63,7 +63,7 @@ def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> 
     """Return bodies as messages, with the parts that a mapping takes out of their JSON."""
     import pyarrow as pa
 
-    from airflow_poison.core.sources.bodies import with_fields
+    from airflow_poison.sources.bodies import with_fields
 
     places = cast("list[str]", batch.column("message_id").to_pylist())
     where = [f"{place.rpartition(':')[2]} of {place.rpartition(':')[0]}" for place in places]
@@ -82,8 +82,8 @@ def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> 
 
 def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:
     """Return a field of a JSON object that is the body, or an object of several fields, each as it is written."""
-    from airflow_poison.core.json_text import JsonError, Pairs, tree, values, written
-    from airflow_poison.core.mapping import utf8
+    from airflow_poison.values.json_text import JsonError, Pairs, tree, values, written
+    from airflow_poison.values.mapping import utf8
 
     try:
         values(body)  # no name twice

@@ -10,17 +10,17 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.sources.source import Connection
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.sources.source import Connection
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import SystemClock
 
 
 def opened_store(args: Namespace) -> QueueStore:
     """Return the store of --store, or of the connection. Raises InputError, SettingError and StoreUnreachableError."""
-    from airflow_poison.core.store import MEMORY, open_store
+    from airflow_poison.store import MEMORY, open_store
 
     if args.store and args.conn_id:
         raise wrong_usage("--store and --conn-id: expected one of them.")
@@ -33,8 +33,8 @@ def opened_store(args: Namespace) -> QueueStore:
 
 def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
     """Return the queue QUEUE; a policy makes it when it is missing, and is recorded in it. Raises QueueNotFoundError."""
-    from airflow_poison.core.errors import QueueNotFoundError
-    from airflow_poison.core.passes.alter import opened
+    from airflow_poison.passes.alter import opened
+    from airflow_poison.values.errors import QueueNotFoundError
 
     try:
         with others_on_stderr():
@@ -47,7 +47,7 @@ def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
 
 def shell_user() -> str:
     """Return who types a command, as events say it."""
-    from airflow_poison.core.actor import shell_user as user
+    from airflow_poison.values.actor import shell_user as user
 
     return user()
 
@@ -106,7 +106,7 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
 
     :param names: of the queues; none: all of the store.
     """
-    from airflow_poison.core.errors import PoisonError
+    from airflow_poison.values.errors import PoisonError
 
     found, failed = list[T](), dict[str, str]()
     for name in names or store.names():
@@ -131,6 +131,6 @@ def end_with(output: str, failed: dict[str, str], *, found: bool, nothing: str) 
 
 def system_clock() -> SystemClock:
     """Return the clock by which commands act."""
-    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.values.clock import SystemClock
 
     return SystemClock()

@@ -10,25 +10,25 @@ from rich.text import Text
 
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
-from airflow_poison.core.passes.browse import MOST_BODY_BYTES
-from airflow_poison.core.schema import DEFAULT_PRIORITY, SubQueue, place_name
-from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
-from airflow_poison.core.texts import counted
+from airflow_poison.passes.browse import MOST_BODY_BYTES
+from airflow_poison.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.values.schema import DEFAULT_PRIORITY, SubQueue, place_name
+from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
-    from airflow_poison.core.conversations.services import Contract, Service
-    from airflow_poison.core.events import Event
-    from airflow_poison.core.passes.browse import MessageRow, QueueOverview
-    from airflow_poison.core.passes.conversations import ConversationRow, UnsentMessage
-    from airflow_poison.core.passes.dialogs import ActResult
-    from airflow_poison.core.passes.history import History
-    from airflow_poison.core.passes.inspect import InspectResult
-    from airflow_poison.core.policies.recovery import Printed
-    from airflow_poison.core.store.table.parked import Behind
+    from airflow_poison.dialogs.services import Contract, Service
+    from airflow_poison.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
+    from airflow_poison.passes.dialogs import ActResult
+    from airflow_poison.passes.history import History
+    from airflow_poison.passes.inspect import InspectResult
+    from airflow_poison.rules.recovery import Printed
+    from airflow_poison.store.table.parked import Behind
+    from airflow_poison.values.events import Event
 
 
 _ALWAYS = (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON)
@@ -125,8 +125,8 @@ def print_behind(behind: Behind) -> None:
 
 def _policy(settings: Mapping[str, object]) -> str:
     from airflow_poison.cli.simulation import headline
-    from airflow_poison.core.errors import SettingError
-    from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.rules import policy_from_dict
+    from airflow_poison.values.errors import SettingError
 
     try:
         return headline(policy_from_dict(settings))
@@ -240,7 +240,7 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_BYTES) -> None:
     """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
-    from airflow_poison.core.policies.recovery import BINARY, EMPTY
+    from airflow_poison.rules.recovery import BINARY, EMPTY
 
     if not message.body:
         line(out, (EMPTY, "dim"), indent=2)

@@ -53,7 +53,7 @@ def table(*headings: str, right: Collection[str] = (), cut: str = "", wrapped: b
     from rich import box
     from rich.table import Table
 
-    from airflow_poison.core.texts import visible
+    from airflow_poison.values.texts import visible
 
     class Rows(Table):
         def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
@@ -83,7 +83,7 @@ def line(out: Console, *parts: str | tuple[str, str], indent: int = 0, hanging: 
     from rich.padding import Padding
     from rich.text import Text
 
-    from airflow_poison.core.texts import visible
+    from airflow_poison.values.texts import visible
 
     parts = tuple(visible(part, "\t") if isinstance(part, str) else (visible(part[0], "\t"), part[1]) for part in parts)
     if hanging and out.is_terminal:
@@ -94,14 +94,14 @@ def line(out: Console, *parts: str | tuple[str, str], indent: int = 0, hanging: 
 
 def one_line(text: str) -> str:
     """Return a text that does not break a table: line ends, control and direction signs are escaped."""
-    from airflow_poison.core.texts import visible
+    from airflow_poison.values.texts import visible
 
     return visible(text.strip())
 
 
 def block(text: str) -> str:
     """Return a text of several lines without what would steer a terminal."""
-    from airflow_poison.core.texts import visible
+    from airflow_poison.values.texts import visible
 
     return visible(text, "\n\t")
 
@@ -142,7 +142,7 @@ def size(count: int) -> str:
 
 def messages(count: int) -> str:
     """Return a number of messages."""
-    from airflow_poison.core.texts import counted
+    from airflow_poison.values.texts import counted
 
     return counted(count, "message")
 

@@ -14,10 +14,10 @@ from airflow_poison.cli.terminal import messages, tell
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.core.desk.selection import Selection
-    from airflow_poison.core.passes.to_kafka import SendToKafkaResult
-    from airflow_poison.core.sources.kafka import Kafka
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.selection import Selection
+    from airflow_poison.passes.to_kafka import SendToKafkaResult
+    from airflow_poison.sources.kafka import Kafka
+    from airflow_poison.store.queue_table import QueueTable
 
 _KEYS = ("record", "lookup_id", "group_id")
 
@@ -79,7 +79,7 @@ def send_to_kafka(args: Namespace) -> None:
 def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | None) -> None:
     if chosen is not None:
         raise wrong_usage("--take-back: expected no lookup ids and no options of a selection; all that waits for the topic is taken back.")
-    from airflow_poison.core.passes.to_kafka import take_back_from_kafka
+    from airflow_poison.passes.to_kafka import take_back_from_kafka
 
     done = take_back_from_kafka(opened_queue(args), kafka, system_clock())
     told = [f"Took {messages(done.returned)} of {done.queue} back into poison."]
@@ -90,7 +90,7 @@ def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | No
 
 def _kafka(args: Namespace) -> Kafka:
     """Return the topic, connected. Raises InputError, SettingError, SourceError."""
-    from airflow_poison.core.sources.kafka import Kafka
+    from airflow_poison.sources.kafka import Kafka
 
     if args.topic is None:
         raise wrong_usage("--topic is missing: expected the name of a topic.")
@@ -111,14 +111,14 @@ def _chosen(args: Namespace) -> Selection | list[int] | None:
 
 
 def _number(table: QueueTable, chosen: Selection | list[int]) -> int:
-    from airflow_poison.core.desk.to_kafka import selected
+    from airflow_poison.desk.to_kafka import selected
 
     return len(set(chosen)) if isinstance(chosen, list) else selected(table, chosen).number
 
 
 def _sent(args: Namespace, table: QueueTable, kafka: Kafka, chosen: Selection | list[int] | None) -> SendToKafkaResult:
-    from airflow_poison.core.desk.to_kafka import send_selected
-    from airflow_poison.core.passes.to_kafka import send_to_kafka as verb
+    from airflow_poison.desk.to_kafka import send_selected
+    from airflow_poison.passes.to_kafka import send_to_kafka as verb
 
     if chosen is None or isinstance(chosen, list):
         return verb(table, chosen or (), kafka, system_clock(), key=args.key)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterable, Sequence
 
-    from airflow_poison.core.policies.outage import Outage
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.simulation.script import Action
+    from airflow_poison.rules.outage import Outage
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.rules.simulation.script import Action
 
 
 _DIGITS = 18
@@ -43,8 +43,8 @@ def whole(what: str, text: str, least: int = 0, most: int | None = None) -> int:
 
 def limit(text: str, least: int = 0) -> int | None:
     """Return how many are wanted at most; None: all. Raises InputError."""
-    from airflow_poison.core.errors import InputError
-    from airflow_poison.core.texts import folded
+    from airflow_poison.values.errors import InputError
+    from airflow_poison.values.texts import folded
 
     if folded(text) == "all":
         return None
@@ -62,14 +62,14 @@ def named(option: str, key: str | None) -> None:
 
 def error_code(text: str) -> int:
     """Return the code that ends a conversation. Raises InputError."""
-    from airflow_poison.core.policies.settings import LARGEST
+    from airflow_poison.rules.settings import LARGEST
 
     return whole("--error", text, 1, LARGEST)
 
 
 def lasting(what: str, text: str) -> timedelta:
     """Return a duration that is more than none. Raises InputError."""
-    from airflow_poison.core.policies.settings import LONGEST
+    from airflow_poison.rules.settings import LONGEST
 
     span = duration(what, text)
     if not timedelta(0) < span <= LONGEST:
@@ -79,7 +79,7 @@ def lasting(what: str, text: str) -> timedelta:
 
 def one_of(what: str, text: str, known: Sequence[str]) -> str:
     """Return the known word that a text means, in any case and with any sign between its parts. Raises InputError."""
-    from airflow_poison.core.texts import folded, nearest
+    from airflow_poison.values.texts import folded, nearest
 
     words = {folded(word): word for word in known}
     if folded(text) in words:
@@ -122,7 +122,7 @@ def imported(flag: str, name: str, example: str) -> object:
 
 def since(text: str, now: datetime, flag: str = "--since") -> datetime:
     """Return the instant of ``2h`` (before now) or ``2013-01-01T12:00``, in UTC when it does not say. Raises InputError."""
-    from airflow_poison.core.clock import EXAMPLES, read_duration
+    from airflow_poison.values.clock import EXAMPLES, read_duration
 
     span = read_duration(text)
     try:
@@ -163,7 +163,7 @@ def outage(given: Sequence[str] | None) -> Outage | None:
     """Return what ``--outage`` says; None where it is not there. Raises InputError, SettingError."""
     if given is None:
         return None
-    from airflow_poison.core.policies.outage import Outage
+    from airflow_poison.rules.outage import Outage
 
     told: dict[str, object] = {}
     for name, text in pairs("--outage", given).items():
@@ -179,7 +179,7 @@ def outage(given: Sequence[str] | None) -> Outage | None:
 
 def duration(flag: str, text: str) -> timedelta:
     """Return a duration. Raises InputError."""
-    from airflow_poison.core.clock import EXAMPLES, read_duration
+    from airflow_poison.values.clock import EXAMPLES, read_duration
 
     span = read_duration(text)
     if span is None:
@@ -189,8 +189,8 @@ def duration(flag: str, text: str) -> timedelta:
 
 def action(text: str) -> Action:
     """Return what ``AT:VERB``, ``AT:VERB:MESSAGE`` or ``AT:alter:NAME=VALUE,...`` says. Raises InputError."""
-    from airflow_poison.core.simulation.script import Action, Verb
-    from airflow_poison.core.texts import nearest
+    from airflow_poison.rules.simulation.script import Action, Verb
+    from airflow_poison.values.texts import nearest
 
     at, _, rest = text.partition(":")
     word, _, what = rest.partition(":")
@@ -233,7 +233,7 @@ def policy_of(args: Namespace, system: str | None, missing: str) -> Policy:
 
     :param missing: what is said when neither does.
     """
-    from airflow_poison.core.policies.described import system_named, typed_policy
+    from airflow_poison.rules.described import system_named, typed_policy
 
     stored = policy_json(args.policy_json) if args.policy_json else {}
     named = stored.pop("system", None)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.bases.decorator import get_unique_task_id, task_decorator_factory
 
-from airflow_poison.core.delivery.handlers import check_given
-from airflow_poison.core.delivery.transform import check_transform
-from airflow_poison.core.errors import HandlerNotFoundError, SettingError
+from airflow_poison.delivery.handlers import check_given
+from airflow_poison.delivery.transform import check_transform
 from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.values.errors import HandlerNotFoundError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.mapping import check_named_once
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.values.errors import InputError, SettingError
+from airflow_poison.values.mapping import check_named_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import TaskDecorator
     from pyspark.sql import DataFrame
 
-    from airflow_poison.core.sources.source import Source
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.poison import QueueHook
+    from airflow_poison.sources.source import Source
+    from airflow_poison.store.queue_table import QueueTable
 
 SOURCES = ("messages", "path", "table", "dataframe", "source")
 
@@ -76,7 +76,7 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
 
     def _take(self, returned: object) -> None:
         """Make the operator's source of what the function returned. Raises InputError for what is none."""
-        from airflow_poison.core.sources.source import Source
+        from airflow_poison.sources.source import Source
 
         self.messages = None
         if isinstance(returned, Source):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.actor import acting, shell_user
+from airflow_poison.values.actor import acting, shell_user
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

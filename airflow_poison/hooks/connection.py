@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.core.errors import SettingError, SparkDistributionError
-from airflow_poison.core.store import object_store_of
+from airflow_poison.store import object_store_of
+from airflow_poison.values.errors import SettingError, SparkDistributionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -5,20 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.clock import SystemClock
 from airflow_poison.hooks.actor import acting_here
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from airflow_poison.core.conversations.acts import Dialog
-    from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.passes.conversations import ConversationRow, UnsentMessage
-    from airflow_poison.core.passes.dialogs import ActResult
-    from airflow_poison.core.passes.recovery import ConversationEnded
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.dialogs.acts import Dialog
+    from airflow_poison.dialogs.services import Service
+    from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
+    from airflow_poison.passes.dialogs import ActResult
+    from airflow_poison.passes.recovery import ConversationEnded
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.queue_table import QueueTable
 
 _AT_ONCE = timedelta(0)
 
@@ -42,13 +42,13 @@ class ConversationHook(QueueHook):
 
     def drop_service(self, queue_name: str, service: str) -> None:
         """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
-        from airflow_poison.core.passes.conversations import drop_service
+        from airflow_poison.passes.conversations import drop_service
 
         drop_service(self.queue(queue_name), service, SystemClock())
 
     def event_notifications(self, queue_name: str) -> dict[str, str]:
         """Return the services that get a message whenever the queue is disabled, by the names of the notifications."""
-        from airflow_poison.core.passes.event_notifications import notifications
+        from airflow_poison.passes.event_notifications import notifications
 
         return dict(notifications(self.queue(queue_name).snapshot().control))
 
@@ -62,14 +62,14 @@ class ConversationHook(QueueHook):
         :param reason: why; recorded in the queue's history with who did it.
         Raises QueueNotFoundError, ServiceNotFoundError, and SettingError for a service without that contract or a name that is taken.
         """
-        from airflow_poison.core.passes.event_notifications import create
+        from airflow_poison.passes.event_notifications import create
 
         with acting_here(reason):
             create(self.store(), self.queue(queue_name), name, service, SystemClock())
 
     def drop_event_notification(self, queue_name: str, name: str, *, reason: str = "") -> None:
         """End what ``create_event_notification`` has begun. Raises SettingError for a name that is none."""
-        from airflow_poison.core.passes.event_notifications import drop
+        from airflow_poison.passes.event_notifications import drop
 
         with acting_here(reason):
             drop(self.queue(queue_name), name, SystemClock())
@@ -81,7 +81,7 @@ class ConversationHook(QueueHook):
         :param key: a second call with the same key begins nothing, and returns the same handles.
         Raises ServiceNotFoundError, SettingError, InputError, and ConversationLockedError while a pass holds the group of a dialog.
         """
-        from airflow_poison.core.passes.dialogs import begin_dialogs
+        from airflow_poison.passes.dialogs import begin_dialogs
 
         table = self.queue(queue_name)
         done = begin_dialogs(table, service=service, far_service=far_service, contract=contract, dialogs=dialogs, key=key, clock=SystemClock())
@@ -94,7 +94,7 @@ class ConversationHook(QueueHook):
 
         Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError.
         """
-        from airflow_poison.core.passes.dialogs import send_on
+        from airflow_poison.passes.dialogs import send_on
 
         table = self.queue(queue_name)
         return self._leave(table, send_on(table, conversation, messages, key=key, clock=SystemClock(), wait=wait))
@@ -104,7 +104,7 @@ class ConversationHook(QueueHook):
 
         Raises ConversationNotFoundError (8426), ConversationTimerError (8458), ConversationLockedError, SettingError.
         """
-        from airflow_poison.core.passes.dialogs import set_timer
+        from airflow_poison.passes.dialogs import set_timer
 
         table = self.queue(queue_name)
         return self._leave(table, set_timer(table, conversation, timeout, key=key, clock=SystemClock(), wait=wait))
@@ -128,7 +128,7 @@ class ConversationHook(QueueHook):
         The parameters are those of QueueEndConversationOperator; ``on_conversation_ended`` is called with what was ended.
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
         """
-        from airflow_poison.core.passes.recovery import Ending
+        from airflow_poison.passes.recovery import Ending
 
         ending = Ending(
             self.queue(queue_name),
@@ -150,17 +150,17 @@ class ConversationHook(QueueHook):
         :param ended: also those that this side remembers only because they have ended.
         Raises ConversationNotFoundError (8426) for a handle that the queue does not know.
         """
-        from airflow_poison.core.passes.conversations import conversations
+        from airflow_poison.passes.conversations import conversations
 
         return conversations(self.queue_to_read(queue_name), handle=conversation, ended=ended)
 
     def transmission_queue(self, queue_name: str) -> tuple[UnsentMessage, ...]:
         """Return what waits at this side until the partners' queues take it, and why, as ``sys.transmission_queue`` shows it (spec SB-19)."""
-        from airflow_poison.core.passes.conversations import transmission_queue
+        from airflow_poison.passes.conversations import transmission_queue
 
         return transmission_queue(self.store(), self.queue_to_read(queue_name))
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
-        from airflow_poison.core.passes.recovery import left
+        from airflow_poison.passes.recovery import left
 
         return left(self.store(), table, done, SystemClock())

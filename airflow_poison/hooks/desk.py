@@ -5,20 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_poison.core.clock import SystemClock
 from airflow_poison.hooks.actor import actor_here
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
-    from airflow_poison.core.desk.actions import PlanAction
-    from airflow_poison.core.desk.found import FindResult, GroupsResult
-    from airflow_poison.core.desk.plans import Canary, PlanView
-    from airflow_poison.core.desk.selection import Selection
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.actions import PlanAction
+    from airflow_poison.desk.found import FindResult, GroupsResult
+    from airflow_poison.desk.plans import Canary, PlanView
+    from airflow_poison.desk.selection import Selection
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     SelectionLike: TypeAlias = Selection | Mapping[str, object] | str | None
     ActionLike: TypeAlias = PlanAction | Mapping[str, object] | str
@@ -41,8 +41,8 @@ class DeskVerbs:
 
         :param limit: at most so many groups.
         """
-        from airflow_poison.core.desk.found import groups
-        from airflow_poison.core.desk.given import selection_of
+        from airflow_poison.desk.found import groups
+        from airflow_poison.desk.given import selection_of
 
         return groups(self.queue_to_read(queue_name), selection_of(selection), SystemClock(), limit=limit)
 
@@ -62,8 +62,8 @@ class DeskVerbs:
         :param order: ``lookup_id``, ``enqueued_at``, ``move_count``, ``abort_count``, ``crash_count``, ``error_type``, ``message_type`` or
             ``group_id``.
         """
-        from airflow_poison.core.desk.found import find
-        from airflow_poison.core.desk.given import selection_of
+        from airflow_poison.desk.found import find
+        from airflow_poison.desk.given import selection_of
 
         table = self.queue_to_read(queue_name)
         return find(table, selection_of(selection), offset=offset, limit=limit, order=order, descending=descending)
@@ -73,7 +73,7 @@ class DeskVerbs:
 
         :param limit: at most so many rows.
         """
-        from airflow_poison.core.desk.found import query
+        from airflow_poison.desk.found import query
 
         return query(self.queue_to_read(queue_name), sql, limit=limit)
 
@@ -84,8 +84,8 @@ class DeskVerbs:
         :param limit: only so many messages, those with the lowest lookup ids.
         Raises SettingError, QueryError.
         """
-        from airflow_poison.core.desk.given import action_of, selection_of
-        from airflow_poison.core.desk.plans import plan
+        from airflow_poison.desk.given import action_of, selection_of
+        from airflow_poison.desk.plans import plan
 
         return plan(self.queue_to_read(queue_name), selection_of(selection), action_of(action), SystemClock(), limit=limit).view
 
@@ -103,11 +103,11 @@ class DeskVerbs:
         key: str = "",
     ) -> str:
         """Plan, and record the plan in the queue, so that ``apply`` does what it says; return its id. Parameters as of ``redrive``."""
-        from airflow_poison.core.desk.actions import Verb
-        from airflow_poison.core.desk.applying import check_target
-        from airflow_poison.core.desk.given import action_of, canary_of, selection_of
-        from airflow_poison.core.desk.plans import find_plan, id_of, plan, record
-        from airflow_poison.core.errors import PlanNotFoundError
+        from airflow_poison.desk.actions import Verb
+        from airflow_poison.desk.applying import check_target
+        from airflow_poison.desk.given import action_of, canary_of, selection_of
+        from airflow_poison.desk.plans import find_plan, id_of, plan, record
+        from airflow_poison.values.errors import PlanNotFoundError
 
         wanted, act, first = selection_of(selection), action_of(action), canary_of(canary)
         store, clock = self.store(), SystemClock()
@@ -167,7 +167,7 @@ class DeskVerbs:
         :param patience: how long to wait for passes that have claimed some of its messages, or that receive its canary; None: without an end.
         Raises PlanNotFoundError, PlanStateError for a plan that was cancelled or undone.
         """
-        from airflow_poison.core.desk.following import follow
+        from airflow_poison.desk.following import follow
 
         store = self.store()
         seconds = None if patience is None else patience.total_seconds()
@@ -175,19 +175,19 @@ class DeskVerbs:
 
     def plans(self, queue_name: str) -> tuple[PlanView, ...]:
         """Return the recorded plans of a queue, the newest first."""
-        from airflow_poison.core.desk.plans import plans
+        from airflow_poison.desk.plans import plans
 
         return plans(self.queue_to_read(queue_name))
 
     def find_plan(self, queue_name: str, plan: str) -> PlanView:
         """Return a recorded plan. Raises PlanNotFoundError."""
-        from airflow_poison.core.desk.plans import find_plan
+        from airflow_poison.desk.plans import find_plan
 
         return find_plan(self.queue_to_read(queue_name), plan)
 
     def pause(self, queue_name: str, plan: str, reason: str = "") -> PlanView:
         """Let nothing more become of a plan until it is resumed. Raises PlanNotFoundError, PlanStateError."""
-        from airflow_poison.core.desk.plans import pause
+        from airflow_poison.desk.plans import pause
 
         return pause(self.store().open(queue_name), plan, SystemClock(), who=actor_here(), reason=reason)
 
@@ -205,14 +205,14 @@ class DeskVerbs:
 
         Parameters as of ``apply``. Raises PlanNotFoundError, PlanStateError.
         """
-        from airflow_poison.core.desk.plans import resume
+        from airflow_poison.desk.plans import resume
 
         resume(self.store().open(queue_name), plan, SystemClock(), who=actor_here(), reason=reason)
         return self.apply(queue_name, plan, patience=patience, progress=progress, stop=stop)
 
     def cancel(self, queue_name: str, plan: str, reason: str = "") -> PlanView:
         """End a plan; what it has done stays done. Raises PlanNotFoundError, PlanStateError."""
-        from airflow_poison.core.desk.plans import cancel
+        from airflow_poison.desk.plans import cancel
 
         return cancel(self.store().open(queue_name), plan, SystemClock(), who=actor_here(), reason=reason)
 
@@ -229,7 +229,7 @@ class DeskVerbs:
 
         Raises PlanNotFoundError, and PlanStateError for a plan whose messages were sent to other queues.
         """
-        from airflow_poison.core.desk.applying import undo
+        from airflow_poison.desk.applying import undo
 
         table = self.store().open(queue_name)
         return undo(table, plan, SystemClock(), who=actor_here(), reason=reason, progress=progress, stop=stop)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.actor import acting_here, actor_here
 from airflow_poison.hooks.connection import StoreConnection, options_with_credentials, secrets_of, spark_master
 from airflow_poison.hooks.desk import DeskVerbs
 from airflow_poison.hooks.sources import SourceVerbs
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.desk.plans import Canary
-    from airflow_poison.core.desk.retention import RetainResult, Retention
-    from airflow_poison.core.desk.rule_runs import RulesResult
-    from airflow_poison.core.desk.rules import Rule
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.core.passes.inspect import InspectResult
-    from airflow_poison.core.passes.land import WaitingRows
-    from airflow_poison.core.passes.maintain import MaintainResult
-    from airflow_poison.core.passes.move import RemoveResult
-    from airflow_poison.core.passes.recovery import ConversationEnded, RecoverResult
-    from airflow_poison.core.passes.relay import SendToResult
-    from airflow_poison.core.policies.policy import Policy, Restart
-    from airflow_poison.core.policies.recovery import Inspection
-    from airflow_poison.core.schema import SubQueue
-    from airflow_poison.core.spark.engine import SparkEngine
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.plans import Canary
+    from airflow_poison.desk.retention import RetainResult, Retention
+    from airflow_poison.desk.rule_runs import RulesResult
+    from airflow_poison.desk.rules import Rule
+    from airflow_poison.dialogs.services import Service
+    from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
+    from airflow_poison.passes.inspect import InspectResult
+    from airflow_poison.passes.land import WaitingRows
+    from airflow_poison.passes.maintain import MaintainResult
+    from airflow_poison.passes.move import RemoveResult
+    from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
+    from airflow_poison.passes.relay import SendToResult
+    from airflow_poison.rules.policy import Policy, Restart
+    from airflow_poison.rules.recovery import Inspection
+    from airflow_poison.spark.engine import SparkEngine
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
+    from airflow_poison.values.schema import SubQueue
 
 
 class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
@@ -88,7 +88,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
     def store(self) -> QueueStore:
         """Return the store. Raises StoreUnreachableError when its root cannot be read or written."""
-        from airflow_poison.core.store import open_store
+        from airflow_poison.store import open_store
 
         return open_store(self.settings.store, dict(self.settings.storage_options) or None, durable=self.settings.durable)
 
@@ -104,16 +104,16 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         Raises QueueNotFoundError, SystemChangeError for a policy of another messaging system than the queue's, and SettingError for services of a
         queue without Service Broker's rules, or that another queue has.
         """
-        from airflow_poison.core.passes.alter import opened
+        from airflow_poison.passes.alter import opened
 
         store, clock = self.store(), SystemClock()
         table = opened(store, queue_name, policy, clock, _this_run())
         if services:
-            from airflow_poison.core.passes.conversations import declare_services
+            from airflow_poison.passes.conversations import declare_services
 
             declare_services(store, table, services, clock)
         if mask is not None:
-            from airflow_poison.core.desk.masking import declare_mask
+            from airflow_poison.desk.masking import declare_mask
 
             with acting_here():
                 declare_mask(table, clock, mask)
@@ -128,8 +128,8 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         The message that halted it keeps its counts: remove it first, or it may halt the queue again.
         """
-        from airflow_poison.core.passes.alter import enable
-        from airflow_poison.core.passes.recovery import Ending
+        from airflow_poison.passes.alter import enable
+        from airflow_poison.passes.recovery import Ending
 
         store, clock = self.store(), SystemClock()
         table = store.open(queue_name)
@@ -143,7 +143,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         :param endpoint_only: stop its endpoint alone: no pass begins, and messages go on arriving (spec WMQ-27).
         """
-        from airflow_poison.core.passes.alter import disable
+        from airflow_poison.passes.alter import disable
 
         with acting_here(reason):
             return disable(self.store().open(queue_name), SystemClock(), reason, endpoint_only=endpoint_only)
@@ -164,7 +164,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param system: the messaging system whose rules the queue has from now on; None: that which it has.
         :param park_group: whether messages wait behind earlier ones of their groups that have failed; None: as it is recorded.
         """
-        from airflow_poison.core.passes.alter import alter
+        from airflow_poison.passes.alter import alter
 
         with acting_here(reason):
             return alter(self.store().open(queue_name), SystemClock(), settings=settings or {}, system=system, park_group=park_group)
@@ -174,9 +174,9 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         Raises MessageClaimedError while a pass receives, SettingError.
         """
-        from airflow_poison.core.passes.alter import restart
-        from airflow_poison.core.policies.policy import Restart
-        from airflow_poison.core.policies.settings import choice
+        from airflow_poison.passes.alter import restart
+        from airflow_poison.rules.policy import Restart
+        from airflow_poison.rules.settings import choice
 
         with acting_here(reason):
             return restart(self.store().open(queue_name), SystemClock(), choice("what", what, Restart))
@@ -198,7 +198,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param unmask: with the values that the queue hides.
         Raises QueueHaltedError when the queue is halted and is not browsed.
         """
-        from airflow_poison.core.passes.inspect import inspect
+        from airflow_poison.passes.inspect import inspect
 
         table = self.queue_to_read(queue_name)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)
@@ -208,7 +208,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         :param run: a key: what a move with the same key has moved before, and is not there now, is no error.
         """
-        from airflow_poison.core.passes.move import move
+        from airflow_poison.passes.move import move
 
         with acting_here(reason):
             return move(self.store().open(queue_name), SystemClock(), lookup_ids, target, run=run)
@@ -222,7 +222,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
         Raises QueueNotFoundError, InputError, MessageNotFoundError and MessageClaimedError; then nothing was moved.
         """
-        from airflow_poison.core.passes.relay import send_to
+        from airflow_poison.passes.relay import send_to
 
         store = self.store()
         with acting_here(reason):
@@ -234,14 +234,14 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param lookup_ids: which; None: all that no pass has claimed.
         Raises MessageNotFoundError and MessageClaimedError; then nothing was moved.
         """
-        from airflow_poison.core.passes.move import put_back
+        from airflow_poison.passes.move import put_back
 
         with acting_here(reason):
             return put_back(self.store().open(queue_name), SystemClock(), lookup_ids)
 
     def declare_rules(self, queue_name: str, rules: Sequence[Rule | Mapping[str, Any]]) -> tuple[Rule, ...]:
         """Record what becomes of a queue's poison by itself, in the place of the rules that it has. Raises SettingError and QueryError."""
-        from airflow_poison.core.desk.rules import declare_rules
+        from airflow_poison.desk.rules import declare_rules
 
         return declare_rules(self.store().open(queue_name), rules, SystemClock())
 
@@ -251,7 +251,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param dry_run: only say what each rule has and would take; nothing is written.
         :param run: a key: however often it is called with it, each rule makes one plan.
         """
-        from airflow_poison.core.desk import rule_runs
+        from airflow_poison.desk import rule_runs
 
         if dry_run:
             return rule_runs.dry_run(self.queue_to_read(queue_name), SystemClock())
@@ -263,7 +263,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         :param canary: so many messages of each error group go first, and such a share must be settled before the others follow.
         """
-        from airflow_poison.core.desk.redrive import set_redrive
+        from airflow_poison.desk.redrive import set_redrive
 
         return set_redrive(self.store().open(queue_name), canary, SystemClock())
 
@@ -272,14 +272,14 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         Raises MessageNotFoundError and MessageClaimedError.
         """
-        from airflow_poison.core.passes.move import remove
+        from airflow_poison.passes.move import remove
 
         with acting_here(reason):
             return remove(self.store().open(queue_name), lookup_id, SystemClock())
 
     def waiting_rows(self, queue_name: str) -> tuple[WaitingRows, ...]:
         """Return the returned rows that wait for their outputs."""
-        from airflow_poison.core.passes.land import waiting_rows
+        from airflow_poison.passes.land import waiting_rows
 
         return waiting_rows(self.queue_to_read(queue_name))
 
@@ -299,7 +299,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param force: the output is not asked whether it has the rows.
         Raises MessageNotFoundError, SettingError and OutputError; then nothing has changed.
         """
-        from airflow_poison.core.passes.land import take_out
+        from airflow_poison.passes.land import take_out
 
         store = self.store()
         with acting_here(reason):
@@ -310,7 +310,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         :param unmask: what is returned has the values that the queue hides.
         """
-        from airflow_poison.core.passes.move import remove_messages
+        from airflow_poison.passes.move import remove_messages
 
         with acting_here(reason):
             return remove_messages(self.store().open(queue_name), SystemClock(), conversation_id=conversation_id, unmask=unmask)
@@ -331,7 +331,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param on_conversation_ended: called after the commit, at least once, for whoever keeps state for the conversation here (spec SB-31).
         Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
-        from airflow_poison.core.passes.recovery import recover
+        from airflow_poison.passes.recovery import recover
 
         store = self.store()
         with acting_here(reason):
@@ -353,8 +353,8 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param poison_retention: recorded in the queue, its parts as a dict also; None: as recorded, {}: none.
         Raises SettingError, StoreUnreachableError.
         """
-        from airflow_poison.core.desk.retention import Retention, declare_retention, retain
-        from airflow_poison.core.passes.maintain import RETENTION, maintain
+        from airflow_poison.desk.retention import Retention, declare_retention, retain
+        from airflow_poison.passes.maintain import RETENTION, maintain
 
         store, clock = self.store(), SystemClock()
         keep = RETENTION if retention is None else retention
@@ -371,7 +371,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         :param retention: for this once; None: the one that is recorded in the queue.
         """
-        from airflow_poison.core.desk.retention import retain
+        from airflow_poison.desk.retention import retain
 
         store = self.store()
         return retain(store.open(queue_name), SystemClock(), retention, who=actor_here(), store=store)
@@ -382,8 +382,8 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param py_files: what executors must be able to import, see ``engine``.
         Raises JavaError, SparkDistributionError, SparkConnectError and SettingError.
         """
-        from airflow_poison.core.spark.executors import Executors
-        from airflow_poison.core.spark.session import get_session, without_secrets
+        from airflow_poison.spark.executors import Executors
+        from airflow_poison.spark.session import get_session, without_secrets
 
         settings = self.settings
         master = spark_master(settings.spark, self.get_connection)
@@ -401,7 +401,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files on this machine that are shipped to the executors, for handlers and
             what they import. Call ``import_here`` first, so that handlers are found in this process, too.
         """
-        from airflow_poison.core.spark.engine import SparkEngine
+        from airflow_poison.spark.engine import SparkEngine
 
         return SparkEngine(self.spark(py_files), progress, parallelism=self.settings.parallelism)
 
@@ -409,7 +409,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         """Let this process import what the connection and the caller ship to executors. Raises SettingError."""
         files = self.shipped(py_files)
         if files:
-            from airflow_poison.core.spark.executors import import_here
+            from airflow_poison.spark.executors import import_here
 
             import_here(files)
 
@@ -417,7 +417,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         """Return the whole paths of what the connection and the caller ship to executors. Raises SettingError."""
         if not py_files and not self.settings.py_files:
             return ()
-        from airflow_poison.core.spark.executors import checked_files
+        from airflow_poison.spark.executors import checked_files
 
         return checked_files(self.settings.py_files, py_files)
 

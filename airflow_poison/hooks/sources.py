@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.clock import SystemClock
 from airflow_poison.hooks.actor import acting_here
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.passes.take import SourcePosition, TakeResult
-    from airflow_poison.core.passes.to_kafka import SendToKafkaResult
-    from airflow_poison.core.sources.kafka import Kafka
-    from airflow_poison.core.sources.source import Connection, Source, Take
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.desk import SelectionLike
+    from airflow_poison.passes.take import SourcePosition, TakeResult
+    from airflow_poison.passes.to_kafka import SendToKafkaResult
+    from airflow_poison.sources.kafka import Kafka
+    from airflow_poison.sources.source import Connection, Source, Take
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.mapping import ColumnMapping
 
 
 class SourceVerbs:
@@ -52,7 +52,7 @@ class SourceVerbs:
         :param between: a backfill: what lies between two places of the source, whatever was taken before.
         :param on_spark: Spark's executors read the records (of ``Kafka``), not this process.
         """
-        from airflow_poison.core.passes.take import take
+        from airflow_poison.passes.take import take
 
         connected = source.connected(found_connection)
         table = self.queue(queue_name)
@@ -64,13 +64,13 @@ class SourceVerbs:
 
         :param key: of the take.
         """
-        from airflow_poison.core.spark.send_stage import SendStage
+        from airflow_poison.spark.send_stage import SendStage
 
         return partial(SendStage.of_queue(table.folder, key).records, spark=lambda: self.spark(py_files))
 
     def positions(self, queue_name: str) -> tuple[SourcePosition, ...]:
         """Return how far each source was taken into a queue."""
-        from airflow_poison.core.passes.take import positions
+        from airflow_poison.passes.take import positions
 
         return positions(self.queue_to_read(queue_name))
 
@@ -79,7 +79,7 @@ class SourceVerbs:
 
         :param source: its name, as ``positions`` tells it.
         """
-        from airflow_poison.core.passes.take import reset_position
+        from airflow_poison.passes.take import reset_position
 
         with acting_here(reason):
             return reset_position(self.queue(queue_name), source, SystemClock())
@@ -107,10 +107,10 @@ class SourceVerbs:
         Raises SourceError, InputError, MessageNotFoundError, MessageClaimedError; then nothing of the commit was moved. Raises OutputError when the
         topic takes no messages: they wait in the queue's outbox for the next call, or for ``take_back_from_kafka``.
         """
-        from airflow_poison.core.desk.given import selection_of
-        from airflow_poison.core.desk.to_kafka import send_selected
-        from airflow_poison.core.errors import InputError
-        from airflow_poison.core.passes.to_kafka import send_to_kafka
+        from airflow_poison.desk.given import selection_of
+        from airflow_poison.desk.to_kafka import send_selected
+        from airflow_poison.passes.to_kafka import send_to_kafka
+        from airflow_poison.values.errors import InputError
 
         if selection is not None and lookup_ids:
             raise InputError("lookup_ids and selection: expected one of them. Nothing was moved.")
@@ -126,7 +126,7 @@ class SourceVerbs:
 
         Raises SourceError, OutputError; then what was not taken back waits in the outbox.
         """
-        from airflow_poison.core.passes.to_kafka import take_back_from_kafka
+        from airflow_poison.passes.to_kafka import take_back_from_kafka
 
         with acting_here(reason):
             return take_back_from_kafka(self.queue(queue_name), kafka.connected(found_connection), SystemClock())
@@ -138,8 +138,8 @@ def found_connection(conn_id: str) -> Connection:
     from airflow.sdk.exceptions import AirflowNotFoundException
     from airflow.sdk.log import mask_secret
 
-    from airflow_poison.core.errors import SourceError
-    from airflow_poison.core.sources.source import Connection
+    from airflow_poison.sources.source import Connection
+    from airflow_poison.values.errors import SourceError
 
     try:
         found = BaseHook.get_connection(conn_id)

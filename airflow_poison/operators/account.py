@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.outputs import ONLY
-from airflow_poison.core.texts import counted, visible
+from airflow_poison.outputs.output import ONLY
+from airflow_poison.values.texts import counted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.passes.runs import ReceiveResult
 
 _ENDS = {
     "settled": "settled",
@@ -59,7 +59,7 @@ def halted(result: ReceiveResult, system: str = "") -> str:
 
     :param system: the name of the messaging system.
     """
-    from airflow_poison.core.passes.halts import what_halted, what_to_do_when_halted
+    from airflow_poison.passes.halts import what_halted, what_to_do_when_halted
 
     halt = result.halted
     assert halt is not None

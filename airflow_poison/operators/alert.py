@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import QueueNotFoundError
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.identity import subscriber
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueueNotFoundError
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -9,15 +9,15 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import exceptions
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.policies.recovery import REMOVAL
-from airflow_poison.core.policies.settings import choice
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, QueueLink
 from airflow_poison.notifications import listed
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import task_key
+from airflow_poison.rules.recovery import REMOVAL
+from airflow_poison.rules.settings import choice
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.question import Question
+    from airflow_poison.passes.halts import HaltedEndpoint
+    from airflow_poison.store.queue_table import QueueTable
 
 PARKS: tuple[type[BaseException], ...] = (getattr(exceptions, "TaskAwaitingInput", TaskDeferred), TaskDeferred)
 """What a task that waits for people raises; before Airflow 3.3 it is deferred."""
@@ -94,7 +94,7 @@ class QueueAskOperator(QueueOperator, HITLOperator):
 
     def execute(self, context: Context) -> Any:
         """Ask. Raises QueueNotFoundError, SettingError, AirflowSkipException for a queue that receives."""
-        from airflow_poison.core.passes.halts import halted_endpoint
+        from airflow_poison.passes.halts import halted_endpoint
 
         hook = QueueHook(self.conn_id)
         table = hook.queue_to_read(self.queue_name)
@@ -136,8 +136,8 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         return {"decision": str(decision), "halt": dict(halt), "answer": chosen[0], "timed_out": timed_out, "by": by, "at": at}
 
     def _question(self, table: QueueTable, halt: HaltedEndpoint) -> Question:
-        from airflow_poison.core.passes.decide import suspect, suspect_conversation
         from airflow_poison.operators.question import question
+        from airflow_poison.passes.decide import suspect, suspect_conversation
 
         message, others = suspect(table, SystemClock(), halt)
         return question(

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.identity import actor
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.desk.plans import Canary, PlanView
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.plans import Canary, PlanView
     from airflow_poison.notifications import Log
+    from airflow_poison.store.queue_table import QueueTable
 
 
 class QueueOperator(BaseOperator):
@@ -89,13 +89,13 @@ def cancel_jobs(log: Log) -> None:
 def leave_server() -> None:
     """End this process's sessions with Spark Connect servers, if it has any: they forget what was shipped to them."""
     if "pyspark.sql.connect.session" in sys.modules:
-        from airflow_poison.core.spark.session import leave
+        from airflow_poison.spark.session import leave
 
         leave()
 
 
 def _cancel(log: Log) -> None:
-    from airflow_poison.core.spark.session import connected_sessions, running_session
+    from airflow_poison.spark.session import connected_sessions, running_session
 
     try:
         for session in connected_sessions():
@@ -109,7 +109,7 @@ def _cancel(log: Log) -> None:
 
 def declare_parking(table: QueueTable, park_group: bool | None) -> None:  # noqa: FBT001  (the setting's value)
     """Record whether messages of a queue wait behind earlier ones of their groups; None: as it is recorded. Raises SettingError."""
-    from airflow_poison.core.passes.alter import set_park_group
+    from airflow_poison.passes.alter import set_park_group
 
     if park_group is not None:
         set_park_group(table, SystemClock(), park_group)
@@ -123,7 +123,7 @@ def redrive_by_itself(table: QueueTable, canary: Canary | None, context: Context
 
     :param canary: is recorded first; None: what is recorded rules. :param version: of the handler; None: only go on with what is under way.
     """
-    from airflow_poison.core.desk.redrive import redrive, set_redrive
+    from airflow_poison.desk.redrive import redrive, set_redrive
 
     clock = SystemClock()
     if canary is not None:

@@ -10,25 +10,25 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import PlanStateError, recalled
-from airflow_poison.core.texts import Plain, visible
 from airflow_poison.hooks.actor import actor_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.operators.base import PATIENCE_SECONDS, QueueOperator, whole
 from airflow_poison.operators.identity import task_key
 from airflow_poison.triggers.plan import ENDED, PlanTrigger
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PlanStateError, recalled
+from airflow_poison.values.texts import Plain, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.desk.actions import PlanAction
-    from airflow_poison.core.desk.plans import Canary, PlanView
-    from airflow_poison.core.desk.selection import Selection
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.actions import PlanAction
+    from airflow_poison.desk.plans import Canary, PlanView
+    from airflow_poison.desk.selection import Selection
+    from airflow_poison.store.queue_table import QueueTable
 
 SHORT = 10.0
 """Seconds for which it is not worth the while to defer."""
@@ -101,8 +101,8 @@ class QueueRedriveOperator(QueueOperator):
         Raises SettingError, QueryError, QueueNotFoundError, PlanStateError when the task was ended; AirflowFailException for a plan that its canary
         has stopped, or that somebody has cancelled or undone.
         """
-        from airflow_poison.core.desk.plans import paused_by, resume
-        from airflow_poison.core.store.files import PlanState
+        from airflow_poison.desk.plans import paused_by, resume
+        from airflow_poison.store.files import PlanState
 
         hook, clock, who = QueueHook(self.conn_id), SystemClock(), actor_here()
         table = hook.store().open(self.queue_name)
@@ -144,10 +144,10 @@ class QueueRedriveOperator(QueueOperator):
             pausing.join(PATIENCE_SECONDS)
 
     def _followed(self, hook: QueueHook, table: QueueTable, plan: str, who: str) -> PlanView:
-        from airflow_poison.core.desk.applying import apply
-        from airflow_poison.core.desk.following import follow
-        from airflow_poison.core.desk.plans import find_plan
-        from airflow_poison.core.store.files import PlanState
+        from airflow_poison.desk.applying import apply
+        from airflow_poison.desk.following import follow
+        from airflow_poison.desk.plans import find_plan
+        from airflow_poison.store.files import PlanState
 
         waiting = {PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED}
         clock, store = SystemClock(), hook.store()
@@ -185,8 +185,8 @@ class QueueRedriveOperator(QueueOperator):
             self.log.info("Plan %s: %s of %s messages.", view.plan, f"{view.done:,}", f"{view.messages:,}")
 
     def _result(self, table: QueueTable, view: PlanView) -> dict[str, Any]:
-        from airflow_poison.core.desk.plans import why_stopped
-        from airflow_poison.core.store.files import PlanState
+        from airflow_poison.desk.plans import why_stopped
+        from airflow_poison.store.files import PlanState
 
         if self._ended:
             raise PlanStateError(f"The task was ended; plan {view.plan!r} of queue {view.queue!r} goes on when it runs again.")
@@ -263,7 +263,7 @@ class QueueQueryOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Answer it. Raises QueryError, QueueNotFoundError."""
         del context
-        from airflow_poison.core.desk.found import answer_as_dict
+        from airflow_poison.desk.found import answer_as_dict
 
         return answer_as_dict(self.queue_name, QueueHook(self.conn_id).query(self.queue_name, self.sql, limit=self.limit + 1), self.limit)
 
@@ -280,7 +280,7 @@ def number(name: str, given: int | str | None) -> int | None:
 
 def pause_when_ended(hook: QueueHook, queue_name: str, plan: str, who: str) -> None:
     """Pause a plan, as its task was ended; nothing happens when the plan has ended, too."""
-    from airflow_poison.core.desk.plans import pause
+    from airflow_poison.desk.plans import pause
 
     try:
         pause(hook.store().open(queue_name), plan, SystemClock(), who=who, reason=ENDED)

@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import EXAMPLES, read_duration
-from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.policies import checked_policy
-from airflow_poison.core.policies.recovery import REMOVAL, EndConversation
-from airflow_poison.core.policies.settings import whole_number
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.identity import task_key
+from airflow_poison.rules import checked_policy
+from airflow_poison.rules.recovery import REMOVAL, EndConversation
+from airflow_poison.rules.settings import whole_number
+from airflow_poison.values.clock import EXAMPLES, read_duration
+from airflow_poison.values.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_poison.core.conversations.acts import Dialog
-    from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.dialogs.acts import Dialog
+    from airflow_poison.dialogs.services import Service
     from airflow_poison.notifications import Targets
+    from airflow_poison.rules.policy import Policy
 
 
 REMOVAL_ERROR = REMOVAL.error or 0
@@ -80,7 +80,7 @@ def ended_with_error(error: int | str, description: str) -> EndConversation:
 
 
 def _dialog(given: object, common: Mapping[str, Any]) -> Dialog:
-    from airflow_poison.core.conversations.acts import Dialog
+    from airflow_poison.dialogs.acts import Dialog
 
     if isinstance(given, Dialog):
         return given

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import PoisonError, SettingError
-from airflow_poison.core.passes.runs import installed, run_key
 from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
+from airflow_poison.passes.runs import installed, run_key
+from airflow_poison.values.errors import PoisonError, SettingError
 
 if TYPE_CHECKING:
     from typing import Any

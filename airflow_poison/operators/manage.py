@@ -5,16 +5,16 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies import checked_policy
-from airflow_poison.core.texts import visible
 from airflow_poison.hooks.actor import acting_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink, RetryLink
 from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id
 from airflow_poison.operators.identity import task_key
+from airflow_poison.rules import checked_policy
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.texts import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.desk.retention import Retention
-    from airflow_poison.core.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.core.passes.move import RemoveResult
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.desk.retention import Retention
+    from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
+    from airflow_poison.passes.move import RemoveResult
+    from airflow_poison.rules.policy import Policy
 
 
 class Action(StrEnum):
@@ -86,7 +86,7 @@ class QueueAlterOperator(QueueOperator):
         return result
 
     def _act(self) -> EnableResult | DisableResult | AlterResult | RestartResult:
-        from airflow_poison.core.policies.settings import choice
+        from airflow_poison.rules.settings import choice
 
         hook, action = QueueHook(self.conn_id), choice("action", self.action, Action)
         if (action is Action.ALTER) != bool(self.settings or self.system or self.park_group is not None):
@@ -147,8 +147,8 @@ class QueueInspectOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
-        from airflow_poison.core.passes.conversations import printed_body
-        from airflow_poison.core.policies.recovery import NO_MESSAGE
+        from airflow_poison.passes.conversations import printed_body
+        from airflow_poison.rules.recovery import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         hook = QueueHook(self.conn_id)
@@ -195,7 +195,7 @@ class QueueMaintainOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.core.clock import EXAMPLES, read_duration
+        from airflow_poison.values.clock import EXAMPLES, read_duration
 
         retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention
         if retention is None:
@@ -300,7 +300,7 @@ class QueueRemoveOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
-        from airflow_poison.core.passes.move import remove_messages, unanswered
+        from airflow_poison.passes.move import remove_messages, unanswered
 
         hook = QueueHook(self.conn_id)
         table = hook.queue(self.queue_name)
@@ -336,8 +336,8 @@ class QueueReturnOperator(QueueOperator):
         """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
         del context
         from airflow_poison import stats
-        from airflow_poison.core.passes.due import return_due
-        from airflow_poison.core.policies import policy_from_dict
+        from airflow_poison.passes.due import return_due
+        from airflow_poison.rules import policy_from_dict
 
         queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
         policy = self.policy or policy_from_dict(queue.snapshot().control.policy)

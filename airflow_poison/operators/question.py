@@ -8,26 +8,26 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes.alerts import Alert, AlertKind
-from airflow_poison.core.passes.decide import Decision, choices
-from airflow_poison.core.passes.relay import dead_letter_queue
-from airflow_poison.core.policies.recovery import REMOVAL
-from airflow_poison.core.schema import SubQueue, place_name
-from airflow_poison.core.texts import counted
 from airflow_poison.notifications import tell_all
+from airflow_poison.passes.alerts import Alert, AlertKind
+from airflow_poison.passes.decide import Decision, choices
+from airflow_poison.passes.relay import dead_letter_queue
+from airflow_poison.rules.recovery import REMOVAL
 from airflow_poison.ui.page_data import neutral_text
+from airflow_poison.values.schema import SubQueue, place_name
+from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
     from typing import Any
 
-    from airflow_poison.core.desk.plans import PlanView
-    from airflow_poison.core.passes.browse import MessageRow
-    from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.policies.recovery import EndConversation
+    from airflow_poison.desk.plans import PlanView
     from airflow_poison.notifications import Log, Target
+    from airflow_poison.passes.browse import MessageRow
+    from airflow_poison.passes.conversations import ConversationRow
+    from airflow_poison.passes.halts import HaltedEndpoint
+    from airflow_poison.rules.recovery import EndConversation
 
 
 MOST_IN_LINE = 300

@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import check_given
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import QueueHaltedError, QueuesFailedError, SettingError
-from airflow_poison.core.masking import checked_mask
-from airflow_poison.core.passes.runs import check_named_once
-from airflow_poison.core.policies import checked_policy
-from airflow_poison.core.texts import counted
+from airflow_poison.delivery.handlers import check_given
+from airflow_poison.delivery.transform import Transformation
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.operators.account import halted
 from airflow_poison.operators.base import declare_parking, redrive_by_itself, whole
 from airflow_poison.operators.identity import subscriber, task_key
+from airflow_poison.passes.runs import check_named_once
+from airflow_poison.rules import checked_policy
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueueHaltedError, QueuesFailedError, SettingError
+from airflow_poison.values.masking import checked_mask
+from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.handlers import Handler, HandlerLike
-    from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.passes.runs import ReceiveManyResult, ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.dialogs.services import Service
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.passes.runs import ReceiveManyResult, ReceiveResult
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +109,14 @@ def _entry(given: object, handler: HandlerLike | Transformation | None, policy: 
 
 def _policy(queue: str, given: object) -> Policy | None:
     if isinstance(given, Mapping):
-        from airflow_poison.core.policies import policy_from_dict
+        from airflow_poison.rules import policy_from_dict
 
         return policy_from_dict(given)
     return checked_policy(given, f"queues[{queue!r}].policy")  # type: ignore[arg-type]  # that is what is checked
 
 
 def _services(queue: str, given: object) -> Sequence[Service]:
-    from airflow_poison.core.conversations.services import Service
+    from airflow_poison.dialogs.services import Service
 
     if not _is_list(given) or not all(isinstance(each, Service | Mapping) for each in given):
         raise SettingError(f"queues[{queue!r}].services", given, "a list of Service, or of what its to_dict() gives")
@@ -162,9 +162,9 @@ class QueuePass:
         return self.task.mask if self.queue.mask is None else self.queue.mask
 
     def _built(self, table: QueueTable) -> ReceivePass:
-        from airflow_poison.core.passes.delivering import INTERRUPTS
-        from airflow_poison.core.passes.receive import ReceivePass
-        from airflow_poison.core.policies import policy_from_dict
+        from airflow_poison.passes.delivering import INTERRUPTS
+        from airflow_poison.passes.receive import ReceivePass
+        from airflow_poison.rules import policy_from_dict
 
         task = self.task
         return ReceivePass(
@@ -189,9 +189,9 @@ class QueuePass:
         )
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:
-        from airflow_poison.core.failures import install_error_handler
-        from airflow_poison.core.passes.alerts import alert_subscription
-        from airflow_poison.core.passes.history import error_subscription, hand_over
+        from airflow_poison.passes.alerts import alert_subscription
+        from airflow_poison.passes.history import error_subscription, hand_over
+        from airflow_poison.values.failures import install_error_handler
 
         task, name, clock = self.task, subscriber(self.context, self.hook), SystemClock()
         error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
@@ -221,7 +221,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
     Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted, or whose error
     handler did not deal with a message.
     """
-    from airflow_poison.core.passes.runs import QueueRun, receive_many
+    from airflow_poison.passes.runs import QueueRun, receive_many
 
     ones = {queue.queue_name: QueuePass(task, hook, queue, context) for queue in queues}
     untold: dict[str, Exception] = {}

@@ -9,17 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
-from airflow_poison.core.delivery.handlers import check_deliver, check_given
-from airflow_poison.core.delivery.transform import Transformation, check_alone, check_policy, check_schema, check_transform
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.masking import checked_mask
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.parking import check_parking
-from airflow_poison.core.passes.runs import Stop
-from airflow_poison.core.policies import checked_policy
-from airflow_poison.core.policies.outage import checked_outage
-from airflow_poison.core.policies.settings import whole_number
+from airflow_poison.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
+from airflow_poison.delivery.handlers import check_deliver, check_given
+from airflow_poison.delivery.transform import Transformation, check_alone, check_policy, check_schema, check_transform
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
@@ -27,24 +19,32 @@ from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.account import account, halted
 from airflow_poison.operators.base import cancel_jobs, leave_server
 from airflow_poison.operators.queues import QueuePass, QueueToReceive, is_known, listed, receive_from_all, to_render
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.runs import Stop
+from airflow_poison.rules import checked_policy
+from airflow_poison.rules.outage import checked_outage
+from airflow_poison.rules.settings import whole_number
+from airflow_poison.store.parking import check_parking
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.masking import checked_mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_poison.core.conversations.services import Service
-    from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.delivery.transform import TransformLike
-    from airflow_poison.core.desk.plans import Canary
-    from airflow_poison.core.failures import ErrorHandler
-    from airflow_poison.core.outputs import Output
-    from airflow_poison.core.passes.land import Deliver
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.outage import Outage
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import HandlerLike
+    from airflow_poison.delivery.transform import TransformLike
+    from airflow_poison.desk.plans import Canary
+    from airflow_poison.dialogs.services import Service
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.queues import Entry
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.passes.land import Deliver
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.outage import Outage
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.failures import ErrorHandler
 
 
 class ReceivingOperator(WithLineage, BaseOperator):
@@ -200,7 +200,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
 
         :param store: has the options of outputs in an object store.
         """
-        from airflow_poison.core.store.delta.output_table import columns_of
+        from airflow_poison.outputs.output_table import columns_of
 
         events = context.get("outlet_events")
         for output in self.declared_outputs():
@@ -362,8 +362,8 @@ class QueueReceiveOperator(ReceivingOperator):
         return entries
 
     def _receive(self, hook: QueueHook, context: Context) -> dict[str, object]:
-        from airflow_poison.core.errors import QueueHaltedError
-        from airflow_poison.core.passes.runs import stoppable
+        from airflow_poison.passes.runs import stoppable
+        from airflow_poison.values.errors import QueueHaltedError
 
         assert self.queue_name is not None
         queue = QueueToReceive(queue_name=self.queue_name, handler=self.given_handler, policy=self.policy, services=self.services)

@@ -6,10 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_poison.core.actor import acting
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import DecisionOutdatedError
-from airflow_poison.core.policies.recovery import REMOVAL
 from airflow_poison.hooks.actor import actor_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
@@ -17,6 +13,10 @@ from airflow_poison.notifications import listed, tell_ended
 from airflow_poison.operators.base import QueueOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.operators.identity import task_key
+from airflow_poison.rules.recovery import REMOVAL
+from airflow_poison.values.actor import acting
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import DecisionOutdatedError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
-    from airflow_poison.core.passes.decide import DecideResult
-    from airflow_poison.core.passes.halts import HaltedEndpoint
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.notifications import Targets
+    from airflow_poison.passes.decide import DecideResult
+    from airflow_poison.passes.halts import HaltedEndpoint
+    from airflow_poison.store.queue_table import QueueTable
 
 UNDECIDED = "UNDECIDED"
 """The ``event`` of the alert that nobody has decided in time."""
@@ -78,9 +78,9 @@ class QueueRecoverOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
-        from airflow_poison.core.passes.decide import Decision, decide
-        from airflow_poison.core.passes.halts import WHEN_ENABLED, HaltedEndpoint
-        from airflow_poison.core.texts import counted
+        from airflow_poison.passes.decide import Decision, decide
+        from airflow_poison.passes.halts import WHEN_ENABLED, HaltedEndpoint
+        from airflow_poison.values.texts import counted
 
         hook = QueueHook(self.conn_id)
         table = hook.queue(self.queue_name)

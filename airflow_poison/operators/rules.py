@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import HITLOperator
 
-from airflow_poison.core.clock import SystemClock
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.ask import PARKS
 from airflow_poison.operators.base import QueueOperator, logged, redrive_by_itself
 from airflow_poison.operators.identity import actor, subscriber, task_key
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.core.desk.plans import PlanView
-    from airflow_poison.core.desk.rule_runs import RulesResult
-    from airflow_poison.core.desk.rules import Rule
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.desk.rule_runs import RulesResult
+    from airflow_poison.desk.rules import Rule
     from airflow_poison.notifications import Targets
+    from airflow_poison.store.queue_table import QueueTable
 
 
 class QueueRulesOperator(QueueOperator, HITLOperator):
@@ -63,7 +63,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         assigned_users: HITLUser | list[HITLUser] | None = None,
         **kwargs: Any,
     ) -> None:
-        from airflow_poison.core.desk.rules import checked_rules
+        from airflow_poison.desk.rules import checked_rules
 
         super().__init__(subject="", body="", options=["Leave them"], response_timeout=response_timeout, assigned_users=assigned_users, **kwargs)
         self.rules = None if rules is None else checked_rules(rules)
@@ -75,7 +75,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         """Run the rules. Raises QueryError, SettingError, QueueNotFoundError, AlertError."""
         hook = QueueHook(self.conn_id)
         if self.only_tries:
-            from airflow_poison.core.desk.rule_runs import dry_run
+            from airflow_poison.desk.rule_runs import dry_run
 
             return self._told(dry_run(hook.queue_to_read(self.queue_name), SystemClock(), self.rules))
         table = hook.queue(self.queue_name)
@@ -106,9 +106,9 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         return {**result, "answer": list(chosen), "timed_out": timed_out, "by": by}
 
     def _run(self, hook: QueueHook, table: QueueTable, key: str, context: Context) -> RulesResult:
-        from airflow_poison.core.desk.rule_runs import run_rules
-        from airflow_poison.core.desk.rules import declare_rules
-        from airflow_poison.core.passes.alerts import alert_subscription
+        from airflow_poison.desk.rule_runs import run_rules
+        from airflow_poison.desk.rules import declare_rules
+        from airflow_poison.passes.alerts import alert_subscription
 
         clock, name = SystemClock(), subscriber(context, hook)
         if self.alerts:
@@ -123,8 +123,8 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
 
     def _ask(self, table: QueueTable, key: str, result: Mapping[str, Any], context: Context) -> None:
         """Ask about what this task has proposed and nobody has decided; return when there is nothing."""
-        from airflow_poison.core.desk.plans import view_of
-        from airflow_poison.core.desk.rule_runs import proposal
+        from airflow_poison.desk.plans import view_of
+        from airflow_poison.desk.rule_runs import proposal
         from airflow_poison.operators.question import LEAVE, proposals
 
         found = [proposal(table, key, each["rule"]) for each in result["rules"] if each["verb"] == "ask"]
@@ -142,9 +142,9 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
 
     def _decided(self, hook: QueueHook, plan: str, name: str, *, agreed: bool) -> PlanView:
         """Do a plan, or cancel it. What somebody else has decided meanwhile, or a killed try of this task, stays so."""
-        from airflow_poison.core.desk.applying import apply
-        from airflow_poison.core.desk.plans import cancel, find_plan, resume
-        from airflow_poison.core.errors import PlanStateError
+        from airflow_poison.desk.applying import apply
+        from airflow_poison.desk.plans import cancel, find_plan, resume
+        from airflow_poison.values.errors import PlanStateError
 
         store, clock, who = hook.store(), SystemClock(), f"airflow:{name}"
         table = store.open(self.queue_name)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import InputError, SettingError, StoreUnreachableError
-from airflow_poison.core.masking import checked_mask
-from airflow_poison.core.passes.runs import run_key
-from airflow_poison.core.policies import checked_policy
-from airflow_poison.core.sources.source import Source
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
 from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server
 from airflow_poison.operators.identity import task_key
+from airflow_poison.passes.runs import run_key
+from airflow_poison.rules import checked_policy
+from airflow_poison.sources.source import Source
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import InputError, SettingError, StoreUnreachableError
+from airflow_poison.values.masking import checked_mask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.sources.paths import PathFiles
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.sources.paths import PathFiles
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.mapping import ColumnMapping
 
 
 class QueueSendOperator(WithLineage, QueueOperator):
@@ -154,7 +154,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Send what is not sent yet. Raises InputError, MessageTooLargeError, QueueNotFoundError; then nothing was sent."""
-        from airflow_poison.core.passes.send import send
+        from airflow_poison.passes.send import send
 
         self._mapping()  # before a queue is made
         hook, clock = QueueHook(self.conn_id), SystemClock()
@@ -191,8 +191,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
     def _take_from(self, source: Source, hook: QueueHook, queue: QueueTable, key: str) -> dict[str, object]:
         """Send what is new in a source."""
-        from airflow_poison.core.passes.take import take
         from airflow_poison.hooks.sources import found_connection
+        from airflow_poison.passes.take import take
 
         connected = source.connected(found_connection)
         result = take(
@@ -266,7 +266,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
     def _batches(self, hook: QueueHook, queue: QueueTable, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the messages. When an earlier run has sent them, nobody asks for one, and no Spark starts."""
-        from airflow_poison.core.mapping import rows_to_batches
+        from airflow_poison.values.mapping import rows_to_batches
 
         self._refuse_a_sources()
         if self.messages is not None:
@@ -276,7 +276,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.lineage.reads(self, path_uri(files.path))
             yield from files.messages(self._mapping(), now)
             return
-        from airflow_poison.core.spark.send_stage import FrameSource, SendStage
+        from airflow_poison.spark.send_stage import FrameSource, SendStage
 
         source = FrameSource(path=self.path, format=self.format, options=self.options or {}, table=self.table, dataframe=self.dataframe)
 
@@ -290,7 +290,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
     def _files(self, hook: QueueHook) -> PathFiles | None:
         """Return the files at the path that this task reads itself; the store's credentials are for its own kind of object store."""
-        from airflow_poison.core.sources.paths import PathFiles
+        from airflow_poison.sources.paths import PathFiles
 
         if self.path is None:
             return None
@@ -298,7 +298,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         return PathFiles.at(self.path, self.format, self.options or {}, hook.settings.storage_options if alike else {})
 
     def _mapping(self) -> ColumnMapping:
-        from airflow_poison.core.mapping import ColumnMapping
+        from airflow_poison.values.mapping import ColumnMapping
 
         return ColumnMapping(
             body=tuple(self.body) if isinstance(self.body, list) else self.body,  # type: ignore[arg-type]  # ColumnMapping checks what it is

@@ -11,25 +11,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import resolve_deliver, resolve_handler
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import SettingError, SparkDistributionError
-from airflow_poison.core.passes.delivering import expire_now
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.runs import finished
-from airflow_poison.core.passes.submitted import PassOrder, Submission, fullest, needed, recorded, without_spark
-from airflow_poison.core.policies import policy_from_dict
+from airflow_poison.delivery.handlers import resolve_deliver, resolve_handler
+from airflow_poison.delivery.transform import Transformation
 from airflow_poison.operators.base import whole
+from airflow_poison.passes.delivering import expire_now
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.runs import finished
+from airflow_poison.passes.submitted import PassOrder, Submission, fullest, needed, recorded, without_spark
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError, SparkDistributionError
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import HandlerRef
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.store.queue_table import QueueTable
 
 
 _PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
 
-from airflow_poison.core.errors import SettingError
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.account import halted
 from airflow_poison.operators.base import declare_parking, redrive_by_itself
 from airflow_poison.operators.identity import task_key
 from airflow_poison.operators.receive import ReceivingOperator
+from airflow_poison.values.errors import SettingError
 
 try:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
-    from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.operators.spark_submit import Target, Try
+    from airflow_poison.passes.runs import ReceiveResult
 
 _OURS = ("application", "application_args", "java_class")
 _GONE = "GONE"
@@ -90,8 +90,8 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         Raises AirflowFailException for a halted queue, the errors of ReceivePass, SparkDistributionError where there is no ``spark-submit``, and
         AirflowException when Spark failed otherwise.
         """
-        from airflow_poison.core.errors import QueueHaltedError
         from airflow_poison.operators.spark_submit import Try
+        from airflow_poison.values.errors import QueueHaltedError
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
@@ -138,7 +138,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
     def _submit(self, mine: Try, hook: QueueHook, context: Context) -> ReceiveResult:
         """Submit, wait, and return what the driver told, or what the queue has of it. Raises what the driver raised."""
-        from airflow_poison.core.errors import SparkJobError
+        from airflow_poison.values.errors import SparkJobError
 
         target = self._choose_application(mine, hook)
         if not target.tracked:
@@ -172,8 +172,8 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
     def _choose_application(self, mine: Try, hook: QueueHook) -> Target:
         """Say what is submitted, and with which settings; return where to. Raises SettingError and SparkDistributionError."""
-        from airflow_poison.core.spark.session import SETTINGS
         from airflow_poison.operators.spark_submit import Target
+        from airflow_poison.spark.session import SETTINGS
 
         self.conf = {**SETTINGS, **hook.settings.spark_conf, **(self.conf or {})}
         self.conf.pop(PY_FILES, None)  # the application ships them
@@ -185,7 +185,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the hook, which is told of no Python files: the application ships them itself."""
-        from airflow_poison.core.errors import SparkDistributionError
+        from airflow_poison.values.errors import SparkDistributionError
 
         ours, self.py_files = self.py_files, None  # type: ignore[assignment]  # that is none of theirs
         try:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.sources.kafka import Kafka
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.hooks.sources import found_connection
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
@@ -13,13 +11,15 @@ from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.operators.base import QueueOperator, lookup_ids_of
 from airflow_poison.operators.desk import as_given
 from airflow_poison.operators.identity import task_key
+from airflow_poison.sources.kafka import Kafka
+from airflow_poison.values.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.desk.selection import Selection
+    from airflow_poison.desk.selection import Selection
 
 
 class QueueSendToKafkaOperator(WithLineage, QueueOperator):

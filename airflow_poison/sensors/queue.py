@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SettingError, recalled
-from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.watching.conditions import Enabled, FilesGone, Halted, MessagesAvailable, PoisonPresent, RetryDue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.base import lookup_ids_of as numbers
+from airflow_poison.rules.settings import choice
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError, recalled
+from airflow_poison.watching.conditions import Enabled, FilesGone, Halted, MessagesAvailable, PoisonPresent, RetryDue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.watching.conditions import Condition, EndpointCondition
-    from airflow_poison.core.watching.poller import QueueReader
+    from airflow_poison.watching.conditions import Condition, EndpointCondition
+    from airflow_poison.watching.poller import QueueReader
 
 
 Match = StrEnum("Match", ["ANY", "ALL"])
@@ -72,7 +72,7 @@ class QueueSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once. Raises QueueNotFoundError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.core.watching.poller import QueueReader, Readings, Until
+        from airflow_poison.watching.poller import QueueReader, Readings, Until
 
         if self._look is None:
             self._look = QueueReader(QueueHook(self.conn_id).store())
@@ -235,7 +235,7 @@ class QueuePoisonGoneSensor(QueueSensor):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; reads no message while the files are there in which those were that are waited for."""
         del context
-        from airflow_poison.core.watching.happenings import poison_files
+        from airflow_poison.watching.happenings import poison_files
 
         table = QueueHook(self.conn_id).queue_to_read(str(self.queue_name))
         snapshot = table.snapshot()
@@ -249,7 +249,7 @@ class QueuePoisonGoneSensor(QueueSensor):
 
     def _chosen(self, context: Context) -> frozenset[int] | None:
         """Return the messages to wait for; None: all."""
-        from airflow_poison.core.watching.happenings import poisoned
+        from airflow_poison.watching.happenings import poisoned
 
         if self.lookup_ids is not None:
             return frozenset(numbers(self.lookup_ids))

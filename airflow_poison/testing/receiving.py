@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, target_handle
-from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Contract, SentBy, Service
-from airflow_poison.core.conversations.transaction import BegunDelivery, Conversation
-from airflow_poison.core.delivery.batching import BATCH_SIZE, Batching
-from airflow_poison.core.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
-from airflow_poison.core.delivery.sessions.verdicts import failure_of
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.message import Message
-from airflow_poison.core.outputs import ONLY, outputs_of
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.land import prepared
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import SENT, checked
-from airflow_poison.core.schema import SubQueue, message_schema
-from airflow_poison.core.store.control import NOT_BEFORE_RESTART
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.delivery.batching import BATCH_SIZE, Batching
+from airflow_poison.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
+from airflow_poison.delivery.sessions.verdicts import failure_of
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.dialogs.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, Service
+from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
+from airflow_poison.outputs.output import ONLY, outputs_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.land import prepared
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import SENT, checked
+from airflow_poison.store.control import NOT_BEFORE_RESTART
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import InputError, SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.message import Message
+from airflow_poison.values.schema import SubQueue, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.delivery.handlers import Handler, HandlerLike
-    from airflow_poison.core.delivery.transform import TransformLike
-    from airflow_poison.core.events import Event
-    from airflow_poison.core.passes.delivering import Engine
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.outage import Outage
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.delivery.transform import TransformLike
+    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.outage import Outage
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.events import Event
 
 
 MOST_PASSES = 1_000
@@ -303,7 +303,7 @@ def _spark_engine(spark: SparkSession | None) -> Callable[[], Engine]:
     try:
         from pyspark.sql import SparkSession
 
-        from airflow_poison.core.spark.engine import SparkEngine
+        from airflow_poison.spark.engine import SparkEngine
     except ModuleNotFoundError as error:
         raise SettingError(
             "transform", "a transformation", f"a handler where there is no Spark ({error}); install pyspark where it is tried"

@@ -7,21 +7,21 @@ import pickle
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.fault_points import install
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.take import positions, reset_position, take
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.sources.source import Position
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.take import positions, reset_position, take
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.sources.source import Position
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.fault_points import install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.mapping import ColumnMapping
-    from airflow_poison.core.passes.take import TakeResult
-    from airflow_poison.core.sources.source import Source
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.take import TakeResult
+    from airflow_poison.sources.source import Source
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.mapping import ColumnMapping
 
 
 class _StoppedError(BaseException):

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_poison.core.errors import PoisonError, QueueNotFoundError, SettingError
-from airflow_poison.core.policies.settings import choice
-from airflow_poison.core.watching.happenings import Happening, News, Position, ripens
-from airflow_poison.core.watching.poller import Readings, Waits
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.rules.settings import choice
 from airflow_poison.triggers.queue import poller_at
+from airflow_poison.values.errors import PoisonError, QueueNotFoundError, SettingError
+from airflow_poison.watching.happenings import Happening, News, Position, ripens
+from airflow_poison.watching.poller import Readings, Waits
 
 try:
     from airflow.triggers.shared_stream import SharedStreamProducer
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from airflow.triggers.shared_stream import AdvanceItem
 
-    from airflow_poison.core.watching.poller import Reading
+    from airflow_poison.watching.poller import Reading
 
 
 SETTLED = 10.0
@@ -138,7 +138,7 @@ class QueueEventTrigger(BaseEventTrigger):
 
 def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
     """Read what is new; in a thread, where also the import of what reads tables holds up nobody."""
-    from airflow_poison.core.watching.happenings import begin, news
+    from airflow_poison.watching.happenings import begin, news
 
     return news(event, sight.table, sight.snapshot, position or begin(event, sight.snapshot), now)
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_poison.core.watching.poller import Waits
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.triggers.queue import poller_at
+from airflow_poison.watching.poller import Waits
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
-    from airflow_poison.core.store.queue_table import QueueTable
-    from airflow_poison.core.watching.poller import Readings
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.watching.poller import Readings
 
 ENDED = "its task was ended"
 """Why a plan is paused when somebody has marked its task, or cleared it."""
@@ -64,8 +64,8 @@ class PlanTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when something can be done, or when the queue cannot be looked at."""
-        from airflow_poison.core.desk.applying import waits_at
-        from airflow_poison.core.errors import PoisonError
+        from airflow_poison.desk.applying import waits_at
+        from airflow_poison.values.errors import PoisonError
 
         try:
             if self.not_before is not None:
@@ -88,9 +88,9 @@ class PlanTrigger(BaseTrigger):
         return QueueHook(self.conn_id).queue_to_read(self.queue_name)
 
     def _pause(self) -> None:
-        from airflow_poison.core.clock import SystemClock
-        from airflow_poison.core.desk.plans import pause
-        from airflow_poison.core.errors import PlanStateError
+        from airflow_poison.desk.plans import pause
+        from airflow_poison.values.clock import SystemClock
+        from airflow_poison.values.errors import PlanStateError
 
         try:
             pause(QueueHook(self.conn_id).store().open(self.queue_name), self.plan, SystemClock(), who=self.who, reason=ENDED)

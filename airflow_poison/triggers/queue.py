@@ -14,8 +14,8 @@ from airflow_poison.hooks.poison import QueueHook
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.watching.poller import Poller
+    from airflow_poison.store import QueueStore
+    from airflow_poison.watching.poller import Poller
 
 
 class QueueTrigger(BaseTrigger):
@@ -54,9 +54,9 @@ class QueueTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when the condition holds, or when a queue cannot be looked at."""
-        from airflow_poison.core.errors import PoisonError
-        from airflow_poison.core.watching.conditions import condition_from_dict
-        from airflow_poison.core.watching.poller import Until
+        from airflow_poison.values.errors import PoisonError
+        from airflow_poison.watching.conditions import condition_from_dict
+        from airflow_poison.watching.poller import Until
 
         try:
             poller = await poller_at(self.conn_id)
@@ -80,7 +80,7 @@ async def poller_at(conn_id: str) -> Poller:
 
     Raises AirflowNotFoundException for a connection that is not defined, SettingError, StoreUnreachableError.
     """
-    from airflow_poison.core.watching.poller import poller_of
+    from airflow_poison.watching.poller import poller_of
 
     loop = asyncio.get_running_loop()
     opened = _opened.setdefault(loop, {})

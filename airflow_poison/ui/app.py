@@ -10,13 +10,13 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from anyio import to_thread
 from fastapi import Depends, FastAPI, Query, Response
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.ui import decisions, desk, message, overview, page_data, posts, rights
 from airflow_poison.ui.answers import HEADERS, answer, answered, written
 from airflow_poison.ui.forgery import refuse_forged
 from airflow_poison.ui.rights import ConnId
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 
 QueueName = Annotated[str, Query(max_length=100, description="The queue's name.")]
 Handle = Annotated[str, Query(min_length=1, max_length=200, description="A conversation's handle at this side.")]

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from threading import Event, Lock, Timer
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.store.files import PlanState
+from airflow_poison.store.files import PlanState
+from airflow_poison.values.errors import PoisonError
 
 if TYPE_CHECKING:
-    from airflow_poison.core.desk.plans import PlanView
+    from airflow_poison.desk.plans import PlanView
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Changes of queues by people at the pages: opens the queue, calls a function of the core, and says of errors what people may see."""
+"""Changes of queues by people at the pages: opens the queue, calls a verb, and says of errors what people may see."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.actor import acting
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import (
+from airflow_poison.ui.page_data import NotThereError, RefusedError, opened_store, told
+from airflow_poison.values.actor import acting
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import (
     ClaimLostError,
     ConversationError,
     DecisionOutdatedError,
@@ -26,13 +27,12 @@ from airflow_poison.core.errors import (
     SettingError,
     SystemChangeError,
 )
-from airflow_poison.ui.page_data import NotThereError, RefusedError, opened_store, told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +88,8 @@ def refusing(store: QueueStore) -> Iterator[None]:
 
 def enable(conn_id: str, name: str, who: str, reason: str) -> dict[str, object]:
     """Let a queue receive again; what was sent to it meanwhile arrives."""
-    from airflow_poison.core.passes.alter import enable
-    from airflow_poison.core.passes.recovery import Ending
+    from airflow_poison.passes.alter import enable
+    from airflow_poison.passes.recovery import Ending
 
     with changing(conn_id, name) as (table, store), acting(who, reason):
         result = enable(table, SystemClock())
@@ -99,7 +99,7 @@ def enable(conn_id: str, name: str, who: str, reason: str) -> dict[str, object]:
 
 def disable(conn_id: str, name: str, who: str, reason: str) -> dict[str, object]:
     """Set a queue to OFF."""
-    from airflow_poison.core.passes.alter import disable
+    from airflow_poison.passes.alter import disable
 
     with changing(conn_id, name) as (table, _), acting(who, reason):
         return disable(table, SystemClock(), reason).to_dict()

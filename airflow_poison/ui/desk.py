@@ -1,4 +1,4 @@
-"""The desk of a queue at the pages: messages of a selection, error groups, plans and what becomes of them; thin over the core's desk."""
+"""The desk of a queue at the pages: messages of a selection, error groups, plans and what becomes of them; thin over the room `desk`."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk.sql import Limits, limited
-from airflow_poison.core.store.files import PlanState
+from airflow_poison.desk.sql import Limits, limited
+from airflow_poison.store.files import PlanState
 from airflow_poison.ui.applies import Applies
 from airflow_poison.ui.changes import BAD, CHANGED, changing, refusing
 from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, opened_store, shown
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from airflow_poison.core.desk.actions import PlanAction
-    from airflow_poison.core.desk.plans import PlanView
-    from airflow_poison.core.desk.selection import Selection
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.actions import PlanAction
+    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.desk.selection import Selection
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 _GOES_ON = frozenset({PlanState.RUNNING.value, PlanState.CANARY.value})
 _FULL = "The API server applies as many plans as it can at this time. Nothing was done; try again when one has ended."
@@ -94,7 +94,7 @@ def messages(conn_id: str, name: str, place: str | None, selection: str, page: P
 
     :param place: the sub-queue, where the selection does not say it. :param selection: JSON.
     """
-    from airflow_poison.core.desk.found import find
+    from airflow_poison.desk.found import find
 
     def ask() -> dict[str, object]:
         found = find(table, wanted, offset=page.offset, limit=page.limit, order=page.order, descending=page.desc)
@@ -109,7 +109,7 @@ def messages(conn_id: str, name: str, place: str | None, selection: str, page: P
 
 def groups(conn_id: str, name: str, selection: str) -> dict[str, object]:
     """Return the error groups of a selection."""
-    from airflow_poison.core.desk.found import groups as counted
+    from airflow_poison.desk.found import groups as counted
 
     with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
         wanted = _selection(selection)
@@ -118,7 +118,7 @@ def groups(conn_id: str, name: str, selection: str) -> dict[str, object]:
 
 def plans(conn_id: str, name: str) -> dict[str, object]:
     """Return the recorded plans of a queue, the newest first."""
-    from airflow_poison.core.desk.plans import plans as recorded
+    from airflow_poison.desk.plans import plans as recorded
 
     with opened(conn_id, name) as table:
         return {"conn_id": conn_id, "queue": name, "plans": [_plain(conn_id, each) for each in recorded(table)]}
@@ -126,7 +126,7 @@ def plans(conn_id: str, name: str) -> dict[str, object]:
 
 def plan(conn_id: str, name: str, plan_id: str) -> dict[str, object]:
     """Return a recorded plan, and what this server does with it."""
-    from airflow_poison.core.desk.plans import find_plan
+    from airflow_poison.desk.plans import find_plan
 
     with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
         return _plain(conn_id, find_plan(table, plan_id))
@@ -150,7 +150,7 @@ def _text(selection: Selection) -> str:
 
 
 def _selected(values: object) -> Selection:
-    from airflow_poison.core.desk.selection import Selection
+    from airflow_poison.desk.selection import Selection
 
     if not isinstance(values, dict):
         raise RefusedError(BAD, f'selection={str(values)[:100]!r}: expected an object, for example {{"sub_queue": "poison"}}.')
@@ -162,7 +162,7 @@ def _selected(values: object) -> Selection:
 
 def dry_run(conn_id: str, name: str, selection: Mapping[str, Any], action: Mapping[str, Any], limit: int | None) -> dict[str, object]:
     """Say what an action would do to a selection's messages; nothing is written."""
-    from airflow_poison.core.desk.plans import plan as planned
+    from airflow_poison.desk.plans import plan as planned
 
     store = opened_store(conn_id)
     with opened(conn_id, name) as table, refusing(store), limited(LIMITS):
@@ -186,8 +186,8 @@ def begin(
 
     :param pace: messages a second, and of one commit.
     """
-    from airflow_poison.core.desk.plans import Canary, find_plan, record
-    from airflow_poison.core.desk.plans import plan as planned
+    from airflow_poison.desk.plans import Canary, find_plan, record
+    from airflow_poison.desk.plans import plan as planned
 
     if applies().full:
         raise NotReadableError(_FULL)
@@ -205,7 +205,7 @@ def begin(
 
 def pause(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
     """Let nothing more become of a plan until it is resumed."""
-    from airflow_poison.core.desk.plans import pause
+    from airflow_poison.desk.plans import pause
 
     with changing(conn_id, name) as (table, _):
         return _plain(conn_id, pause(table, plan_id, SystemClock(), who=who, reason=reason))
@@ -213,7 +213,7 @@ def pause(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[
 
 def resume(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
     """Go on with a plan that is paused, that its canary has stopped, or that whoever applied it has left."""
-    from airflow_poison.core.desk.plans import find_plan, resume
+    from airflow_poison.desk.plans import find_plan, resume
 
     with changing(conn_id, name) as (table, store):
         view = find_plan(table, plan_id)
@@ -230,7 +230,7 @@ def resume(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict
 
 def cancel(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
     """End a plan; what it has done stays done."""
-    from airflow_poison.core.desk.plans import cancel
+    from airflow_poison.desk.plans import cancel
 
     with changing(conn_id, name) as (table, _):
         return _plain(conn_id, cancel(table, plan_id, SystemClock(), who=who, reason=reason))
@@ -238,7 +238,7 @@ def cancel(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict
 
 def undo(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
     """Begin to take back what a plan has done to messages that nobody has received, moved or edited since."""
-    from airflow_poison.core.desk.plans import find_plan
+    from airflow_poison.desk.plans import find_plan
 
     with changing(conn_id, name) as (table, _):
         view = find_plan(table, plan_id)
@@ -250,13 +250,13 @@ def undo(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[s
 
 
 def _go_on(conn_id: str, table: QueueTable, store: QueueStore, plan_id: str) -> None:
-    from airflow_poison.core.desk.applying import apply
+    from airflow_poison.desk.applying import apply
 
     applies().begin((conn_id, table.name, plan_id), lambda stop: apply(table, plan_id, SystemClock(), store=store, stop=stop))
 
 
 def _take_back(conn_id: str, table: QueueTable, plan_id: str, who: str, reason: str) -> None:
-    from airflow_poison.core.desk.applying import undo
+    from airflow_poison.desk.applying import undo
 
     applies().begin((conn_id, table.name, plan_id), lambda stop: undo(table, plan_id, SystemClock(), who=who, reason=reason, stop=stop))
 
@@ -266,8 +266,8 @@ def _action(values: Mapping[str, Any], table: QueueTable, store: QueueStore) -> 
 
     Raises RefusedError, SettingError, QueueNotFoundError.
     """
-    from airflow_poison.core.desk.actions import PlanAction, Verb
-    from airflow_poison.core.desk.applying import check_target
+    from airflow_poison.desk.actions import PlanAction, Verb
+    from airflow_poison.desk.applying import check_target
 
     if values.get("function"):
         raise RefusedError(BAD, f"function={str(values['function'])[:100]!r}: {_OF_CODE}.")

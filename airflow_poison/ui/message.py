@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from airflow_poison.core.actor import WHO
 from airflow_poison.ui.page_data import NotThereError, opened, shown
+from airflow_poison.values.actor import WHO
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from airflow_poison.core.events import EventType
-    from airflow_poison.core.passes.browse import MessageRow
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.browse import MessageRow
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.events import EventType
 
 MOST_EVENTS = 200
 _BY_DAG = "dag:"
@@ -25,8 +25,8 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
 
     :param unmask: with the values that the queue hides; ``masked`` are the paths of those that are not shown.
     """
-    from airflow_poison.core.passes.browse import look_up, recorded_mask
-    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.passes.browse import look_up, recorded_mask
+    from airflow_poison.passes.messages import Chosen
 
     with opened(conn_id, name) as table:
         mask = None if unmask else recorded_mask(table)
@@ -48,7 +48,7 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
 
 def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
     """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.history import recorded_events
+    from airflow_poison.passes.history import recorded_events
 
     with opened(conn_id, name) as table:
         found = recorded_events(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
@@ -57,7 +57,7 @@ def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[Eve
 
 def _with_body(row: MessageRow) -> dict[str, object]:
     """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
-    from airflow_poison.core.passes.browse import MOST_BODY_BYTES
+    from airflow_poison.passes.browse import MOST_BODY_BYTES
 
     text = row.shown(MOST_BODY_BYTES)
     return shown(row.to_dict()) | ({"body": text.text, "body_encoding": text.encoding} if text is not None and text.encoding else {})
@@ -65,7 +65,7 @@ def _with_body(row: MessageRow) -> dict[str, object]:
 
 def _original(row: MessageRow) -> dict[str, object] | None:
     """Return the body that was sent; None where nobody has edited it."""
-    from airflow_poison.core.desk.actions import original_body
+    from airflow_poison.desk.actions import original_body
 
     body = original_body(row.body, row.properties)
     if body is None:
@@ -75,7 +75,7 @@ def _original(row: MessageRow) -> dict[str, object] | None:
 
 
 def _history(table: QueueTable, lookup_id: int) -> list[dict[str, object]]:
-    from airflow_poison.core.passes.history import plain, recorded_events
+    from airflow_poison.passes.history import plain, recorded_events
 
     found = recorded_events(table, lookup_ids=[lookup_id], limit=MOST_EVENTS).events
     return [_with_links(plain(event)) for event in found]

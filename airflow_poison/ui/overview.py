@@ -10,21 +10,21 @@ from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.texts import counted
 from airflow_poison.ui.page_data import DAMAGED, opened_connection, plain_overview, told
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PoisonError
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.core.passes.browse import QueueOverview
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.watching.poller import QueueReader, Reading
-    from airflow_poison.core.watching.trends import Trend, Trends
     from airflow_poison.hooks.connection import StoreConnection
+    from airflow_poison.passes.browse import QueueOverview
+    from airflow_poison.store import QueueStore
+    from airflow_poison.watching.poller import QueueReader, Reading
+    from airflow_poison.watching.trends import Trend, Trends
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ _seen_lock = Lock()
 
 def queues(conn_id: str) -> dict[str, object]:
     """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import overview_of
+    from airflow_poison.passes.browse import overview_of
 
     clock = SystemClock()
     settings, store = opened_connection(conn_id)
@@ -87,8 +87,8 @@ def queues(conn_id: str) -> dict[str, object]:
 
 def _memory(conn_id: str, settings: StoreConnection, store: QueueStore) -> _Seen:
     """Return what was seen of a connection's store; nothing, when the connection names another one now."""
-    from airflow_poison.core.watching.poller import QueueReader
-    from airflow_poison.core.watching.trends import Trends
+    from airflow_poison.watching.poller import QueueReader
+    from airflow_poison.watching.trends import Trends
 
     with _seen_lock:
         known = _seen.get(conn_id)

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.endpoint import ConversationState
-from airflow_poison.core.errors import (
+from airflow_poison.dialogs.endpoint import ConversationState
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.rules.recovery import REMOVAL
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import (
     CheckpointDamagedError,
     ConversationNotFoundError,
     PoisonError,
@@ -18,18 +20,16 @@ from airflow_poison.core.errors import (
     QueueNotFoundError,
     TableChangedError,
 )
-from airflow_poison.core.policies.recovery import REMOVAL
-from airflow_poison.core.texts import visible
-from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.values.texts import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.passes.browse import QueueOverview
-    from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.hooks.connection import StoreConnection
+    from airflow_poison.passes.browse import QueueOverview
+    from airflow_poison.passes.conversations import ConversationRow
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 def queue(conn_id: str, name: str) -> dict[str, object]:
     """Return one queue: state, reason, depths, ages, policy, claims, and how many conversations go on. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.browse import overview
+    from airflow_poison.passes.browse import overview
 
     with opened(conn_id, name) as table:
         return {"conn_id": conn_id, **plain_overview(overview(table, SystemClock())), **_conversations(table)}
@@ -50,7 +50,7 @@ def plain_overview(seen: QueueOverview) -> dict[str, object]:
 
 def _conversations(table: QueueTable) -> dict[str, object]:
     """Return whether a queue has conversations, and how many go on; None where counting them takes long, or cannot be done."""
-    from airflow_poison.core.passes.conversations import number
+    from airflow_poison.passes.conversations import number
 
     if not table.snapshot().has_conversations:
         return {"has_conversations": False, "conversations": 0}
@@ -67,7 +67,7 @@ _TELLS = frozenset({ConversationState.STARTED_INBOUND, ConversationState.CONVERS
 
 def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[str, object]:
     """Return the conversations of a queue; those with failures, errors and waiting messages first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.conversations import conversations as browse
+    from airflow_poison.passes.conversations import conversations as browse
 
     def urgency(row: ConversationRow) -> tuple[int, bool, int, str]:
         return -row.failures, row.error is None, -sum(row.waiting.values()), row.handle
@@ -80,7 +80,7 @@ def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[s
 
 def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, object]:
     """Return one conversation: what waits for it, what has not left for its partner, and what ends it. Raises NotThereError, NotReadableError."""
-    from airflow_poison.core.passes.conversations import conversation as browse
+    from airflow_poison.passes.conversations import conversation as browse
 
     with opened(conn_id, name) as table:
         try:
@@ -105,8 +105,8 @@ def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, 
 
 def _halts(table: QueueTable, handle: str) -> bool:
     """Return whether it is a message of this conversation that has halted the queue."""
-    from airflow_poison.core.passes.browse import look_up
-    from airflow_poison.core.passes.messages import Chosen
+    from airflow_poison.passes.browse import look_up
+    from airflow_poison.passes.messages import Chosen
 
     suspect = table.snapshot().control.halted_by
     return suspect is not None and any(row.conversation_id == handle for row in look_up(table, Chosen.ids([suspect])))
@@ -114,7 +114,7 @@ def _halts(table: QueueTable, handle: str) -> bool:
 
 def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
     """Return the queue of the partner's service; None when there is none, or it cannot be found out."""
-    from airflow_poison.core.passes.conversations import found_queue
+    from airflow_poison.passes.conversations import found_queue
 
     try:
         found = found_queue(store, service)
@@ -221,7 +221,7 @@ def _is_poison(hook: QueueHook) -> bool:
 
 def shown(row: dict[str, Any]) -> dict[str, Any]:
     """Return a message as people see it: what edits keep of it for themselves is no property of its sender."""
-    from airflow_poison.core.masking import EDITS, edits_of
+    from airflow_poison.values.masking import EDITS, edits_of
 
     properties, edited = row["properties"], bool(edits_of(row["properties"]))
     return row | {"properties": {name: value for name, value in properties.items() if not edited or name != EDITS}, "edited": edited}

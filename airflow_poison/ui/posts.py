@@ -10,12 +10,12 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, HTTPException, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from airflow_poison.core import json_text
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.ui import audit, changes, decisions, desk
 from airflow_poison.ui.answers import HEADERS, answered, busy, refusal, written
 from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
 from airflow_poison.ui.rights import ConnId
+from airflow_poison.values import json_text
 
 BAD, TOO_LARGE, UNREADABLE = 400, 413, 503
 MOST_BYTES = 1024 * 1024

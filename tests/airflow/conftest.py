@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -134,7 +134,7 @@ def _returned(dag_id: str, run_id: str) -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark for all tests: what the tasks find running."""
-    from airflow_poison.core.spark.session import get_session
+    from airflow_poison.spark.session import get_session
 
     session = get_session("local[2]", {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"})
     yield session
@@ -145,7 +145,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueStore:
     """A store of the test's own, behind the default connection."""
-    from airflow_poison.core.store import open_store
+    from airflow_poison.store import open_store
 
     define_connection(monkeypatch, "poison_default", {"store": str(tmp_path / "store"), "spark": "local[2]"})
     return open_store(str(tmp_path / "store"))

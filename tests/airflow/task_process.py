@@ -17,7 +17,7 @@ from tests import forked
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 PAUSE = 0.02
 
@@ -63,10 +63,10 @@ def called(calls: Path, what: str = "call") -> Counter[int]:
 
 def main(calls: str, run_id: str) -> None:
     """Run one try."""
-    from airflow_poison.core.fault_points import install
-    from airflow_poison.core.passes.delivering import LocalEngine
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
+    from airflow_poison.passes.delivering import LocalEngine
+    from airflow_poison.values.fault_points import install
 
     QueueHook.engine = lambda _self, *_: LocalEngine()  # type: ignore[assignment, method-assign]
     instance = SimpleNamespace(dag_id="shop", run_id=run_id, task_id="receive", map_index=-1, xcom_push=lambda **_: None)

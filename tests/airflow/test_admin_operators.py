@@ -9,31 +9,31 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import (
+from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.base import lookup_ids_of, one_lookup_id
+from airflow_poison.operators.manage import QueueAlterOperator, QueueInspectOperator, QueueMoveOperator, QueueRemoveOperator
+from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import LEASE, ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import (
     MessageClaimedError,
     MessageNotFoundError,
     QueueHaltedError,
     QueueNotFoundError,
     SettingError,
 )
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import LEASE, ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.base import lookup_ids_of, one_lookup_id
-from airflow_poison.operators.manage import QueueAlterOperator, QueueInspectOperator, QueueMoveOperator, QueueRemoveOperator
-from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

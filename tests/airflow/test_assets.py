@@ -13,8 +13,8 @@ import pytest
 from airflow.sdk import Asset
 
 from airflow_poison.assets import happened, queue_asset
-from airflow_poison.core.errors import QueueNameError, SettingError
 from airflow_poison.triggers.events import QueueEventTrigger
+from airflow_poison.values.errors import QueueNameError, SettingError
 from tests import forked
 
 from . import fresh

@@ -10,7 +10,12 @@ from airflow.sdk import DAG, task
 
 from airflow_poison import Msmq4, ServiceBroker
 from airflow_poison.assets import queue_asset
-from airflow_poison.core.errors import (
+from airflow_poison.operators.manage import QueueAlterOperator, QueueReturnOperator
+from airflow_poison.operators.receive import QueueReceiveOperator, importable_types
+from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.sensors.queue import QueueDisabledSensor, QueueMessagesSensor
+from airflow_poison.values.errors import (
     ErrorHandlerError,
     HandlerNotFoundError,
     InputError,
@@ -24,12 +29,7 @@ from airflow_poison.core.errors import (
     StoreUnreachableError,
     SystemChangeError,
 )
-from airflow_poison.core.events import EventType
-from airflow_poison.operators.manage import QueueAlterOperator, QueueReturnOperator
-from airflow_poison.operators.receive import QueueReceiveOperator, importable_types
-from airflow_poison.operators.send import QueueSendOperator
-from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from airflow_poison.sensors.queue import QueueDisabledSensor, QueueMessagesSensor
+from airflow_poison.values.events import EventType
 
 from .conftest import define_connection
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison import Message
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 
@@ -65,9 +65,9 @@ def error_of(run_dag: Callable[..., Ran], request: pytest.FixtureRequest) -> Cal
 @pytest.fixture
 def orders(store: QueueStore) -> QueueStore:
     """A store whose queue ``orders`` holds one message."""
-    from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.alter import declare
-    from airflow_poison.core.passes.send import messages_to_batches, send
+    from airflow_poison.passes.alter import declare
+    from airflow_poison.passes.send import messages_to_batches, send
+    from airflow_poison.values.clock import SystemClock
 
     send(declare(store, "orders", POLICY, SystemClock()), messages_to_batches([b"{}"]), key="first", clock=SystemClock())
     return store
@@ -162,7 +162,7 @@ def test_a_function_that_returns_no_frame_is_refused(orders: QueueStore, spark: 
 def test_a_message_above_the_size_limit_is_refused(
     orders: QueueStore, error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.core.passes import send
+    from airflow_poison.passes import send
 
     monkeypatch.setattr(send, "MAX_BODY_BYTES", 10)
     error = error_of(QueueSendOperator, queue_name="orders", messages=[b"short", b"longer than ten"])
@@ -221,7 +221,7 @@ def test_a_store_that_cannot_be_reached_is_named(error_of: Callable[..., BaseExc
 def test_a_missing_java_is_said_before_a_jvm_is_tried_and_the_message_waits(
     orders: QueueStore, error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from airflow_poison.core.spark import session
+    from airflow_poison.spark import session
 
     monkeypatch.setattr(session, "running_session", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
@@ -234,7 +234,7 @@ def test_a_missing_java_is_said_before_a_jvm_is_tried_and_the_message_waits(
 def test_mixed_spark_distributions_are_said_with_their_repair(
     orders: QueueStore, error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.core.spark import session
+    from airflow_poison.spark import session
 
     monkeypatch.setattr(session, "version", lambda name: {"pyspark": "4.1.3", "pyspark-client": "4.2.0"}[name])
     error = error_of(QueueReceiveOperator, queue_name="orders", handler="json:loads")
@@ -246,7 +246,7 @@ def test_mixed_spark_distributions_are_said_with_their_repair(
 def test_a_queue_of_a_newer_version_is_refused(orders: QueueStore, error_of: Callable[..., BaseException]) -> None:
     from dataclasses import replace
 
-    from airflow_poison.core.clock import SystemClock
+    from airflow_poison.values.clock import SystemClock
 
     orders.open("orders").alter(lambda control: replace(control, format_version=99), lambda _before, _after: (), SystemClock().now())
     error = error_of(QueueDisabledSensor, queue_name="orders")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.cli.main import COMMANDS
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.policies.msmq4 import Msmq4
 from airflow_poison.get_provider_info import get_provider_info
+from airflow_poison.passes.alter import declare
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import SystemClock
 from tests import forked
 from tests.unit.cli.test_completion import asked, completed, words_of
 
@@ -24,7 +24,7 @@ from . import fresh
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
 AIRFLOW = Path(sys.executable).with_name("airflow")
 
@@ -117,8 +117,8 @@ def test_a_pass_runs_on_the_spark_of_the_connection(store: QueueStore, spark: ob
 
 def test_a_send_with_the_key_of_a_task_sends_nothing_twice(store: QueueStore, poison: Callable[..., tuple[str, str]]) -> None:
     """The command's ``--send-key`` and the operator's ``send_key`` are the same word for the same thing."""
-    from airflow_poison.core.passes.runs import run_key
-    from airflow_poison.core.passes.send import messages_to_batches, send
+    from airflow_poison.passes.runs import run_key
+    from airflow_poison.passes.send import messages_to_batches, send
 
     table = declare(store, "orders", Msmq4(), SystemClock())
     send(table, messages_to_batches(["one"]), key=run_key(table.uri, "today"), clock=SystemClock())

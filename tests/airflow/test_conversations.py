@@ -9,23 +9,10 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier, task
 
 from airflow_poison import Message, Msmq4, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.services import Contract, MessageType, Service
-from airflow_poison.core.conversations.system_messages import ERROR, ErrorDocument
-from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
-from airflow_poison.core.errors import (
-    ConversationNotFoundError,
-    ConversationSendError,
-    InputError,
-    ServiceNotFoundError,
-    SettingError,
-)
-from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.conversations import conversations
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_messages
+from airflow_poison.dialogs.services import Contract, MessageType, Service
+from airflow_poison.dialogs.system_messages import ERROR, ErrorDocument
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.dialogs import (
@@ -41,15 +28,28 @@ from airflow_poison.operators.manage import QueueInspectOperator
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
+from airflow_poison.passes.alter import disable
+from airflow_poison.passes.conversations import conversations
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.store.control import QueueState
 from airflow_poison.taskgroups import recovery
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import (
+    ConversationNotFoundError,
+    ConversationSendError,
+    InputError,
+    ServiceNotFoundError,
+    SettingError,
+)
 
 from .test_recovery import Airflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

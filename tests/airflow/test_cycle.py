@@ -12,15 +12,15 @@ import pytest
 from airflow.sdk import DAG, BaseNotifier
 
 from airflow_poison import ErrorHandler, Message, Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import PoisonMessageError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PoisonMessageError
+from airflow_poison.values.schema import SubQueue
 
 from .conftest import define_connection
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

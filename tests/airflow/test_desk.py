@@ -16,19 +16,19 @@ from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.plans import Canary, plans
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import PlanNotFoundError, PlanStateError, QueryError, QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.plans import Canary, plans
+from airflow_poison.desk.selection import Selection
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.desk import QueueGroupsOperator, QueueQueryOperator, QueueRedriveOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.triggers.plan import PlanTrigger
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, QueryError, QueueNotFoundError, SettingError
+from airflow_poison.values.schema import SubQueue
 from tests.airflow import redrive_process
 from tests.airflow.test_triggers import first, within
 
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.desk.plans import PlanView
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable
 
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pytest
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import Message
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

@@ -16,18 +16,18 @@ from airflow.sdk import DAG
 from deltalake import write_deltalake
 
 from airflow_poison import Msmq4, PoisonSubQueue
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.spark.session import without_secrets
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta.store import DeltaStore
 from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueuePoisonGoneSensor
+from airflow_poison.spark.session import without_secrets
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import a_queue
 from tests.unit.passes.landing import settle
 from tests.unit.passes.test_output_tables import POLICY, rows
@@ -37,8 +37,8 @@ from .conftest import HOME, define_connection
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.control import Control
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.control import Control
 
     from .conftest import Ran
 
@@ -377,7 +377,7 @@ def test_a_look_of_the_sensor_costs_50_milliseconds_at_most(store: QueueStore) -
 def test_a_look_of_the_sensor_needs_neither_a_jvm_nor_pandas(store: QueueStore) -> None:
     QueueHook().queue("orders", Msmq4())
     code = (
-        "import sys\nfrom airflow_poison.core.store import open_store\n"
+        "import sys\nfrom airflow_poison.store import open_store\n"
         f"print(open_store({store.uri!r}).open('orders').snapshot().control.state.value)\n"
         "print([name for name in ('pyspark', 'py4j', 'pandas') if name in sys.modules])"
     )

@@ -10,19 +10,19 @@ from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, OKResponse, PutVariable, VariableResult
 
 from airflow_poison import Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import PoisonError, SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import LEASE, ReceivePass
-from airflow_poison.core.passes.runs import run_key
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store import open_store
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators import identity
 from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import LEASE, ReceivePass
+from airflow_poison.passes.runs import run_key
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PoisonError, SettingError
 
 from .conftest import define_connection
 from .installation_process import Installation
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 CLOCK = SystemClock()
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

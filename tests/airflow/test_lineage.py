@@ -12,11 +12,11 @@ from airflow.utils.state import TaskInstanceState
 from deltalake import DeltaTable
 
 from airflow_poison import Files, Msmq4
-from airflow_poison.core.store.memory import MemoryStore
 from airflow_poison.lineage import Lineage, convert_asset_to_openlineage, dataset, path_uri, sources_of
 from airflow_poison.operators.manage import QueueMoveOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.airflow.conftest import Ran
 
 pytest.importorskip("airflow.providers.openlineage")

@@ -8,17 +8,17 @@ import pyarrow as pa
 from airflow.sdk import DAG
 
 from airflow_poison import Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.send import send
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.manage import QueueMaintainOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.send import send
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueueNotFoundError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

@@ -10,26 +10,26 @@ from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison import ActivationSpecification, Message, Msmq4, PoisonSubQueue, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import QueuesFailedError, SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.hooks.connection import cores_of
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.sensors.queue import QueueDisabledSensor
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueuesFailedError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
     from airflow_poison.operators.queues import Entry
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

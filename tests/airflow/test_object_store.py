@@ -14,11 +14,11 @@ from airflow.sdk import DAG
 from deltalake import DeltaTable
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors.queue import QueuePoisonSensor
+from airflow_poison.values.schema import SubQueue
 from tests.store.s3 import proxy
 from tools.servers import s3 as server
 

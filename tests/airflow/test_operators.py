@@ -13,13 +13,6 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, QueueNotFoundError, SettingError
-from airflow_poison.core.failures import ErrorHandler
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.alert import QueueAlertOperator
@@ -28,7 +21,14 @@ from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, QueueNotFoundError, SettingError
+from airflow_poison.values.failures import ErrorHandler
 from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.transform import Transformation
-    from airflow_poison.core.outputs import Output
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.delivery.transform import Transformation
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

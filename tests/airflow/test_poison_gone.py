@@ -11,21 +11,21 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.move import put_back, remove_messages
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.move import put_back, remove_messages
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.sensors.queue import QueuePoisonGoneSensor
 from airflow_poison.triggers.queue import QueueTrigger
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueueNotFoundError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 
@@ -125,7 +125,7 @@ def test_the_trigger_fires_when_a_file_is_gone_and_the_task_goes_on_waiting_for_
 
 
 def test_a_poke_reads_no_message_while_nothing_has_left(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.watching import happenings as module
+    from airflow_poison.watching import happenings as module
 
     _, told = poison(store)
     task = sensor()

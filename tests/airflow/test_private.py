@@ -10,21 +10,21 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4, SystemClock, declare
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.masking import Masking
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.manage import QueueInspectOperator, QueueMaintainOperator, QueueRemoveOperator
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.masking import Masking
 
 from .conftest import define_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

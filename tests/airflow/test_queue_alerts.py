@@ -9,21 +9,21 @@ import pytest
 from airflow.sdk import AssetAny, AssetOrTimeSchedule, BaseNotifier, DeltaTriggerTimetable
 
 from airflow_poison import Message, Msmq4, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import AlertError, QueueNameError, QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
 from airflow_poison.dags import queue_alerts
 from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import AlertError, QueueNameError, QueueNotFoundError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

@@ -13,27 +13,27 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskAwaitingInput
 
 from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroker
-from airflow_poison.core import fault_points
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import MessageClaimedError, QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.recover import QueueRecoverOperator
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store.control import QueueState
 from airflow_poison.taskgroups import recovery
+from airflow_poison.values import fault_points
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import MessageClaimedError, QueueNotFoundError, SettingError
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

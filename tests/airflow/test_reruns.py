@@ -9,18 +9,18 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_poison import Message, Msmq4, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import MessageNotFoundError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.manage import QueueAlterOperator, QueueMoveOperator, QueueRemoveOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import MessageNotFoundError
+from airflow_poison.values.schema import SubQueue
 
 from .task_process import Writes, called, start
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.forked import Started
 
     from .conftest import Ran

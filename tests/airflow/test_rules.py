@@ -13,26 +13,26 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskAwaitingInput
 
 from airflow_poison import Canary, Message, Msmq4, Rule
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk.plans import plans
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.desk.plans import plans
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.rules import QueueRulesOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.schema import SubQueue
 
 from .conftest import define_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

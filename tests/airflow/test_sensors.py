@@ -12,23 +12,23 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
 from airflow_poison.triggers.queue import QueueTrigger
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueueNotFoundError, SettingError
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
     from airflow_poison.sensors.queue import QueueSensor
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

@@ -15,9 +15,9 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Files, Msmq4, Outbox, Reached, Source, Take
-from airflow_poison.core.errors import SettingError, SourceError
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.values.errors import SettingError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.sources.source import Connection, Position
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.sources.source import Connection, Position
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

@@ -10,21 +10,21 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_poison import Msmq4, stats
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import declare, disable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.runs import ReceiveResult
-from airflow_poison.core.passes.send import send
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.passes.alter import declare, disable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.runs import ReceiveResult
+from airflow_poison.passes.send import send
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.airflow.conftest import Ran
 
 pytest.importorskip("statsd")

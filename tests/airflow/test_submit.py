@@ -16,12 +16,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from airflow_poison import Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
 from tests.spark.places.task import until_gone
 from tools.servers.spark import APPLICATION, QUICK, standalone
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
     from tools.servers.spark import Cluster
 
     from .conftest import Ran

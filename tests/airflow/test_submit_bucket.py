@@ -11,10 +11,10 @@ from uuid import uuid4
 import boto3  # type: ignore[import-untyped]
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.submitted import Submission
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.passes.submitted import Submission
+from airflow_poison.values.clock import SystemClock
 from tests.spark.places.servers import apart
 from tools.servers import s3 as server
 

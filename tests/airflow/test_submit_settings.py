@@ -20,14 +20,14 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import HandlerNotFoundError, SettingError, SparkDistributionError
-from airflow_poison.core.passes.alter import alter, declare
-from airflow_poison.core.passes.runs import ReceiveResult
-from airflow_poison.core.passes.submitted import PassOrder, carry_out
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.passes.alter import alter, declare
+from airflow_poison.passes.runs import ReceiveResult
+from airflow_poison.passes.submitted import PassOrder, carry_out
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import HandlerNotFoundError, SettingError, SparkDistributionError
 from tests import local_driver
 
 from .conftest import define_connection
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
+    from airflow_poison.values.message import Message
 
     from .conftest import Ran
 
@@ -416,7 +416,7 @@ def test_a_task_whose_driver_died_before_its_rows_landed_fails_and_its_next_try_
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_poison.core.store.delta.output_table.land", die)
+        patch.setattr("airflow_poison.outputs.output_table.land", die)
         with pytest.raises(OSError, match="the driver is gone"):
             once_more()
     numbers = once_more()

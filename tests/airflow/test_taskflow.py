@@ -15,8 +15,8 @@ from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_poison import Message, Msmq4, ServiceBroker
-from airflow_poison.core.errors import HandlerNotFoundError, InputError, SettingError
 from airflow_poison.decorators.send import _rows
+from airflow_poison.values.errors import HandlerNotFoundError, InputError, SettingError
 from tests import forked
 
 from . import fresh
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
     from .conftest import Ran
 

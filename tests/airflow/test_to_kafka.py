@@ -13,17 +13,17 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_poison import Kafka, Message, Msmq4, Selection
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk import to_kafka
-from airflow_poison.core.errors import InputError, MessageNotFoundError, SettingError, SourceError
-from airflow_poison.core.fault_points import install
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.desk import to_kafka
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.to_kafka import QueueSendToKafkaOperator
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import InputError, MessageNotFoundError, SettingError, SourceError
+from airflow_poison.values.fault_points import install
+from airflow_poison.values.schema import SubQueue
 from tools.servers.kafka import Broker, running
 
 from .conftest import define_connection
@@ -31,8 +31,8 @@ from .conftest import define_connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
     from .conftest import Ran
 

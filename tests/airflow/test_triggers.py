@@ -16,24 +16,24 @@ import structlog
 from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.watching.conditions import Halted, MessagesAvailable
-from airflow_poison.core.watching.poller import poller_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.triggers.events import QueueEventTrigger
 from airflow_poison.triggers.queue import QueueTrigger, poller_at
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError
+from airflow_poison.watching.conditions import Halted, MessagesAvailable
+from airflow_poison.watching.poller import poller_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = SystemClock()
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

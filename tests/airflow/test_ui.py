@@ -24,23 +24,23 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 
 from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.endpoint import target_handle
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.plans import plan, record
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import declare_services
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.schema import CONVERSATION, SubQueue, table_schema
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.files import Transaction
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.selection import Selection
+from airflow_poison.dialogs.endpoint import target_handle
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.conversations import declare_services
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.store import open_store
+from airflow_poison.store.files import Transaction
 from airflow_poison.ui.plugin import PoisonPlugin
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.values.schema import CONVERSATION, SubQueue, table_schema
 from tests.airflow.conftest import define_connection
 
 with warnings.catch_warnings():
@@ -55,8 +55,8 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 SCRIPT = "<script>document.title = 'taken'</script>"
 SECRET = "hunter2-and-more"
@@ -406,7 +406,7 @@ def test_queues_say_what_needs_somebody_how_it_went_and_how_much_there_is(browse
 
 
 def test_a_look_at_queues_that_have_not_changed_reads_none_of_them(browser: Browser, both: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.store.queue_table import QueueTable as Table
+    from airflow_poison.store.queue_table import QueueTable as Table
 
     before = browser.read("/api/queues")
     with monkeypatch.context() as patch:

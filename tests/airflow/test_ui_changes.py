@@ -18,18 +18,18 @@ from fastapi import HTTPException
 from fastapi.routing import APIRoute
 
 from airflow_poison import Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.masking import declare_mask
-from airflow_poison.core.desk.plans import find_plan, plan, record
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.desk.sql import Limits
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.store import open_store
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.masking import declare_mask
+from airflow_poison.desk.plans import find_plan, plan, record
+from airflow_poison.desk.selection import Selection
+from airflow_poison.desk.sql import Limits
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from tests.airflow.conftest import define_connection, serialize
 
 with warnings.catch_warnings():
@@ -45,9 +45,9 @@ with warnings.catch_warnings():
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 CLOCK = SystemClock()
 HOST = "airflow.example"
@@ -751,7 +751,7 @@ def test_a_canary_waits_for_the_pass_and_goes_on_by_itself(at_desk: Desk) -> Non
 
 def test_few_plans_are_applied_at_once_and_the_others_wait_and_say_so(at_desk: Desk, applies: Applies, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Event()
-    monkeypatch.setattr("airflow_poison.core.desk.applying.apply", lambda table, plan_id, *_, **__: (gate.wait(60), find_plan(table, plan_id))[1])
+    monkeypatch.setattr("airflow_poison.desk.applying.apply", lambda table, plan_id, *_, **__: (gate.wait(60), find_plan(table, plan_id))[1])
     begun = [at_desk.apply(selection={"lookup_ids": [number]}) for number in range(1, 5)]
     deadline = time.monotonic() + 60
     while at_desk.seen(begun[1]["plan"])["server"]["state"] != "running" and time.monotonic() < deadline:
@@ -768,7 +768,7 @@ def test_an_error_of_what_goes_on_is_told_without_what_it_names(at_desk: Desk, m
     def fails(table: QueueTable, *_: object, **__: object) -> Any:
         raise RuntimeError(f"{table.uri} {SECRET}")
 
-    monkeypatch.setattr("airflow_poison.core.desk.applying.apply", fails)
+    monkeypatch.setattr("airflow_poison.desk.applying.apply", fails)
     begun = at_desk.apply()
     told = at_desk.until(begun["plan"], "running")["server"]
     assert told == {"state": "", "before": 0, "error": "RuntimeError. The log of the API server says why."}
@@ -921,7 +921,7 @@ def test_what_was_asked_of_a_version_is_read_once(at_desk: Desk, monkeypatch: py
     other = at_desk.poster.get("messages", queue="orders", selection='{"text": "x", "where": "1 = 1"}').json()
     assert (other["total"], first[2]["total"]) == (3, 0)  # the odd ones are of carrier VX
     with monkeypatch.context() as patch:
-        patch.setattr("airflow_poison.core.desk.sql.messages", lambda *_, **__: pytest.fail("it was read again"))
+        patch.setattr("airflow_poison.desk.sql.messages", lambda *_, **__: pytest.fail("it was read again"))
         assert [at_desk.poster.get(name, queue="orders", **query).json() for name, query in asked] == first
     at_desk.until(at_desk.apply(selection={"lookup_ids": [1]})["plan"], "done")
     assert [at_desk.poster.get(name, queue="orders", **query).json().get("total", 5) for name, query in asked[:2]] == [5, 5]

@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_poison.core.passes.browse import ClaimView, QueueOverview
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import OutageState
-from airflow_poison.core.store.files import SubQueueDepth
-from airflow_poison.core.watching.trends import Trend
+from airflow_poison.passes.browse import ClaimView, QueueOverview
+from airflow_poison.store.control import OutageState
+from airflow_poison.store.files import SubQueueDepth
 from airflow_poison.ui.overview import needs
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.watching.trends import Trend
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EMPTY = SubQueueDepth(messages=0, claimed=0, oldest_enqueued_at=None, next_due_at=None, due=0, by_move_count={})

@@ -12,13 +12,13 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Canary, Msmq4, Outage, ServiceBroker
-from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import HandlerNotFoundError, SettingError
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Service
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.values.errors import HandlerNotFoundError, SettingError
 
 POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=1))
 GIVEN: dict[str, Any] = {

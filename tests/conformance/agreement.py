@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.events import ROUTINE, EventType
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Verb
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Verb
+from airflow_poison.values.events import ROUTINE, EventType
 from tests.conformance.examples import EXAMPLES
 from tests.conformance.played import HERE, PROCESSED, QUEUE, of_replay
 

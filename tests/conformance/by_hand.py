@@ -5,19 +5,19 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.passes.alter import alter, disable, enable, restart
-from airflow_poison.core.passes.move import put_back, remove
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.policy import Restart
-from airflow_poison.core.simulation.script import Action, Verb
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.alter import alter, disable, enable, restart
+from airflow_poison.passes.move import put_back, remove
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.policy import Restart
+from airflow_poison.rules.simulation.script import Action, Verb
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import ConfigurationWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
 
 OPENING = frozenset({Verb.OPEN, Verb.ENABLE, Verb.RESTART, Verb.RESTART_SERVER})
 """After these an endpoint that was closed is open."""

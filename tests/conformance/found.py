@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.history import BY_HAND
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.passes.history import BY_HAND
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.conformance.played import DROPPED, PROCESSED, QUEUE, REMOVED, Place, place_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from airflow_poison.core.events import Event
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
+    from airflow_poison.values.events import Event
 
 _FEEDBACK = "JMS_IBM_Feedback"
 """The property of a report message."""

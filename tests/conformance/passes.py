@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.handler_wrappers import sessiongram
-from airflow_poison.core.events import OWN
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.policy import Access
-from airflow_poison.core.schema import SubQueue, message_schema
-from airflow_poison.core.simulation.script import Action, Scripted, Verb, as_span
-from airflow_poison.core.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.delivery.handler_wrappers import sessiongram
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.rules.policy import Access
+from airflow_poison.rules.simulation.script import Action, Scripted, Verb, as_span
+from airflow_poison.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.events import OWN
+from airflow_poison.values.schema import SubQueue, message_schema
 from tests.conformance import by_hand
 from tests.conformance.found import Found, by_message, is_removal
 from tests.conformance.played import QUEUE, Played, Told
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from pathlib import Path
 
-    from airflow_poison.core.events import Event
-    from airflow_poison.core.passes.delivering import Engine
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Snapshot
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.control import Control
+    from airflow_poison.store.files import Snapshot
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.events import Event
     from tests.conformance.examples.shape import Calls, Example
 
 MOST_PASSES = 1_000

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes.relay import dead_letter_queue
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.passes.relay import dead_letter_queue
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.events import Event, EventType
-    from airflow_poison.core.policies.decisions import Halted
-    from airflow_poison.core.simulation.replay import MessageEnd, Replay
+    from airflow_poison.rules.decisions import Halted
+    from airflow_poison.rules.simulation.replay import MessageEnd, Replay
+    from airflow_poison.values.events import Event, EventType
     from tests.conformance.examples.shape import Calls
 
 QUEUE = "example"

@@ -11,13 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.simulation.script import OutcomeKind, Outcomes
+from airflow_poison.rules.simulation.script import OutcomeKind, Outcomes
+from airflow_poison.values.failures import Postpone, Unprocessable
 
 if TYPE_CHECKING:
-    from airflow_poison.core.clock import VirtualClock
-    from airflow_poison.core.delivery.handler_wrappers import Session
-    from airflow_poison.core.message import Message
+    from airflow_poison.delivery.handler_wrappers import Session
+    from airflow_poison.values.clock import VirtualClock
+    from airflow_poison.values.message import Message
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.schema import SubQueue
 from tests import forked
 from tests.docs import page_process
 from tests.docs.pages import PAGES, name, script

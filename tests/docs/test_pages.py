@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Msmq4
-from airflow_poison.core import errors
-from airflow_poison.core.passes.runs import ReceiveResult
-from airflow_poison.core.schema import table_schema
 from airflow_poison.hooks.connection import FIELDS
+from airflow_poison.passes.runs import ReceiveResult
+from airflow_poison.values import errors
+from airflow_poison.values.schema import table_schema
 from tests.docs.pages import PAGES, ROOT, blocks, name
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def test_the_docstrings_are_on_the_pages(site: Path) -> None:
     assert "what is sent comes from exactly one of" in operators.lower()
     assert 'id="airflow_poison.operators.receive.ReceivingOperator"' in operators
     assert "max_messages" in operators
-    assert 'id="airflow_poison.core.errors.SettingError"' in (site / "reference/api/errors.html").read_text()
+    assert 'id="airflow_poison.values.errors.SettingError"' in (site / "reference/api/errors.html").read_text()
 
 
 def modules(info: dict[str, Any]) -> Iterator[str]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, get_args, get_type_hints
 
 import pytest
 
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies import SYSTEMS, policy_class, settings
-from airflow_poison.core.policies.policy import Policy
+from airflow_poison.rules import SYSTEMS, policy_class, settings
+from airflow_poison.rules.policy import Policy
+from airflow_poison.values.errors import SettingError
 from tests.docs.pages import ROOT
 
 if TYPE_CHECKING:

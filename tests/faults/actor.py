@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes import runs
-from airflow_poison.core.store import open_store
+from airflow_poison.passes import runs
+from airflow_poison.store import open_store
 from tests.faults.powerloss import Disk
 from tests.faults.talks import TALKERS
 from tests.faults.world import LEASE, FastClock, Strangers, queues
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import ConversationLockedError, QueueHaltedError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.relay import dead_letter_queue
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.bucket import log as bucket_log
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.relay import dead_letter_queue
+from airflow_poison.store.bucket import log as bucket_log
+from airflow_poison.values.errors import ConversationLockedError, QueueHaltedError
+from airflow_poison.values.schema import SubQueue
 from tests.faults import maintainers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.administrators import administers, intrudes, maintains, recovers_or_enables, repairs

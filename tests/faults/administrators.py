@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.passes.alter import alter, disable, enable, restart
-from airflow_poison.core.passes.move import move, put_back, remove_messages
-from airflow_poison.core.passes.recovery import recover
-from airflow_poison.core.passes.relay import dead_letter_queue, send_to
-from airflow_poison.core.policies.policy import Restart
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.alter import alter, disable, enable, restart
+from airflow_poison.passes.move import move, put_back, remove_messages
+from airflow_poison.passes.recovery import recover
+from airflow_poison.passes.relay import dead_letter_queue, send_to
+from airflow_poison.rules.policy import Restart
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import PoisonError
+from airflow_poison.values.schema import SubQueue
 from tests.faults import maintainers
 from tests.faults.workers import gives_up, send_as
 from tests.faults.world import DELAY, Strangers
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Mapping
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.faults.actor import Actor
 
 _PATIENCE = 1.5

@@ -8,14 +8,14 @@ import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
-from airflow_poison.core.errors import ConversationError
-from airflow_poison.core.fault_points import reach
+from airflow_poison.values.errors import ConversationError
+from airflow_poison.values.fault_points import reach
 from tests.faults.ledger import note
 from tests.faults.talks import AS_ASKED, Said, reply
 
 if TYPE_CHECKING:
-    from airflow_poison.core.conversations.transaction import Conversation
-    from airflow_poison.core.message import Message
+    from airflow_poison.dialogs.transaction import Conversation
+    from airflow_poison.values.message import Message
 
 _TIMER = timedelta(seconds=20)
 

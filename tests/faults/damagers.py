@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import disk
+from airflow_poison.store import disk
+from airflow_poison.values.schema import SubQueue
 from tests.faults import maintainers
 from tests.faults.keeping import damaged_in
 from tests.faults.ledger import note

@@ -30,7 +30,7 @@ import sqlalchemy  # noqa: F401  (as above)
 from deltalake import DeltaTable  # noqa: F401  (imported, never used, before a fork)
 from deltalake.transaction import AddAction  # noqa: F401
 
-from airflow_poison.core.errors import PoisonError
+from airflow_poison.values.errors import PoisonError
 from tests.faults import actors, planted
 from tests.faults.actor import Place, Task
 from tests.faults.bucket import URI, mirror

@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.fault_points import reach
+from airflow_poison.values.failures import Postpone, Unprocessable
+from airflow_poison.values.fault_points import reach
 from tests.faults.conversing import converse
 from tests.faults.exact import digest, digest_of_given
 from tests.faults.ledger import PARENT, QUEUE, note
@@ -17,7 +17,7 @@ from tests.faults.records import deed_of
 from tests.faults.world import FastClock
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 ORIGIN = "POISON_FAULTS_ORIGIN"
 LANDED = 4_096

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core import fault_points
+from airflow_poison.values import fault_points
 from tests.faults.ledger import note
 from tests.faults.points import NEVER_RAISE
 

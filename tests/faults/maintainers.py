@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.checking.findings import Severity
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.repair import RepairResult, repair
+from airflow_poison.fsck.check import check
+from airflow_poison.fsck.findings import Severity
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.passes.repair import RepairResult, repair
 from tests.faults.ledger import note
 from tests.faults.world import RETENTION, RETENTION_IN_A_BUCKET, Strangers
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import random
     from datetime import timedelta
 
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
 
 
 def retention_in(store: QueueStore) -> timedelta:

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.core.conversations.transaction import Conversation
-from airflow_poison.core.delivery.sessions import crash_attribution, dialogs, host, journal, work
-from airflow_poison.core.delivery.sessions.journal import MessageState, word
-from airflow_poison.core.desk import actions, applying
-from airflow_poison.core.message import Message
-from airflow_poison.core.passes import runs, take, transmission
-from airflow_poison.core.passes.messages import with_columns
-from airflow_poison.core.store import disk
-from airflow_poison.core.store import queue_table as tables
-from airflow_poison.core.store.delta import entries, log_damage
-from airflow_poison.core.store.table import outcomes, stage
+from airflow_poison.delivery.sessions import crash_attribution, dialogs, host, journal, work
+from airflow_poison.delivery.sessions.journal import MessageState, word
+from airflow_poison.desk import actions, applying
+from airflow_poison.dialogs.transaction import Conversation
+from airflow_poison.passes import runs, take, transmission
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.store import disk
+from airflow_poison.store import queue_table as tables
+from airflow_poison.store.delta import entries, log_damage
+from airflow_poison.store.table import outcomes, stage
+from airflow_poison.values.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.store.log import Commit
+    from airflow_poison.store.log import Commit
 
 
 def plant(bug: str) -> None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.store import disk
+from airflow_poison.store import disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

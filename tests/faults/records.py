@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.schema import MAX_BODY_BYTES
+from airflow_poison.values.schema import MAX_BODY_BYTES
 from tests.faults.exact import BYTES, JSON, digest_as
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply, undo
-from airflow_poison.core.desk.plans import Canary, cancel, find_plan, id_of, pause, plan, record, resume
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import PlanStateError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.files import PlanState
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply, undo
+from airflow_poison.desk.plans import Canary, cancel, find_plan, id_of, pause, plan, record, resume
+from airflow_poison.desk.selection import Selection
+from airflow_poison.store.files import PlanState
+from airflow_poison.values.errors import PlanStateError
+from airflow_poison.values.schema import SubQueue
 from tests.faults.administrators import wait_for
 from tests.faults.exact import MARK
 from tests.faults.ledger import note
@@ -19,7 +19,7 @@ from tests.faults.talks import TALKERS
 from tests.faults.world import queues
 
 if TYPE_CHECKING:
-    from airflow_poison.core.desk.plans import PlanView
+    from airflow_poison.desk.plans import PlanView
     from tests.faults.actor import Actor
 
 _BODY = PlanAction(verb=Verb.EDIT, body='{"deed": "ok", "n": 1e400, "text": "\u202e"}')

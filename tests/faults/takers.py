@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core.errors import MalformedError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.sources.decoding import Schema
-from airflow_poison.core.sources.delta_changes import DeltaChanges
-from airflow_poison.core.sources.files import Files
-from airflow_poison.core.sources.jdbc import Jdbc
-from airflow_poison.core.sources.outbox import Outbox
-from airflow_poison.core.sources.paths import PathFiles
+from airflow_poison.passes.send import send
+from airflow_poison.passes.take import take
+from airflow_poison.sources.decoding import Schema
+from airflow_poison.sources.delta_changes import DeltaChanges
+from airflow_poison.sources.files import Files
+from airflow_poison.sources.jdbc import Jdbc
+from airflow_poison.sources.outbox import Outbox
+from airflow_poison.sources.paths import PathFiles
+from airflow_poison.values.errors import MalformedError
+from airflow_poison.values.mapping import ColumnMapping
 from tests.faults.ledger import note
 from tests.faults.records import COLUMNS, csv_rows, exactly, hard_body, hard_json, largest, table_rows, typed_rows
 from tests.faults.world import bodies
@@ -39,7 +39,7 @@ from tests.faults.world import bodies
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.source import Source
     from tests.faults.actor import Actor
 
 _MALFORMED = b"malformed"

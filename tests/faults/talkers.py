@@ -7,16 +7,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.errors import ConversationError, ConversationLockedError
-from airflow_poison.core.passes import conversations as endpoints
-from airflow_poison.core.passes.alter import declare, disable, enable, restart
-from airflow_poison.core.passes.conversations import conversations, declare_services
-from airflow_poison.core.passes.dialogs import begin_dialogs, send_on, set_timer
-from airflow_poison.core.passes.recovery import Ending, recover
-from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.policies.policy import Restart
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.passes import conversations as endpoints
+from airflow_poison.passes.alter import declare, disable, enable, restart
+from airflow_poison.passes.conversations import conversations, declare_services
+from airflow_poison.passes.dialogs import begin_dialogs, send_on, set_timer
+from airflow_poison.passes.recovery import Ending, recover
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.rules.policy import Restart
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import ConversationError, ConversationLockedError
 from tests.faults.ledger import note
 from tests.faults.talks import CONTRACT, GIVEN_UP, TALKERS, partner_of, services, words
 from tests.faults.workers import gives_up
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_poison.core.passes.recovery import ConversationEnded
+    from airflow_poison.passes.recovery import ConversationEnded
     from tests.faults.actor import Actor, Place
 
 Messages = list[tuple[str, bytes]]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.dialogs.services import Contract, Service
 
 if TYPE_CHECKING:
     import random

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.schema import DESTINATION
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.send import send
+from airflow_poison.values.schema import DESTINATION
 from tests.faults import ledger
 from tests.faults.actor import Place, Task
 from tests.faults.actors import act_quietly

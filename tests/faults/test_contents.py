@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply
-from airflow_poison.core.desk.plans import id_of, plan, record
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.json_text import patched
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.passes.take import positions
-from airflow_poison.core.schema import DESTINATION, message_schema
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply
+from airflow_poison.desk.plans import id_of, plan, record
+from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.relay import relay
+from airflow_poison.passes.take import positions
+from airflow_poison.values.json_text import patched
+from airflow_poison.values.schema import DESTINATION, message_schema
 from tests.faults import ledger, planted, workers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.actors import act_quietly

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.passes.alter import declare
+from airflow_poison.passes.alter import declare
+from airflow_poison.values.errors import PoisonError
 from tests.faults import damagers
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.actors import act_quietly

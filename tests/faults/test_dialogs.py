@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core import fault_points
+from airflow_poison.values import fault_points
 from tests.faults import ledger
 from tests.faults.actor import Actor, Place, Task
 from tests.faults.actors import act_quietly

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values import fault_points
 from tests import forked
 from tests.faults import planted
 from tests.faults.powerloss import Disk

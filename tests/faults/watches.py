@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.store import queue_table as tables
-from airflow_poison.core.store.bucket import log as bucket_log
-from airflow_poison.core.store.delta import log as delta_log
-from airflow_poison.core.store.table import stage
+from airflow_poison.store import queue_table as tables
+from airflow_poison.store.bucket import log as bucket_log
+from airflow_poison.store.delta import log as delta_log
+from airflow_poison.store.table import stage
 from tests.faults.ledger import note
 from tests.faults.planted import replace
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.log import Commit, LogState
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.log import Commit, LogState
 
 
 def watch_commits() -> None:

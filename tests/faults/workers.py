@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.checking.claims import worked
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.schema import message_schema
+from airflow_poison.fsck.claims import worked
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.values.schema import message_schema
 from tests.faults.exact import digest_of_given
 from tests.faults.ledger import note
 from tests.faults.records import exactly, hard_body, hard_properties, largest
@@ -25,9 +25,9 @@ from tests.faults.world import LEASE, SPEED, bodies, output_of, queues
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.passes.alerts import Alert
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.alerts import Alert
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
     from tests.faults.actor import Actor
 
 HANDLER = "tests.faults.handler:handle"

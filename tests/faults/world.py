@@ -10,17 +10,17 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
 from tests.faults.talks import TALKERS
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 SPEED = 60.0
 """Seconds of the queues' clock in a second: a lease is over, and a retry cycle, in less than a second."""

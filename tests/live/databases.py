@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from airflow_poison.core.passes.take import positions
-from airflow_poison.core.sources.jdbc import Jdbc
-from airflow_poison.core.sources.outbox import Outbox
+from airflow_poison.passes.take import positions
+from airflow_poison.sources.jdbc import Jdbc
+from airflow_poison.sources.outbox import Outbox
 from tests.live.source_kills import KILLS, a_table, bodies, killed, taken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.sources.table_source import TableSource
+    from airflow_poison.sources.table_source import TableSource
 
 
 class Database(Protocol):

@@ -6,11 +6,11 @@ import json
 import sys
 import time
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.passes.to_kafka import send_to_kafka
-from airflow_poison.core.sources.kafka import Kafka
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.take import take
+from airflow_poison.passes.to_kafka import send_to_kafka
+from airflow_poison.sources.kafka import Kafka
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
 
 
 def main(what: str, root: str, settings: str, name: str, key: str) -> None:

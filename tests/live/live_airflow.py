@@ -28,7 +28,7 @@ from tools.airflow.services import WITH_TRIGGERER, Services
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.live.statsd_listener import Listener
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ class LiveAirflow:
     @property
     def store(self) -> QueueStore:
         """The store behind the connection ``poison_default``."""
-        from airflow_poison.core.store import open_store
+        from airflow_poison.store import open_store
 
         return open_store(str(self.store_root))
 

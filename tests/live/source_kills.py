@@ -13,18 +13,18 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.take import take
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.schema import SubQueue
-    from airflow_poison.core.sources.source import Source
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.sources.source import Source
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.schema import SubQueue
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 40

@@ -15,12 +15,12 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.fault_points import install
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.spark.send_stage import SendStage
-from airflow_poison.core.spark.session import get_session
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.take import take
+from airflow_poison.spark.send_stage import SendStage
+from airflow_poison.spark.session import get_session
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.fault_points import install
 
 SECONDS = 0.02
 """The longest pause."""

@@ -35,14 +35,14 @@ def options(folder: Path) -> str:
 
 def _make(archive: Path) -> None:
     """Run what a task runs, and let the JVM write down at its end which classes that took."""
-    from airflow_poison.core.clock import SystemClock
-    from airflow_poison.core.passes.alter import declare
-    from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.passes.send import messages_to_batches, send
-    from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.spark.engine import SparkEngine
-    from airflow_poison.core.spark.session import get_session
-    from airflow_poison.core.store import open_store
+    from airflow_poison.passes.alter import declare
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.passes.send import messages_to_batches, send
+    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.spark.engine import SparkEngine
+    from airflow_poison.spark.session import get_session
+    from airflow_poison.store import open_store
+    from airflow_poison.values.clock import SystemClock
 
     part = archive.with_suffix(f".part-{os.getpid()}")
     spark = get_session("local[2]", {"spark.driver.extraJavaOptions": f"{QUICK} -XX:ArchiveClassesAtExit={part}"})

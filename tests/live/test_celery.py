@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import boto3  # type: ignore[import-untyped]
 import pytest
 
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.store import open_store
+from airflow_poison.values.schema import SubQueue
 from tests.live import celery_parts
 from tests.live.celery_parts import Worker
 from tests.live.live_airflow import LiveAirflow, settings_of, write_passwords

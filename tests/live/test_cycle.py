@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.live.beside import beside
 from tests.live.live_airflow import END_SECONDS
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.live.live_airflow import LiveAirflow
 
 DAGS = Path(__file__).parent / "dags"

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core.errors import SourceError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.sources.delta_changes import DeltaChanges
+from airflow_poison.sources.delta_changes import DeltaChanges
 from airflow_poison.testing.sources import SourceContract
+from airflow_poison.values.errors import SourceError
+from airflow_poison.values.mapping import ColumnMapping
 from tests.live.source_kills import a_table, bodies, killed, taken
 from tools.servers import s3
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.source import Source
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.errors import SourceError
-from airflow_poison.core.sources.delta_changes import DeltaChanges
+from airflow_poison.sources.delta_changes import DeltaChanges
+from airflow_poison.values.errors import SourceError
 from tests.live.source_kills import a_table, bodies, taken
 from tools.servers.maven import fetched
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.sources.files import Files
+from airflow_poison.sources.files import Files
 from tests.live.source_kills import killed, rows
 from tools.servers import s3
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from deltalake import DeltaTable
 
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.values.schema import SubQueue
 from tests.live.beside import beside
 
 if TYPE_CHECKING:

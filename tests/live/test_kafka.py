@@ -25,24 +25,24 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.checking.findings import Severity
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk import to_kafka
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.desk.to_kafka import send_selected
-from airflow_poison.core.errors import InputError, OutputError, SourceError, TableChangedError
-from airflow_poison.core.fault_points import install
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.take import positions, reset_position, take
-from airflow_poison.core.passes.to_kafka import send_to_kafka, take_back_from_kafka
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.sources.kafka import Kafka
-from airflow_poison.core.sources.schemas import JsonSchema
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.bucket.store import BucketStore
+from airflow_poison.desk import to_kafka
+from airflow_poison.desk.selection import Selection
+from airflow_poison.desk.to_kafka import send_selected
+from airflow_poison.fsck.check import check
+from airflow_poison.fsck.findings import Severity
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.move import move
+from airflow_poison.passes.take import positions, reset_position, take
+from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.sources.kafka import Kafka
+from airflow_poison.sources.schemas import JsonSchema
+from airflow_poison.store import open_store
+from airflow_poison.store.bucket.store import BucketStore
 from airflow_poison.testing.sources import SourceContract
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import InputError, OutputError, SourceError, TableChangedError
+from airflow_poison.values.fault_points import install
 from tests.live.source_kills import rows
 from tests.live.topic import Topic, until
 from tests.unit.cli.running import run
@@ -51,8 +51,8 @@ from tools.servers import s3
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_poison.core.passes.take import TakeResult
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.take import TakeResult
+    from airflow_poison.store.queue_table import QueueTable
     from tools.servers.kafka import Broker
 
 CLOCK = SystemClock()
@@ -300,8 +300,8 @@ def test_two_takers_that_race_and_are_killed_take_each_committed_record_once(bro
 
 
 def send(table: QueueTable, values: Sequence[str]) -> list[int]:
-    from airflow_poison.core.passes.send import messages_to_batches
-    from airflow_poison.core.passes.send import send as verb
+    from airflow_poison.passes.send import messages_to_batches
+    from airflow_poison.passes.send import send as verb
 
     first = verb(table, messages_to_batches(values), key=f"send-{next(_numbers)}", clock=CLOCK).first_lookup_id
     return list(range(first, first + len(values)))
@@ -401,7 +401,7 @@ def test_a_record_that_is_too_large_comes_back_and_the_others_are_sent(
 ) -> None:
     small = Topic(broker, max_message_bytes="20000")
     if not known:
-        monkeypatch.setattr("airflow_poison.core.sources.kafka_topic.Topic.largest", lambda _topic: None)
+        monkeypatch.setattr("airflow_poison.sources.kafka_topic.Topic.largest", lambda _topic: None)
     values = [f"{number:03}" * 300 for number in range(60)]
     for number in (7, 8, 40, 59):
         values[number] = random.Random(number).randbytes(25_000).hex()
@@ -545,14 +545,14 @@ def test_a_sender_that_begins_again_looks_whether_another_one_has_sent_meanwhile
     small = Topic(broker, max_message_bytes="20000")
     ids = send(table, ["a", "x" * 30_000, "b"])
     largest = type(small.source().kafka).largest
-    monkeypatch.setattr("airflow_poison.core.sources.kafka_topic.Topic.largest", lambda _topic: None)
+    monkeypatch.setattr("airflow_poison.sources.kafka_topic.Topic.largest", lambda _topic: None)
 
     class DiedError(BaseException):
         pass
 
     def meanwhile(name: str) -> None:
         if name == "pass.to_kafka.before_another_producer":
-            monkeypatch.setattr("airflow_poison.core.sources.kafka_topic.Topic.largest", largest)
+            monkeypatch.setattr("airflow_poison.sources.kafka_topic.Topic.largest", largest)
             allow(small, 100_000)
             install(die)
             with suppress(DiedError):

@@ -13,17 +13,17 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SparkJobError
-from airflow_poison.core.fault_points import install
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.take import positions, take
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.sources import kafka_frame
-from airflow_poison.core.sources.kafka import Kafka
-from airflow_poison.core.sources.schemas import JsonSchema
-from airflow_poison.core.spark.send_stage import SendStage
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.take import positions, take
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.sources import kafka_frame
+from airflow_poison.sources.kafka import Kafka
+from airflow_poison.sources.schemas import JsonSchema
+from airflow_poison.spark.send_stage import SendStage
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SparkJobError
+from airflow_poison.values.fault_points import install
 from tests.live.source_kills import killed, rows
 from tests.live.topic import Topic
 from tests.spark.places.place import CLUSTER, CONNECT, LOCAL, Where, driven, session
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from airflow_poison.core.passes.take import TakeResult
-    from airflow_poison.core.sources.source import Source
-    from airflow_poison.core.store.bucket.folder import BucketFolder
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.take import TakeResult
+    from airflow_poison.sources.source import Source
+    from airflow_poison.store.bucket.folder import BucketFolder
+    from airflow_poison.store.queue_table import QueueTable
     from tests.spark.places.place import Place
     from tools.servers.kafka import Broker
 
@@ -187,7 +187,7 @@ def test_the_rights_that_the_page_names_are_enough_and_no_password_is_told(topic
 
 
 def _plan_of(source: Kafka) -> str:
-    from airflow_poison.core.sources.kafka_frame import records_frame
+    from airflow_poison.sources.kafka_frame import records_frame
 
     return str(records_frame(session(), source.kafka, {0: (0, 1)})._jdf.queryExecution().toString())
 

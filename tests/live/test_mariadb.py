@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pymysql  # type: ignore[import-untyped]
 import pytest
 
-from airflow_poison.core.errors import SourceError
-from airflow_poison.core.sources.jdbc import Jdbc
+from airflow_poison.sources.jdbc import Jdbc
+from airflow_poison.values.errors import SourceError
 from tests.live.databases import TablesOfADatabase
 from tests.live.source_kills import a_table, bodies, rows, taken
 from tests.live.topic import until

@@ -11,21 +11,21 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison import Msmq4
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.messages import with_columns
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.clock import SystemClock
 from tests.live import chromium
 from tests.store.given import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
     from tests.live.chromium import Page
     from tests.live.live_airflow import LiveAirflow
 

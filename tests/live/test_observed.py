@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from pathlib import Path

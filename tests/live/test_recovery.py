@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare, enable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.alter import declare, enable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import SystemClock
 from tests.live.beside import beside
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.queue_table import QueueTable
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run
 

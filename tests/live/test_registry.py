@@ -16,12 +16,12 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import struct_pb2, timestamp_pb2
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SourceError
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.sources import registry as registries
-from airflow_poison.core.sources.protobuf import Protobuf
-from airflow_poison.core.sources.schemas import Avro, JsonSchema
+from airflow_poison.passes.take import take
+from airflow_poison.sources import registry as registries
+from airflow_poison.sources.protobuf import Protobuf
+from airflow_poison.sources.schemas import Avro, JsonSchema
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SourceError
 from tests.live.source_kills import a_table, rows
 from tests.live.topic import Topic
 from tools.servers.registry import running as a_registry
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.sources.decoding import Schema as SourceSchema
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.sources.decoding import Schema as SourceSchema
+    from airflow_poison.store.queue_table import QueueTable
     from tools.servers.kafka import Broker
 
 _numbers = count()

@@ -14,7 +14,7 @@ from tests.live.live_airflow import END_SECONDS
 from tests.spark.places.servers import connect_server
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run
 

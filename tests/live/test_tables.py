@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import psycopg2  # type: ignore[import-untyped]
 import pytest
 
-from airflow_poison.core.errors import SourceError
-from airflow_poison.core.sources.jdbc import Jdbc
-from airflow_poison.core.sources.outbox import Outbox
-from airflow_poison.core.sources.source import Position
+from airflow_poison.sources.jdbc import Jdbc
+from airflow_poison.sources.outbox import Outbox
+from airflow_poison.sources.source import Position
+from airflow_poison.values.errors import SourceError
 from tests.live.celery_parts import postgres
 from tests.live.databases import TablesOfADatabase, names_in
 from tests.live.source_kills import ROOT, a_table, bodies, rows, taken
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.source import Source
 
 ORDERS = "CREATE TABLE orders (id bigserial PRIMARY KEY, body text, at timestamptz NOT NULL DEFAULT clock_timestamp())"
 OUTBOX = "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), body text, at timestamptz DEFAULT clock_timestamp(), sent boolean)"
@@ -228,7 +228,7 @@ def test_a_column_that_is_dropped_while_rows_are_taken_is_an_error(database: Dat
 _READ = """
 import pickle, sys
 from pathlib import Path
-from airflow_poison.core.sources.source import Position
+from airflow_poison.sources.source import Position
 planned = pickle.loads(bytes.fromhex(sys.argv[1])).plan(Position(), limit=None)
 def peak():
     return int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:")))

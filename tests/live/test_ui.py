@@ -14,22 +14,22 @@ from urllib.parse import urlencode
 import pytest
 
 from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import declare, disable
-from airflow_poison.core.passes.conversations import conversations, declare_services
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.dialogs import begin_dialogs, send_on
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.transmission import transmit
+from airflow_poison.passes.alter import declare, disable
+from airflow_poison.passes.conversations import conversations, declare_services
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.dialogs import begin_dialogs, send_on
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from tests.live import chromium
 from tools.airflow.client import API
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.live.chromium import Page
     from tests.live.live_airflow import LiveAirflow
     from tools.airflow.client import Run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, AdminClient, NewTopic, ResourcePatternType, ResourceType
 
-from airflow_poison.core.sources.kafka import Kafka
+from airflow_poison.sources.kafka import Kafka
 from tools.servers.kafka import USER, Broker
 
 if TYPE_CHECKING:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.delivery.sessions.session import open_session
-from airflow_poison.core.delivery.stage import StageJob
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.delivery.handlers import resolve_handler
+from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.sessions.session import open_session
+from airflow_poison.delivery.stage import StageJob
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import SystemClock
 from tests import forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.conversations.dialog_state import DialogState
-    from airflow_poison.core.delivery.sessions.session import ServerSession
+    from airflow_poison.delivery.sessions.session import ServerSession
+    from airflow_poison.dialogs.dialog_state import DialogState
 
 
 forked.preload(*(f"tests.sessions.{name}" for name in ("worker", "endpoint_worker", "dialog_worker", "speaking_worker")))

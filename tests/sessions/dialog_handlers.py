@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.failures import Postpone, Unprocessable
+from airflow_poison.values.failures import Postpone, Unprocessable
 from tests.sessions.endpoint_handlers import _strike, _until, _write
 
 if TYPE_CHECKING:
-    from airflow_poison.core.conversations.transaction import Conversation
-    from airflow_poison.core.message import Message
+    from airflow_poison.dialogs.transaction import Conversation
+    from airflow_poison.values.message import Message
 
 kept: list[Conversation] = []
 """Conversations that a handler keeps beyond its delivery."""

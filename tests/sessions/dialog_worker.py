@@ -11,8 +11,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.delivery.sessions.crash_attribution import read_history
+from airflow_poison.delivery.sessions.crash_attribution import read_history
+from airflow_poison.values import fault_points
 from tests.sessions.conftest import opened_session
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, message
 from tests.sessions.endpoints import broker
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.conversations.endpoint import Outgoing
+    from airflow_poison.dialogs.endpoint import Outgoing
 
 
 def main(folder: Path, isolation: str, killed_at: str, messages: list[str]) -> None:

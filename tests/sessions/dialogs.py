@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.conversations.dialog_state import DialogState
-from airflow_poison.core.conversations.endpoint import ConversationEndpoint, ConversationState, Envelope, Outgoing, target_handle
-from airflow_poison.core.conversations.services import Contract, MessageType, SentBy, Service
-from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
-from airflow_poison.core.schema import DIALOG, message_schema
+from airflow_poison.dialogs.dialog_state import DialogState
+from airflow_poison.dialogs.endpoint import ConversationEndpoint, ConversationState, Envelope, Outgoing, target_handle
+from airflow_poison.dialogs.services import Contract, MessageType, SentBy, Service
+from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
+from airflow_poison.values.schema import DIALOG, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_poison.core.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.sessions.session import BatchReport
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ORDER, QUESTION, ANSWER = "Order", "Question", "Answer"

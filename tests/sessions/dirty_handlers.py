@@ -14,10 +14,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_poison.core.failures import Postpone
+from airflow_poison.values.failures import Postpone
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 DEEP = 100_000
 """Frames of the deepest stack."""

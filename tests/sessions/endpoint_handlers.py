@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from airflow_poison.core.delivery.sessions.journal import MessageState, sections, states_of
-from airflow_poison.core.failures import Postpone
+from airflow_poison.delivery.sessions.journal import MessageState, sections, states_of
+from airflow_poison.values.failures import Postpone
 from tests.sessions.sample_handlers import script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 PATIENCE_SECONDS = 30.0
 

@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.sessions.crash_attribution import read_history
+from airflow_poison.delivery.sessions.crash_attribution import read_history
 from tests.sessions.conftest import opened_session
 from tests.sessions.endpoints import saying
 from tests.sessions.messages import batch_of
@@ -18,7 +18,7 @@ from tests.sessions.messages import batch_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 
 def main(folder: Path, isolation: str, policy: Policy, words: list[str]) -> None:

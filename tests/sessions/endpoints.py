@@ -7,8 +7,8 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.service_broker import ServiceBroker
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:

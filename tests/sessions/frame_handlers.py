@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.failures import PoisonRows, Postpone, Unprocessable
+from airflow_poison.values.failures import PoisonRows, Postpone, Unprocessable
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 
 def alone(message: Message) -> None:

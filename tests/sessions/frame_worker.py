@@ -7,9 +7,9 @@ import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.values import fault_points
 from tests.sessions.conftest import opened_session, policy
 from tests.sessions.messages import batch_of
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.schema import message_schema
+from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ import shutil
 from hashlib import blake2b
 from pathlib import Path
 
-from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.store import disk
+from airflow_poison.delivery.sessions import platform
+from airflow_poison.store import disk
 
 PLATTER, MACHINE = "POISON_TEST_PLATTER", "POISON_TEST_MACHINE"
 """Environment of a process that watches: where it keeps what is forced, and which machine it runs on."""

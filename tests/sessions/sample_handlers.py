@@ -14,13 +14,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from airflow_poison.core.failures import Postpone, Unprocessable
+from airflow_poison.values.failures import Postpone, Unprocessable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
-    from airflow_poison.core.delivery.handler_wrappers import Session
-    from airflow_poison.core.message import Message
+    from airflow_poison.delivery.handler_wrappers import Session
+    from airflow_poison.values.message import Message
 
 
 class UnprintableError(Exception):

@@ -14,14 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.rules.service_broker import ServiceBroker
 from tests.sessions.conftest import opened_session, policy
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 THREADS, LINES = 8, 500
 MEGABYTES = 64

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.failures import FailureKind
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import told
@@ -16,7 +16,7 @@ from tests.sessions.reading import told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.rules.msmq4 import Msmq4
     from tests.sessions.conftest import Opener
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import track_failures
-from airflow_poison.core.conversations.endpoint import target_handle
-from airflow_poison.core.conversations.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, ErrorDocument
-from airflow_poison.core.delivery.ends import GiveBack
-from airflow_poison.core.policies.decisions import Dispose, Halt, Park
+from airflow_poison.delivery.ends import GiveBack
+from airflow_poison.dialogs.endpoint import target_handle
+from airflow_poison.dialogs.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, ErrorDocument
+from airflow_poison.rules.decisions import Dispose, Halt, Park
 from tests.sessions.conftest import policy as msmq4
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, endpoint, error, message, timer
 from tests.sessions.endpoints import broker, deliveries, processes, specification, written
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from airflow_poison.core.conversations.dialog_state import DialogState
-    from airflow_poison.core.conversations.endpoint import Outgoing
-    from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.dialogs.dialog_state import DialogState
+    from airflow_poison.dialogs.endpoint import Outgoing
+    from airflow_poison.rules.policy import Policy
     from tests.sessions.conftest import Opener
 
-pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.values.errors.ConfigurationWarning")
 HANDLER = "tests.sessions.dialog_handlers:talk"
 DISCARDED = "discarded"
 

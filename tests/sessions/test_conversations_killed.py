@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.delivery.sessions import failurelog
-from airflow_poison.core.delivery.sessions.crash_attribution import read_history
-from airflow_poison.core.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.sessions import failurelog
+from airflow_poison.delivery.sessions.crash_attribution import read_history
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.values import fault_points
 from tests import forked
 from tests.sessions import dialog_worker
 from tests.sessions.dialog_worker import deliver, die_at

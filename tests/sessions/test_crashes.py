@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions import wire, zygote
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.delivery.sessions.wire import Task
-from airflow_poison.core.errors import ServerSessionError
-from airflow_poison.core.failures import FailureKind
+from airflow_poison.delivery.sessions import wire, zygote
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.sessions.wire import Task
+from airflow_poison.values.errors import ServerSessionError
+from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, told

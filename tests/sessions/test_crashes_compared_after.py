@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery.sessions import verdicts
-from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, state_of
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.policies.settings import LONGEST
+from airflow_poison.delivery.sessions import verdicts
+from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, state_of
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.rules.settings import LONGEST
+from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy
 from tests.sessions.dirty_handlers import ERRORS, recurse
 from tests.sessions.messages import batch_of
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.session import ServerSession
+    from airflow_poison.delivery.sessions.session import ServerSession
     from tests.sessions.conftest import Opener
 
 HANDLER = "tests.sessions.dirty_handlers:script"

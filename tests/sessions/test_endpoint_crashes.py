@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions import wire, zygote
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.errors import HandlerNotFoundError, ServerSessionError
-from airflow_poison.core.failures import FailureKind
+from airflow_poison.delivery.sessions import wire, zygote
+from airflow_poison.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.values.errors import HandlerNotFoundError, ServerSessionError
+from airflow_poison.values.failures import FailureKind
 from tests.sessions.endpoints import deliveries, saying, specification, written
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.decisions import Block, Counts, Dispose, Halt, Halted
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.policy import Opening
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.rules.decisions import Block, Counts, Dispose, Halt, Halted
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.policy import Opening
+from airflow_poison.values.events import EventType
 from tests.sessions.endpoints import broker, deliveries, processes, saying, specification, written
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
@@ -22,7 +22,7 @@ from tests.sessions.zygotes import living_sessions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.sessions.session import BatchReport
     from tests.sessions.conftest import Opener
 
 RECORDED = "tests.sessions.endpoint_handlers:recorded"

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery.ends import Stay
-from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
-from airflow_poison.core.errors import ConfigurationWarning, ServerSessionError
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies.decisions import Park
-from airflow_poison.core.policies.msmq3 import Msmq3
+from airflow_poison.delivery.ends import Stay
+from airflow_poison.delivery.sessions import platform
+from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
+from airflow_poison.rules.decisions import Park
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.values.errors import ConfigurationWarning, ServerSessionError
+from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy as msmq4
 from tests.sessions.endpoints import deliveries, in_groups, saying, specification, written
 from tests.sessions.messages import batch_of
@@ -26,7 +26,7 @@ from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.rules.msmq4 import Msmq4
     from tests.sessions.conftest import Opener
 
 RECORDED = "tests.sessions.endpoint_handlers:recorded"
@@ -153,7 +153,7 @@ def test_without_room_for_its_journal_nothing_of_a_batch_is_delivered(
 def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_try(
     session: Opener, isolation: str, journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
+    from airflow_poison.delivery.sessions.crash_attribution import read_journals
 
     opened = session(RECORDED, isolation, policy=specification(1))
     monkeypatch.setattr(platform, "write_all", full)
@@ -168,8 +168,8 @@ def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_tr
 def test_what_the_others_do_is_finished_when_a_session_cannot_be_started(
     session: Opener, journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.core.delivery.sessions import zygote
-    from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
+    from airflow_poison.delivery.sessions import zygote
+    from airflow_poison.delivery.sessions.crash_attribution import read_journals
 
     opened = session(RECORDED, policy=specification(3))
     start, started = zygote.start_child, list[int]()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
+from airflow_poison.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.rules.default_messaging import DefaultMessaging
 from tests import forked
 from tests.sessions import endpoint_worker
 from tests.sessions.conftest import policy as msmq4
@@ -23,7 +23,7 @@ from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 CRASHED = (MessageState.CRASHED, 1, 1)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import track_failures
-from airflow_poison.core.conversations.system_messages import ErrorDocument
-from airflow_poison.core.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.dialogs.system_messages import ErrorDocument
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, endpoint, error, message
 from tests.sessions.endpoints import broker, written
 from tests.sessions.reading import told

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.delivery.outage import Detection, Verdict
-from airflow_poison.core.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
-from airflow_poison.core.failures import FailureKind, origin
-from airflow_poison.core.policies.outage import Outage
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.outage import Detection, Verdict
+from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
+from airflow_poison.rules.outage import Outage
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.failures import FailureKind, origin
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
     from tests.sessions.conftest import Opener
 
 OUTAGE = Outage(at_least=20, probe=5)

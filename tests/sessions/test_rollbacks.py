@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.handler_wrappers import sessiongram
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.errors import HandlerNotFoundError, InputError
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.delivery.handler_wrappers import sessiongram
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.errors import HandlerNotFoundError, InputError
+from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
@@ -20,8 +20,8 @@ from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.values.message import Message
     from tests.sessions.conftest import Opener
 
 
@@ -52,7 +52,7 @@ def test_a_handler_that_returns_work_instead_of_doing_it_settles_nothing(
     report = session(f"tests.sessions.sample_handlers:{name}", isolation, policy=system).deliver(batch_of([str(tmp_path / "ran")]))
 
     assert told(report.words) == [(MessageState.HALTED, 5, 0) if isinstance(system, ServiceBroker) else (MessageState.ENDED, 3, 0)]
-    assert (report.failures[0].kind, report.failures[0].type) == (FailureKind.EXCEPTION, "airflow_poison.core.errors.HandlerNotRunError")
+    assert (report.failures[0].kind, report.failures[0].type) == (FailureKind.EXCEPTION, "airflow_poison.values.errors.HandlerNotRunError")
     assert not (tmp_path / "ran").exists()
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.rules import SYSTEMS
+from airflow_poison.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, assert_as_the_example_says, keeps_order, replayed
 from tests.conformance.main_examples import MAIN
 from tests.conformance.passes import Player

@@ -11,22 +11,22 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.delivery.sessions.session import Decided
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.sessions.session import Decided
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.service_broker import ServiceBroker
 from tests.sessions.frame_handlers import alone, script
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, told
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.rules.policy import Policy
     from tests.sessions.conftest import Opener
 
 MINUTE: dict[str, Any] = {"transaction_timeout": timedelta(minutes=1)}
@@ -105,7 +105,7 @@ def test_bodies_that_do_not_fit_are_failures_without_a_call(session: Opener, iso
         report = session("tests.sessions.frame_handlers:adds", isolation, policy=POLICIES[system], batching=batching).deliver(batch_of(bodies))
 
         assert report.failures[1].text == """Column 'n' of the body is "x"; expected is int, not a text."""
-        assert report.failures[1].type == "airflow_poison.core.errors.BodyError"
+        assert report.failures[1].type == "airflow_poison.values.errors.BodyError"
         if system == "msmq4":
             assert report.failures[2].text.startswith("The body is no JSON: ")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.failures import FailureKind
+from airflow_poison.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.values.failures import FailureKind
 from tests import forked
 from tests.sessions import worker
 from tests.sessions.messages import batch_of
@@ -93,7 +93,7 @@ def test_a_saved_carry_is_mapped_and_obeyed(session: Opener, journals: Path, tmp
 
 
 def test_a_living_writer_is_waited_for_and_then_named(session: Opener, journals: Path) -> None:
-    from airflow_poison.core.errors import ServerSessionError
+    from airflow_poison.values.errors import ServerSessionError
 
     opened = session(nothing)
     opened.deliver(batch_of(["ok"]))

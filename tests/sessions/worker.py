@@ -8,12 +8,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.delivery.sessions.crash_attribution import read_journals
 from tests.sessions.conftest import opened_session, policy
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 
 def recorded(message: Message) -> None:

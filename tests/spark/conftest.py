@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.spark.session import get_session
+from airflow_poison.spark.session import get_session
 from tests.spark.drivers import SMALL
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 
 @dataclass(frozen=True)

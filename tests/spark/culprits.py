@@ -21,7 +21,7 @@ from tests.spark.unruly import Unruly
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 MOST_PASSES = 12
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.spark.session import get_session
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.spark.session import get_session
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PoisonError
 from tests.spark.unruly import Unruly
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.clock import Clock
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
 
 SMALL = {
     "spark.driver.memory": "1g",

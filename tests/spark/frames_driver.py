@@ -8,14 +8,14 @@ import signal
 import sys
 from dataclasses import replace
 
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.spark.session import get_session
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.spark.session import get_session
+from airflow_poison.values.errors import PoisonError
 from tests.spark.drivers import SMALL, Work
 from tests.spark.transforms import SCHEMA, cast
 
 if __name__ == "__main__":
-    from airflow_poison.core import fault_points
+    from airflow_poison.values import fault_points
 
     spark = get_session("local[2]", SMALL)
     jvm = int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]

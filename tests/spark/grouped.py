@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 PATIENCE_SECONDS = 60.0
 

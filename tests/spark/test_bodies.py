@@ -13,13 +13,13 @@ import pandas as pd  # type: ignore[import-untyped]  # its stubs are no dependen
 import pytest
 
 from airflow_poison import Msmq4
-from airflow_poison.core.ddl import parse_ddl
 from airflow_poison.testing import receive
+from airflow_poison.values.ddl import parse_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "bodies.md"
@@ -163,7 +163,7 @@ def test_a_handler_lands_what_the_page_says_or_its_output_refuses_the_row(kind: 
 
 
 def test_the_page_has_every_type_and_takes_and_refuses_values_of_each() -> None:
-    from airflow_poison.core.ddl import _NAMES
+    from airflow_poison.values.ddl import _NAMES
 
     assert {re.sub(r"\W.*", "", kind) for kind in KINDS} == {*_NAMES.values(), "decimal", "array", "map", "struct"}
     assert {row.kind for row in ROWS if row.expected is None} >= {*_NAMES.values()}

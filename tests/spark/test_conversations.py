@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import ServiceBroker
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.services import Contract, Service
-from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import conversations, declare_services
-from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_messages
+from airflow_poison.dialogs.services import Contract, Service
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.conversations import conversations, declare_services
+from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import VirtualClock
 from tests.spark.conversing import Warehouse
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.store.queue_table import QueueTable
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET"})

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ServerSessionError, SparkJobError
-from airflow_poison.core.spark.jobs import readable_error
+from airflow_poison.spark.jobs import readable_error
+from airflow_poison.values.errors import ServerSessionError, SparkJobError
 from tests.spark.drivers import Work
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ TASK = """Job aborted due to stage failure: Task 0 failed 1 times: org.apache.sp
 
 
 def test_an_error_of_ours_comes_out_of_the_job_as_it_was() -> None:
-    error = readable_error(Exception(TASK.format(raised="airflow_poison.core.errors.ServerSessionError: It ended.\nLast output: x")), "run")
+    error = readable_error(Exception(TASK.format(raised="airflow_poison.values.errors.ServerSessionError: It ended.\nLast output: x")), "run")
 
     assert (type(error), str(error)) == (ServerSessionError, "It ended.\nLast output: x")
 

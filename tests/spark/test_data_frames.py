@@ -17,21 +17,21 @@ import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as f
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import FRAME_COLUMNS
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.spark.frames import messages
-from airflow_poison.core.spark.frames.failures import _TOLD, expected
-from airflow_poison.core.spark.frames.messages import SPREAD, ClaimFrames, _pieces, is_of_body, shares
-from airflow_poison.core.spark.frames.plan import has_python, optimized_plan
-from airflow_poison.core.spark.frames.results import UNFIT
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.spark.frames import messages
+from airflow_poison.spark.frames.failures import _TOLD, expected
+from airflow_poison.spark.frames.messages import SPREAD, ClaimFrames, _pieces, is_of_body, shares
+from airflow_poison.spark.frames.plan import has_python, optimized_plan
+from airflow_poison.spark.frames.results import UNFIT
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import FRAME_COLUMNS
 from tests.spark import transforms
 from tests.spark.drivers import Ahead, Work, told
 from tests.spark.transforms import SCHEMA, bodies
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.policy import Policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(seconds=20))
@@ -264,7 +264,7 @@ def test_bodies_that_do_not_parse_are_found_whatever_is_made_of_the_others(
     result = received(work, spark, Transformation(transform, SCHEMA), lines)
 
     assert sorted(work.rows()) == ([21] if transform is transforms.nothing_of_it else [4, 21])
-    assert errors(work)["airflow_poison.core.errors.BodyError"] == 1
+    assert errors(work)["airflow_poison.values.errors.BodyError"] == 1
     assert result.settled == 21 - len(work.rows())
 
 
@@ -340,7 +340,7 @@ def test_a_pass_killed_in_the_middle_is_finished_and_nobody_is_charged(tmp_path:
 
 def interrupted(work: Work, spark: SparkSession) -> None:
     """Receive, and be interrupted when a unit has failed."""
-    from airflow_poison.core import fault_points
+    from airflow_poison.values import fault_points
 
     def strike(point: str) -> None:
         if point == "frames.charge.after":
@@ -452,7 +452,7 @@ def landed(work: Work, spark: SparkSession, transformation: Transformation, outp
     """Receive with an output; return the rows that have landed."""
     from deltalake import DeltaTable
 
-    from airflow_poison.core.outputs import outputs_of
+    from airflow_poison.outputs.output import outputs_of
 
     uri = f"{work.root}.landed"
     outputs = outputs_of(uri if output is None else output, **settings)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from airflow_poison.core.ddl import parse_ddl
+from airflow_poison.values.ddl import parse_ddl
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.sessions.crash_attribution import read_history
-from airflow_poison.core.errors import SparkJobError
+from airflow_poison.delivery.sessions.crash_attribution import read_history
+from airflow_poison.values.errors import SparkJobError
 from tests.spark.drivers import Ahead, Work, told
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.passes.runs import ReceiveResult
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 MESSAGES = 600

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
 from tests.sessions.platter import MACHINE, PLATTER, lose
 from tests.spark.culprits import Dangerous
 from tests.spark.drivers import receive_and_tell, told
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 MESSAGES, CULPRIT, ATTEMPTS, VANISHED = 600, 340, 2, 2
 HERE = Path(__file__).parent

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import ActivationSpecification, Msmq4, ServiceBroker
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.runs import QueueRun, Stop, receive_many
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.runs import QueueRun, Stop, receive_many
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import ClaimLostError, ReceiveStoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.delivering import Engine
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import HandlerLike
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 CLOCK = SystemClock()

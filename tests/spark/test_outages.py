@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.outage import Outage
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.outage import Outage
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import VirtualClock
 from tests.spark.away import Away
 from tests.spark.transforms import SCHEMA, bodies, cast, looked_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 OUTAGE = Outage(at_least=30, probe=10)

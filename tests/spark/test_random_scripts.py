@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.passes.delivering import SupervisedEngine
-from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.delivering import SupervisedEngine
+from airflow_poison.rules import SYSTEMS
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store import open_store
 from tests.conformance.agreement import assert_agree, keeps_order, replayed
 from tests.conformance.passes import Player
 from tests.unit.properties.varied import varied_examples
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.passes.delivering import Engine
+    from airflow_poison.passes.delivering import Engine
 
 
 @pytest.fixture

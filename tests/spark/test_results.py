@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PoisonError
 from tests.spark.landing import Landing
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move")

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from airflow_poison.core import json_text
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.spark.send_stage import FrameSource, SendStage
+from airflow_poison.passes.send import send
+from airflow_poison.spark.send_stage import FrameSource, SendStage
+from airflow_poison.values import json_text
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.mapping import ColumnMapping
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import Queue, a_queue
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.core.passes.send import SendResult
+    from airflow_poison.passes.send import SendResult
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")  # PySpark leaves results' sockets to the garbage collector
 _keys = count()
@@ -31,7 +31,7 @@ _keys = count()
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Queue:
-    from airflow_poison.core.store.delta.store import DeltaStore
+    from airflow_poison.store.delta.store import DeltaStore
 
     return a_queue(DeltaStore(str(tmp_path / "store")), tmp_path)
 

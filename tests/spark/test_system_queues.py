@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
 from tests.spark.drivers import POLICY
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 
 def refuse_bad(message: Message) -> None:

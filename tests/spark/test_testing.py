@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Msmq4
-from airflow_poison.core.errors import SettingError, TransformError
 from airflow_poison.testing import receive
+from airflow_poison.values.errors import SettingError, TransformError
 from tests.spark import transforms
 from tests.spark.transforms import SCHEMA
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store import open_store
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store import open_store
 from tests.conformance.agreement import assert_as_the_example_says, keeps_order
 from tests.conformance.main_examples import MAIN
 from tests.conformance.passes import Player

@@ -15,12 +15,12 @@ import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow woul
 import pyarrow as pa
 import pyarrow.parquet
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.files import Replacement
+from airflow_poison.values import fault_points
+from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue
 from tests.store import dialogs
 from tests.store.given import CONTROL, LATER, NOW, claim, numbered, outcome_of_a_third, put, rows_of, seal, send
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.files import Snapshot, Transaction
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.files import Snapshot, Transaction
+    from airflow_poison.store.queue_table import QueueTable
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.store.children"])

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import obstore.store
 import pytest
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.store.bucket.objects import Objects
-from airflow_poison.core.store.bucket.store import BucketStore
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values import fault_points
 from tests.store.given import CONTROL, NOW
 from tests.store.points import AtPoint
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 
 @pytest.fixture(params=["memory", "delta", "bucket"])

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, table_schema
-from airflow_poison.core.store.files import Transaction
+from airflow_poison.store.files import Transaction
+from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, table_schema
 from tests.store.given import NOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from airflow_poison.core.store.files import DataFile, Snapshot
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.files import DataFile, Snapshot
+    from airflow_poison.store.queue_table import QueueTable
 
 Cells = dict[str, Any]
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.core.schema import SubQueue, table_schema
-from airflow_poison.core.store.control import Control
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store.control import Control
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.schema import SubQueue, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.files import Claim, Manifest, Sent
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.files import Claim, Manifest, Sent
+    from airflow_poison.store.queue_table import QueueTable
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
 LEASE = timedelta(minutes=10)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.checking.check import check_folder
-from airflow_poison.core.checking.findings import Kind
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.repair import repair
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store.delta import checkpoints
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.check import check_folder
+from airflow_poison.fsck.findings import Kind
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.repair import repair
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store.delta import checkpoints
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import VirtualClock
 from tests.faults import test_damage as faults
 from tests.store import test_foreign_hands as foreign
 from tests.store.given import CONTROL, LATER, NOW, claim, park_all, put, rows_of, seal
@@ -26,7 +26,7 @@ from tests.store.given import send as send_some
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 LONG_AFTER = VirtualClock(datetime(2014, 1, 1, tzinfo=UTC))
 FILES = {Kind.FILE_MISSING, Kind.FILE_CHANGED}

@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta import checkpoints
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store.delta import checkpoints
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.schema import SubQueue
 from tests.store import children
 from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 NONE = timedelta(0)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import Control, QueueState
-from airflow_poison.core.store.files import Claim
-from airflow_poison.core.store.table import choosing, claiming
+from airflow_poison.store.control import Control, QueueState
+from airflow_poison.store.files import Claim
+from airflow_poison.store.table import choosing, claiming
+from airflow_poison.values.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

@@ -17,15 +17,15 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import checkpoints
-from airflow_poison.core.store.delta import entry as logs
-from airflow_poison.core.store.delta.entries import entry_path
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.files import Cleaned, Replacement
-from airflow_poison.core.store.log import Commit
+from airflow_poison.store import disk
+from airflow_poison.store.delta import checkpoints
+from airflow_poison.store.delta import entry as logs
+from airflow_poison.store.delta.entries import entry_path
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.files import Cleaned, Replacement
+from airflow_poison.store.log import Commit
+from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError
+from airflow_poison.values.schema import SubQueue
 from tests.store import dialogs
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, copied, ids, park_all, put, rows_of, seal, send
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 NONE = timedelta(0)

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.files import Compacted
-from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.store.table import compaction
-from airflow_poison.core.store.table.history import as_ranges, from_ranges
+from airflow_poison.store.files import Compacted
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.store.table import compaction
+from airflow_poison.store.table.history import as_ranges, from_ranges
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, batch, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

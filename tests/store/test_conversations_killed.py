@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.checking.findings import Severity
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.check import check
+from airflow_poison.fsck.findings import Severity
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import VirtualClock
 from tests.store import children
 from tests.store.dialogs import act, endpoint, endpoints, letter, letters
 from tests.store.given import NOW, ids, send
@@ -18,8 +18,8 @@ from tests.store.given import NOW, ids, send
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.checking.findings import Finding
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.fsck.findings import Finding
+    from airflow_poison.store.queue_table import QueueTable
 
 POINTS = [
     *(("transact", f"store.transact.{point}") for point in ("before_files", "after_files", "before_commit", "after_commit")),

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.conversations_as_rows import newest
-from airflow_poison.core.errors import ConservationError, TableChangedError
-from airflow_poison.core.store.files import Compacted
+from airflow_poison.dialogs.as_rows import newest
+from airflow_poison.store.files import Compacted
+from airflow_poison.values.errors import ConservationError, TableChangedError
 from tests.store.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
 from tests.store.given import NOW, claim, put, rows_of, seal, send
 from tests.store.test_conversations import files_of, live
@@ -19,7 +19,7 @@ from tests.store.test_conversations import files_of, live
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.errors import PoisonError, TableChangedError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import entries, log_damage
-from airflow_poison.core.store.delta.entries import Reader
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store import disk
+from airflow_poison.store.delta import entries, log_damage
+from airflow_poison.store.delta.entries import Reader
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import PoisonError, TableChangedError
+from airflow_poison.values.schema import SubQueue
 from tests.faults.test_damage import stopped_at
 from tests.store.given import CONTROL, NOW, ids, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.schema import SubQueue
 from tests.store import children
 from tests.store.given import CONTROL, NOW, ids, park_all, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 
 def test_processes_that_create_one_queue_at_once_all_succeed(delta_root: str) -> None:
@@ -117,7 +117,7 @@ def test_a_creation_that_is_killed_leaves_no_half_queue(delta_root: str) -> None
 def test_the_environment_names_a_fault_at_process_start(delta_root: str, delta_queue: QueueTable) -> None:
     script = f"""
 from tests.store.given import send
-from airflow_poison.core.store import open_store
+from airflow_poison.store import open_store
 send(open_store({delta_root!r}).open("orders"), 3)
 """
     environment = os.environ | {"AIRFLOW_POISON_FAULT": "store.append.before_commit:kill", "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -129,7 +129,7 @@ send(open_store({delta_root!r}).open("orders"), 3)
 def test_a_fault_that_cannot_be_understood_is_told() -> None:
     environment = os.environ | {"AIRFLOW_POISON_FAULT": "store.append.before_commit:explode"}
     ended = subprocess.run(
-        [sys.executable, "-c", "import airflow_poison.core.fault_points"], env=environment, check=False, capture_output=True, text=True
+        [sys.executable, "-c", "import airflow_poison.values.fault_points"], env=environment, check=False, capture_output=True, text=True
     )
     assert "kill, stop" in ended.stderr
 

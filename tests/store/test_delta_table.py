@@ -19,17 +19,17 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from airflow_poison.core.errors import StoreUnreachableError, TableChangedError
-from airflow_poison.core.schema import SubQueue, table_schema
-from airflow_poison.core.store import disk
-from airflow_poison.core.store.delta import entry as logs
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store import disk
+from airflow_poison.store.delta import entry as logs
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.values.schema import SubQueue, table_schema
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 Row = tuple[int, str, int, bytes]
@@ -265,8 +265,8 @@ def test_looking_at_depth_imports_neither_pandas_nor_spark(delta_root: str, delt
     script = f"""
 import sys
 from datetime import UTC, datetime
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.store import open_store
 assert "pyarrow" not in sys.modules and "deltalake" not in sys.modules
 assert open_store({delta_root!r}).open("orders").snapshot().depth(SubQueue.MAIN, datetime.now(UTC)).claimed == 3
 assert not {{"pandas", "pyspark", "airflow"}} & set(sys.modules)

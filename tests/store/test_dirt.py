@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import QueueNameError, StoreUnreachableError
-from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.delta.store import DeltaStore, local_path
+from airflow_poison.passes.relay import relay
+from airflow_poison.store import open_store
+from airflow_poison.store.delta.store import DeltaStore, local_path
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import QueueNameError, StoreUnreachableError
+from airflow_poison.values.schema import DESTINATION, OUTBOX, SubQueue
 from tests.store.given import CONTROL, LATER, NOW, all_rows, ids, park_all, put, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
 FOLDERS = [
     "two words",

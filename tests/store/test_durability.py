@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.passes.relay import relay
-from airflow_poison.core.passes.repair import repair
-from airflow_poison.core.schema import DESTINATION, SubQueue
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta import entries
-from airflow_poison.core.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.passes.relay import relay
+from airflow_poison.passes.repair import repair
+from airflow_poison.store import open_store
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.delta import entries
+from airflow_poison.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import DESTINATION, SubQueue
 from tests.faults.powerloss import Disk, PowerLostError
 from tests.store.dialogs import act, endpoint, letter, rows
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbered, park_all, put, rows_of, seal, send
@@ -28,8 +28,8 @@ from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 PLACE = "new/parents of/the store"
 
@@ -220,7 +220,7 @@ def _into_the_outbox(queue: QueueTable) -> None:
     found = [row | {"sub_queue": "_outbox", "properties": [(DESTINATION, "elsewhere")]} for row in queue.read(file).to_pylist()]
     import pyarrow as pa
 
-    from airflow_poison.core.schema import table_schema
+    from airflow_poison.values.schema import table_schema
 
     queue.replace_file(file, pa.Table.from_pylist(found, schema=table_schema()), [], NOW)
 

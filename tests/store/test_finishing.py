@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.errors import ClaimLostError, ConservationError, TableChangedError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import SubQueue, message_schema
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import ClaimLostError, ConservationError, TableChangedError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue, message_schema
 from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, outcome_of_a_third, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.control import Control
-    from airflow_poison.core.store.files import Claim, Manifest
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.control import Control
+    from airflow_poison.store.files import Claim, Manifest
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

@@ -16,11 +16,11 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-from airflow_poison.core.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from tests.store import dialogs
 from tests.store.children import start
 from tests.store.given import CONTROL, LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from deltalake.table import TableMerger
 
-    from airflow_poison.core.store.files import Claim, DataFile, Manifest
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.files import Claim, DataFile, Manifest
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 ROW = dict.fromkeys(table_schema().names) | {"lookup_id": 7, "sub_queue": "main", "move_count": 0}

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.system_messages import END_DIALOG
-from airflow_poison.core.errors import NewerFormatError
-from airflow_poison.core.passes.alter import restart
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.policy import Restart
-from airflow_poison.core.store.control import FORMAT_VERSION
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.dialogs.system_messages import END_DIALOG
+from airflow_poison.passes.alter import restart
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.policy import Restart
+from airflow_poison.store.control import FORMAT_VERSION
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import NewerFormatError
 from tests.store import given
 from tests.store.given import ids, send
 from tests.unit.passes.given import Handler, Queue, calls
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
 TABLES = Path(__file__).with_name("tables")
 
@@ -46,7 +46,7 @@ def an_hour_later(store: QueueStore, name: str, folder: Path) -> Queue:
 
 def test_another_format_is_refused_and_nothing_is_written(written: DeltaStore, monkeypatch: pytest.MonkeyPatch) -> None:
     version = written.open("orders").snapshot().version
-    monkeypatch.setattr("airflow_poison.core.store.table.files.FORMAT_VERSION", FORMAT_VERSION - 1)
+    monkeypatch.setattr("airflow_poison.store.table.files.FORMAT_VERSION", FORMAT_VERSION - 1)
     with pytest.raises(NewerFormatError, match=rf"'orders' has table format {FORMAT_VERSION}; .* knows formats up to {FORMAT_VERSION - 1}\. Install"):
         DeltaStore(written.uri).open("orders")
     monkeypatch.undo()

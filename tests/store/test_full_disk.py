@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import obstore.store
 import pytest
 
-from airflow_poison.core.checking.check import check_store
-from airflow_poison.core.checking.findings import Severity
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import ServerSessionError, StoreUnreachableError
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.move import put_back
-from airflow_poison.core.passes.repair import RepairResult, repair
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.bucket.objects import Objects
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.check import check_store
+from airflow_poison.fsck.findings import Severity
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.passes.move import put_back
+from airflow_poison.passes.repair import RepairResult, repair
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ServerSessionError, StoreUnreachableError
 from tests.store import dialogs
 from tests.store.conftest import bucket_store
 from tests.store.disk import Disk, mounted
@@ -276,7 +276,7 @@ def test_a_copy_that_cannot_be_read_or_written_on_a_node_is_no_damage_of_the_tab
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(Path(other.root, file.path)))
 
-    for place in ("airflow_poison.core.store.bucket.objects.Objects.download", "pyarrow.parquet.ParquetFile"):
+    for place in ("airflow_poison.store.bucket.objects.Objects.download", "pyarrow.parquet.ParquetFile"):
         with monkeypatch.context() as patch:
             patch.setattr(place, fail)
             with pytest.raises(StoreUnreachableError, match=f"^The folder {other.root} of the machine .* TMPDIR names another one"):

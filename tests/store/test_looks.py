@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
-from airflow_poison.core.errors import TableChangedError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.entries import Reader
-from airflow_poison.core.store.delta.log import DeltaLog
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.log import Commit
+from airflow_poison.store.delta.entries import Reader
+from airflow_poison.store.delta.log import DeltaLog
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.log import Commit
+from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 NONE = timedelta(0)
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.schema import SubQueue
 from tests.store import children
 from tests.store.given import CONTROL, NOW, all_rows, claim, copied, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 NONE = timedelta(0)
 POINTS = [

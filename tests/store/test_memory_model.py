@@ -11,14 +11,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from airflow_poison.core.errors import ClaimLostError, QueueHaltedError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import Control, QueueState
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.store.control import Control, QueueState
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.errors import ClaimLostError, QueueHaltedError
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import CONTROL, LEASE, NOW, numbered, put, rows_of, seal
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.files import Claim
+    from airflow_poison.store.files import Claim
 
 Place = tuple[str, int]
 

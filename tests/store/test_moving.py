@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.errors import ConservationError, TableChangedError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import Control, QueueState
-from airflow_poison.core.store.files import Returned
+from airflow_poison.store.control import Control, QueueState
+from airflow_poison.store.files import Returned
+from airflow_poison.values.errors import ConservationError, TableChangedError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.store.files import DataFile, Snapshot
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.files import DataFile, Snapshot
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 
@@ -153,7 +153,7 @@ def test_events_come_in_the_order_of_their_commits_and_from_a_version_on(queue: 
 
 
 def test_staged_events_come_before_those_of_the_pass(queue: QueueTable) -> None:
-    from airflow_poison.core.schema import events_to_table
+    from airflow_poison.values.schema import events_to_table
 
     send(queue, 2)
     claimed = claim(queue)
@@ -237,7 +237,7 @@ def test_a_file_that_is_gone_is_told_when_it_is_read(queue: QueueTable) -> None:
 
 
 def test_rows_come_with_the_columns_of_the_table(queue: QueueTable) -> None:
-    from airflow_poison.core.schema import table_schema
+    from airflow_poison.values.schema import table_schema
 
     send(queue, 2)
     (file,) = queue.snapshot().files

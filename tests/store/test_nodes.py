@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, cast
 import obstore.store
 import pytest
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.checking.findings import Kind, Severity
-from airflow_poison.core.clock import SystemClock, VirtualClock
-from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.stage import StageJob
-from airflow_poison.core.errors import ClaimLostError, StoreUnreachableError, TableChangedError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.spark import nodes
-from airflow_poison.core.spark.nodes import NodeSite
-from airflow_poison.core.store.bucket import log as logs
-from airflow_poison.core.store.bucket.objects import Objects
+from airflow_poison.delivery.handlers import HandlerRef
+from airflow_poison.delivery.stage import StageJob
+from airflow_poison.fsck.check import check
+from airflow_poison.fsck.findings import Kind, Severity
+from airflow_poison.spark import nodes
+from airflow_poison.spark.nodes import NodeSite
+from airflow_poison.store.bucket import log as logs
+from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.values.clock import SystemClock, VirtualClock
+from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError
+from airflow_poison.values.schema import SubQueue
 from tests.store.conftest import bucket_store
 from tests.store.given import CONTROL, LATER, LEASE, NOW, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
 from tests.unit.passes.given import NO_RETRY
@@ -29,10 +29,10 @@ from tests.unit.passes.given import NO_RETRY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.bucket.folder import BucketFolder
-    from airflow_poison.core.store.bucket.store import BucketStore
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.bucket.folder import BucketFolder
+    from airflow_poison.store.bucket.store import BucketStore
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
     Node = Callable[[str], BucketStore]

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.errors import ClaimLostError, ServerSessionError
-from airflow_poison.core.schema import table_schema
-from airflow_poison.core.store.table import outcomes
-from airflow_poison.core.store.table.outcomes import OutcomeWriter
+from airflow_poison.store.table import outcomes
+from airflow_poison.store.table.outcomes import OutcomeWriter
+from airflow_poison.values.errors import ClaimLostError, ServerSessionError
+from airflow_poison.values.schema import table_schema
 from tests.store.given import NOW
 
 if TYPE_CHECKING:

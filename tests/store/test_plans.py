@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.actor import acting
-from airflow_poison.core.errors import PlanNotFoundError, PlanStateError, TableChangedError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.files import PlanState, PlanStep, Replacement
-from airflow_poison.core.store.table.history import as_ranges
+from airflow_poison.store.files import PlanState, PlanStep, Replacement
+from airflow_poison.store.table.history import as_ranges
+from airflow_poison.values.actor import acting
+from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, TableChangedError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import NOW, all_rows, claim, ids, put, send
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.queue_table import QueueTable
-    from airflow_poison.core.store.table.plans import StoredPlan
+    from airflow_poison.store.files import DataFile
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.store.table.plans import StoredPlan
     from tests.store.points import AtPoint
 
 RUNNING = frozenset({PlanState.RUNNING})

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import NewerFormatError, QueueNameError, QueueNotFoundError, StoreUnreachableError
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.control import FORMAT_VERSION
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store import open_store
+from airflow_poison.store.control import FORMAT_VERSION
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import NewerFormatError, QueueNameError, QueueNotFoundError, StoreUnreachableError
 from tests.store.given import CONTROL, NOW, ids, send
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
 
 def test_a_queue_that_exists_is_returned_with_what_it_holds(store: QueueStore) -> None:

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.errors import ConservationError, TableChangedError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.errors import ConservationError, TableChangedError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import NOW, all_rows, claim, ids, put, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.store.files import DataFile
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.files import DataFile
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 TOLD = Event(EventType.DROPPED, NOW, 1)

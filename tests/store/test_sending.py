@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.files import Sent
-from airflow_poison.core.store.table import appending
+from airflow_poison.store.files import Sent
+from airflow_poison.store.table import appending
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import NOW, all_rows, batch, ids, numbered, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 

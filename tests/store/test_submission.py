@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.handlers import HandlerRef, resolve_deliver, resolve_handler
-from airflow_poison.core.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.runs import ReceiveResult
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.passes.submitted import PassOrder, Submission, carry_out
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.spark.executors import own_package
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.delivery.handlers import HandlerRef, resolve_deliver, resolve_handler
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.runs import ReceiveResult
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.passes.submitted import PassOrder, Submission, carry_out
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.spark.executors import own_package
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
 from tests import local_driver
 
 from .given import CONTROL, NOW
@@ -33,8 +33,8 @@ from .given import CONTROL, NOW
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 KEY = "run"
 

@@ -6,7 +6,7 @@ import codecs
 
 import pytest
 
-from airflow_poison.core.texts import BodyText, body_text
+from airflow_poison.values.texts import BodyText, body_text
 
 ORDER = "<order>Zahnrad für Größe Ω 😀</order>"
 LATIN = '<?xml version="1.0" encoding="{}"?><order>Größe</order>'

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.ddl import ddl_type, parse_ddl
-from airflow_poison.core.errors import SettingError
+from airflow_poison.values.ddl import ddl_type, parse_ddl
+from airflow_poison.values.errors import SettingError
 
 INSTANT = pa.timestamp("us", tz="UTC")
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from airflow_poison.core.failures import Failure, FailureKind, fingerprint, origin
+from airflow_poison.values.failures import Failure, FailureKind, fingerprint, origin
 
 
 def group(text: str, type_: str = "ValueError", trace: str = "") -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.json_text import JsonError, Number, Pairs, decoded, natural_values, patched, syntax_error, tree, values, written
+from airflow_poison.values.json_text import JsonError, Number, Pairs, decoded, natural_values, patched, syntax_error, tree, values, written
 
 DEEP = b"[" * 200_000 + b"]" * 200_000
 NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True).map(Number)

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from airflow_poison.core.spark import session
-from airflow_poison.core.spark.session import jvm_output_logged, level_of
+from airflow_poison.spark import session
+from airflow_poison.spark.session import jvm_output_logged, level_of
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.failures import Failure, FailureKind, origin
-from airflow_poison.core.hidden_values import HIDDEN, HiddenValues
-from airflow_poison.core.masking import EDITS, Masking, edits_of
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.failures import Failure, FailureKind, origin
+from airflow_poison.values.hidden_values import HIDDEN, HiddenValues
+from airflow_poison.values.masking import EDITS, Masking, edits_of
 
 CARD = "4111111111111111"
 QUOTED = 'o\'Neill "x"'

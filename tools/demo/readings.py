@@ -9,17 +9,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.table.stage import stage_folder
+from airflow_poison.store import open_store
+from airflow_poison.store.table.stage import stage_folder
+from airflow_poison.values.errors import QueueNotFoundError
+from airflow_poison.values.schema import SubQueue
 from tools.demo.account import Depth
 from tools.demo.lake import QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.store.files import Claim
+    from airflow_poison.store.files import Claim
     from tools.demo.lake import Lake
 
 FLIGHT = ("carrier", "flight", "origin", "time_hour")
@@ -83,7 +83,7 @@ def _working(root: Path, claims: Sequence[Claim]) -> Working:
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import read_metadata
 
-    from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
+    from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
 
     messages = attempts = 0
     for journal in (path for claim in claims for path in root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):

@@ -8,19 +8,19 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.passes.conversations import conversations
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.fsck.check import check
+from airflow_poison.passes.conversations import conversations
+from airflow_poison.store import open_store
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueueNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.passes.conversations import ConversationRow
-    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.passes.conversations import ConversationRow
+    from airflow_poison.store.files import Snapshot
 
 SHOP, WAREHOUSE = "parts_orders", "parts_warehouse"
 

@@ -6,10 +6,10 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.policies.recovery import Inspection
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.inspect import inspect
+from airflow_poison.rules.recovery import Inspection
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
 from tools.airflow.client import HEALTH
 from tools.airflow.home import AirflowError
 from tools.demo_conversations.sides import SHOP, WAREHOUSE

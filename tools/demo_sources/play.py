@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.passes.take import positions
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.take import positions
+from airflow_poison.store import open_store
+from airflow_poison.values.schema import SubQueue
 from tools.demo_sources.feeds import COLUMNS, OUTPUT, land
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tools.demo_sources.feeds import Feed, Filling
 
 CLONE = Path(__file__).resolve().parents[2]

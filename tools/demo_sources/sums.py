@@ -7,11 +7,11 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.checking.findings import Severity
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.fsck.check import check
+from airflow_poison.fsck.findings import Severity
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.schema import SubQueue
 from tools.demo_sources.feeds import Sum, produced
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.policy import Access
-from airflow_poison.core.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.policy import Access
+from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.values.errors import ConfigurationWarning
 from tests.conformance.examples.shape import Calls, End, Example, Story
 
 BLOCKED, EXCEPTIONED, DROPPED, STOPPED, STARTED = "BLOCKED", "EXCEPTIONED", "DROPPED", "STOPPED", "STARTED"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.decisions import Halted
-    from airflow_poison.core.policies.policy import Access, Policy
-    from airflow_poison.core.simulation.script import Script
+    from airflow_poison.rules.decisions import Halted
+    from airflow_poison.rules.policy import Access, Policy
+    from airflow_poison.rules.simulation.script import Script
 
 Story = tuple[tuple[float, str, str], ...]
 Calls = tuple[tuple[float, str, int, int], ...]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.policy import Access
-from airflow_poison.core.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.policy import Access
+from airflow_poison.rules.simulation.script import Action, Script, Scripted
 from tests.conformance.examples.shape import Calls, End, Example, Story
 
 REQUEUED, DEAD_LETTERED, DROPPED = "REQUEUED", "DEAD_LETTERED", "DROPPED"

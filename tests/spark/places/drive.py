@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import PoisonError
 from tests.spark.places import place
 from tests.spark.places.place import Where
 from tests.spark.places.task import Task

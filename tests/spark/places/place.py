@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from airflow_poison.core.spark.session import get_session
+from airflow_poison.spark.session import get_session
 from tests.spark.drivers import SMALL
 from tools.servers.spark import APPLICATION
 

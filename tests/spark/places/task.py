@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Self
 import psutil
 import pyarrow as pa
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.runs import Stop, stoppable
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.spark.engine import SparkEngine
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.runs import Stop, stoppable
+from airflow_poison.passes.send import send
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
 from tests.spark.drivers import POLICY, Ahead
 from tests.spark.places.place import session
 from tests.spark.unruly import Unruly
@@ -30,15 +30,15 @@ from tests.spark.unruly import Unruly
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.delivery.handlers import HandlerLike
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.outputs import Output
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.policies.outage import Outage
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import HandlerLike
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.rules.outage import Outage
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 PATIENCE_SECONDS = 120.0
 MESSAGES = 300

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import TransformError
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.spark.frames.results import UNFIT
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.spark.frames.results import UNFIT
+from airflow_poison.values.errors import TransformError
 from tests.spark import transforms
 from tests.spark.drivers import POLICY
 from tests.spark.places.task import Task
@@ -21,8 +21,8 @@ from tests.spark.transforms import SCHEMA, bodies
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.rules.policy import Policy
     from tests.spark.places.place import Place
 
 MESSAGES = 60

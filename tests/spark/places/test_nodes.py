@@ -13,16 +13,16 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import PoisonError, ReceiveStoppedError, ServerSessionError, SettingError, SparkJobError
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.delivering import ENDED_WITHIN
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.policies.outage import Outage
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.delivering import ENDED_WITHIN
+from airflow_poison.passes.due import return_due
+from airflow_poison.rules.outage import Outage
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import PoisonError, ReceiveStoppedError, ServerSessionError, SettingError, SparkJobError
+from airflow_poison.values.schema import SubQueue
 from tests.spark import transforms
 from tests.spark.drivers import POLICY
 from tests.spark.grouped import Grouped

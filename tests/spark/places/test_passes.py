@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError, SparkJobError
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.due import return_due
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import ClaimLostError, ReceiveStoppedError, SparkJobError
 from tests.sessions.endpoints import specification
 from tests.spark.drivers import POLICY, told
 from tests.spark.grouped import Grouped

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ExecutorError, InputError, SettingError, SparkJobError
-from airflow_poison.core.spark.session import connect_session
+from airflow_poison.spark.session import connect_session
+from airflow_poison.values.errors import ExecutorError, InputError, SettingError, SparkJobError
 from tests.spark.places.place import CLUSTER, CONNECT, ROOT
 from tests.spark.places.task import Task
 from tests.spark.places.travel import (
@@ -30,7 +30,7 @@ from tools.servers.spark import free_ports
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.files import Snapshot
+    from airflow_poison.store.files import Snapshot
     from tests.spark.places.place import Place
     from tools.servers.spark import Cluster
 
@@ -155,7 +155,7 @@ def test_a_session_that_ends_under_a_pass_is_told_and_the_pass_goes_on_with_the_
 def test_a_server_that_is_not_there_is_told_within_seconds_and_without_its_token() -> None:
     """In a process of its own: one process has one kind of Spark."""
     (port,) = free_ports(1)
-    code = f"from airflow_poison.core.spark.session import get_session; get_session('sc://127.0.0.1:{port}/;token=hush')"
+    code = f"from airflow_poison.spark.session import get_session; get_session('sc://127.0.0.1:{port}/;token=hush')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert f"SparkConnectError: No session with the Spark Connect server sc://127.0.0.1:{port}: " in ran.stderr
     assert "cannot be reached" in ran.stderr

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, cast
 import psutil
 import pyarrow as pa
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.spark.executors import Executors, checked_files, import_here
-from airflow_poison.core.spark.send_stage import FrameSource, SendStage
+from airflow_poison.passes.send import send
+from airflow_poison.spark.executors import Executors, checked_files, import_here
+from airflow_poison.spark.send_stage import FrameSource, SendStage
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.mapping import ColumnMapping
 from tests.spark.places.place import session
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.connect.session import SparkSession as Session
 
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.passes.send import SendResult
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.passes.send import SendResult
     from tests.spark.places.task import Task
 
 

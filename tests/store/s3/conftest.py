@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_poison.core.store.bucket.store import BucketStore
+from airflow_poison.store.bucket.store import BucketStore
 from tests.store.given import CONTROL, NOW
 from tests.store.s3 import proxy
 from tools.servers import s3 as server
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 
 @dataclass(frozen=True)

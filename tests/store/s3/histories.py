@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING
 import obstore.store
 import pyarrow as pa
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import alter
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue, table_schema
-from airflow_poison.core.store.bucket.objects import Objects, side_by_side
-from airflow_poison.core.store.bucket.store import BucketStore
-from airflow_poison.core.store.control import Control
-from airflow_poison.core.store.log import SEQUENCE, Commit
-from airflow_poison.core.store.memory import MemoryState
-from airflow_poison.core.store.table import files
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import alter
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.bucket.objects import Objects, side_by_side
+from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.store.control import Control
+from airflow_poison.store.log import SEQUENCE, Commit
+from airflow_poison.store.memory import MemoryState
+from airflow_poison.store.table import files
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue, table_schema
 from tests.store.given import LATER, NOW, claim, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.log import LogState
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.log import LogState
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.s3.conftest import Bucket
 
 MAINTAINED_EVERY = 250

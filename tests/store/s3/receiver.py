@@ -11,11 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.delivering import SupervisedEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.bucket.store import BucketStore
+from airflow_poison.passes.delivering import SupervisedEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from airflow_poison import Message

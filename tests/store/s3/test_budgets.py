@@ -10,33 +10,33 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import alter, disable, enable, restart
-from airflow_poison.core.passes.browse import browse, overview
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.history import recorded_events
-from airflow_poison.core.passes.move import move, put_back, remove_messages
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.relay import send_to
-from airflow_poison.core.passes.runs import ReceiveResult
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.policy import Restart
-from airflow_poison.core.schema import EVENT, SubQueue
-from airflow_poison.core.store.bucket import log as bucket_log
-from airflow_poison.core.store.bucket.objects import side_by_side
-from airflow_poison.core.store.control import Control
-from airflow_poison.core.watching.poller import QueueReader
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import alter, disable, enable, restart
+from airflow_poison.passes.browse import browse, overview
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.history import recorded_events
+from airflow_poison.passes.move import move, put_back, remove_messages
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.relay import send_to
+from airflow_poison.passes.runs import ReceiveResult
+from airflow_poison.passes.send import send
+from airflow_poison.rules.policy import Restart
+from airflow_poison.store.bucket import log as bucket_log
+from airflow_poison.store.bucket.objects import side_by_side
+from airflow_poison.store.control import Control
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.schema import EVENT, SubQueue
+from airflow_poison.watching.poller import QueueReader
 from tests.store.given import CONTROL, LATER, LEASE, NOW, numbered
 from tests.store.s3 import histories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store.bucket.store import BucketStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.bucket.store import BucketStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
     from tests.store.s3.conftest import Bucket
 
 DELAY = 0.05  # seconds that each request takes longer

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import SourceError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.take import TakeResult, take
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.sources.files import Files
-from airflow_poison.core.sources.paths import PathFiles
-from airflow_poison.core.store.bucket.objects import Objects
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.take import TakeResult, take
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.sources.files import Files
+from airflow_poison.sources.paths import PathFiles
+from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.store.memory import MemoryStore
 from airflow_poison.testing.sources import SourceContract
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import SourceError
+from airflow_poison.values.mapping import ColumnMapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes import receive as passes
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes import receive as passes
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.values import fault_points
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.schema import SubQueue
 from tests.store.s3 import receiver
 
 if TYPE_CHECKING:

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.desk.retention import Retention, retain
-from airflow_poison.core.errors import StoreUnreachableError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.messages import with_columns
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.desk.retention import Retention, retain
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import StoreUnreachableError
 from tests.store.given import NOW
 from tests.unit.passes.given import DiedError
 
 if TYPE_CHECKING:
-    from airflow_poison.core.desk.retention import RetainResult
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.retention import RetainResult
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.store.s3.conftest import Bucket
 

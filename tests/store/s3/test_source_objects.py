@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import Files
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import SourceError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.take import take
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SourceError
 from tests.unit.edges.conftest import POLICY
 from tests.unit.passes.given import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.passes.take import TakeResult
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.take import TakeResult
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.s3.conftest import Bucket
 
 GOOD = b'{"n": 1}\n'

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import StoreUnreachableError
-from airflow_poison.core.store.bucket import objects
-from airflow_poison.core.store.bucket.objects import Objects
-from airflow_poison.core.store.bucket.store import BucketStore
+from airflow_poison.store.bucket import objects
+from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.values.errors import StoreUnreachableError
 from tests.store.given import CONTROL, NOW, send
 from tests.store.s3.proxy import Harm
 from tools.servers.s3 import LOOPBACK

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.checking.findings import Kind, Severity
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import ClaimLostError, QueueNotFoundError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.files import Compacted, Returned
+from airflow_poison.fsck.check import check
+from airflow_poison.fsck.findings import Kind, Severity
+from airflow_poison.store.files import Compacted, Returned
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ClaimLostError, QueueNotFoundError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import LATER, LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def test_times_in_whole_seconds_take_nothing_from_the_retention(bucket: Bucket, 
     kept = bucket.versions()
     written = bucket.client.head_object(Bucket=bucket.name, Key=f"queues/orders/_delta_log/{kept[-2]:020}.json")["LastModified"].timestamp()
     with monkeypatch.context() as patched:
-        patched.setattr("airflow_poison.core.store.delta.checkpoints.time.time", lambda: written + 1.1)
+        patched.setattr("airflow_poison.store.delta.checkpoints.time.time", lambda: written + 1.1)
         queue.shorten_log(retention=timedelta(seconds=0.5))
     assert (len(kept), bucket.versions()) == (3, kept)
     queue.shorten_log(retention=NONE)

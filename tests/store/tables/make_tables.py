@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison import Dialog, Service, ServiceBroker
-from airflow_poison.core import fault_points
-from airflow_poison.core.conversations.services import DEFAULT_CONTRACT
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import declare_services
-from airflow_poison.core.passes.dialogs import begin_dialogs
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.dialogs.services import DEFAULT_CONTRACT
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.conversations import declare_services
+from airflow_poison.passes.dialogs import begin_dialogs
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values import fault_points
 from tests.unit.passes.given import DiedError, DyingEngine, a_queue
 
 if TYPE_CHECKING:

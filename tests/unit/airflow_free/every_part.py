@@ -9,8 +9,8 @@ from airflow.sdk import DAG, task
 
 from airflow_poison import Files, Kafka, Msmq4, Outage, Unprocessable
 from airflow_poison.assets import queue_asset
-from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, Service
 from airflow_poison.dags import queue_alerts
+from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Service
 from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.desk import QueueGroupsOperator, QueueQueryOperator, QueueRedriveOperator

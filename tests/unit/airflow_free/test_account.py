@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_poison.core.delivery.stage import HaltRecord
-from airflow_poison.core.passes.halts import WHEN_ENABLED
-from airflow_poison.core.passes.runs import ReceiveResult
+from airflow_poison.delivery.stage import HaltRecord
 from airflow_poison.operators.account import account, halted
+from airflow_poison.passes.halts import WHEN_ENABLED
+from airflow_poison.passes.runs import ReceiveResult
 
 NOTHING = ReceiveResult("orders", "run")
 SOME = replace(NOTHING, received=9, seconds=3.0, deliveries=12, rollbacks=5)

@@ -14,30 +14,30 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import ActivationSpecification, DefaultMessaging, ListenerPort, Message, Msmq3, Msmq4, Outage, PoisonSubQueue, ServiceBroker
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import AlertError, PoisonMessageError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import ErrorHandler, PoisonErrorHandler
-from airflow_poison.core.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts
-from airflow_poison.core.passes.alter import declare, enable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.history import error_subscription, hand_over
-from airflow_poison.core.passes.move import remove
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.policies.queue_disabling import QueueDisabledDocument
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.control import QueueState
 from airflow_poison.notifications import AlertTargets
+from airflow_poison.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts
+from airflow_poison.passes.alter import declare, enable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.history import error_subscription, hand_over
+from airflow_poison.passes.move import remove
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.rules.queue_disabling import QueueDisabledDocument
+from airflow_poison.store import open_store
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import AlertError, PoisonMessageError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import ErrorHandler, PoisonErrorHandler
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 
@@ -59,7 +59,7 @@ def orders(store: QueueStore, handling: str, messages: int = 3) -> QueueTable:
 
 
 def receive(store: QueueStore, table: QueueTable, policy: Policy | None = None, key: str = "run") -> None:
-    from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.rules import policy_from_dict
 
     rules = policy or policy_from_dict(table.snapshot().control.policy)
     ReceivePass(table, rules, never, LocalEngine, CLOCK, isolation="none", store=store).run(key)

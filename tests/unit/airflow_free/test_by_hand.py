@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Msmq4
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.move import put_back, remove
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.move import put_back, remove
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 

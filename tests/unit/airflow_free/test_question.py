@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 from markdown_it import MarkdownIt
 
-from airflow_poison.core.passes.browse import MessageRow
-from airflow_poison.core.passes.decide import Decision
-from airflow_poison.core.passes.halts import HaltedEndpoint
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
 from airflow_poison.operators.question import meaning, question
+from airflow_poison.passes.browse import MessageRow
+from airflow_poison.passes.decide import Decision
+from airflow_poison.passes.halts import HaltedEndpoint
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_poison.core.conversations.services import Contract, Service
+from airflow_poison.dialogs.services import Contract, Service
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET"})
 orders = Service("Orders", [PARTS])

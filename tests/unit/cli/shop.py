@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.failures import PoisonRows
+from airflow_poison.values.failures import PoisonRows
 
 if TYPE_CHECKING:
     from airflow_poison import Message

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.checking.findings import Kind
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.findings import Kind
+from airflow_poison.passes.alter import declare
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
 from tests.docs.pages import ROOT, blocks
 from tests.store.given import send
 from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 Capture = pytest.CaptureFixture[str]
 REFERENCE = (ROOT / "docs/reference/command-line.md").read_text().partition("## `airflow poison check`")[2].partition("\n## ")[0]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.cli.command import noted_warnings
-from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.policies import SYSTEMS, policy_from_dict
-from airflow_poison.core.policies.described import describe
+from airflow_poison.rules import SYSTEMS, policy_from_dict
+from airflow_poison.rules.described import describe
+from airflow_poison.values.errors import ConfigurationWarning
 from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.cli.main import COMMANDS
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
 from tests.docs.pages import ROOT
 
 if TYPE_CHECKING:

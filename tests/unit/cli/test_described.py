@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_poison.core.policies import SYSTEMS, policy_class, policy_from_dict
-from airflow_poison.core.policies.described import Setting, SettingKind, describe, settings_of
-from airflow_poison.core.policies.policy import FIRST, Opening, Policy, Receiver
+from airflow_poison.rules import SYSTEMS, policy_class, policy_from_dict
+from airflow_poison.rules.described import Setting, SettingKind, describe, settings_of
+from airflow_poison.rules.policy import FIRST, Opening, Policy, Receiver
 
 
 def setting(system: str, name: str) -> Setting:

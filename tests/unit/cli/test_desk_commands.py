@@ -20,16 +20,16 @@ from airflow_poison import Msmq4
 from airflow_poison.cli import completion
 from airflow_poison.cli.acting import rate
 from airflow_poison.cli.main import parser
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk.plans import pause, plans
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.fault_points import install
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store import open_store
+from airflow_poison.desk.plans import pause, plans
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.fault_points import install
+from airflow_poison.values.schema import SubQueue
 from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison import Message
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 Capture = pytest.CaptureFixture[str]
 CLOCK = SystemClock()

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.conversations.services import EVENT_NOTIFICATION, Contract, MessageType, Service
-from airflow_poison.core.conversations.system_messages import ERROR, ErrorDocument
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service, transmission_queue
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.dialogs.services import EVENT_NOTIFICATION, Contract, MessageType, Service
+from airflow_poison.dialogs.system_messages import ERROR, ErrorDocument
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.conversations import conversations, declare_services, drop_service, transmission_queue
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.events import EventType
 from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from airflow_poison.cli.acting import PLANNED
 from airflow_poison.cli.command import REASON
 from airflow_poison.cli.main import COMMANDS, parser
 from airflow_poison.cli.selecting import SELECTION
-from airflow_poison.core.simulation.script import OutcomeKind, Verb
+from airflow_poison.rules.simulation.script import OutcomeKind, Verb
 from tests.docs.pages import ROOT, blocks
 from tests.unit.cli.running import run
 
@@ -112,7 +112,7 @@ def untimed(text: str) -> list[str]:
 
 @pytest.mark.parametrize("walk", ["docs/how-to/work-from-the-shell.md", "docs/how-to/deal-with-poison.md"])
 def test_the_walk_prints_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, walk: str) -> None:
-    monkeypatch.setattr("airflow_poison.core.actor.shell_user", lambda: "shell:ann@desk")
+    monkeypatch.setattr("airflow_poison.values.actor.shell_user", lambda: "shell:ann@desk")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "80")
@@ -148,7 +148,7 @@ def keys(value: Any, more: Collection[str] = ()) -> set[str]:
     return set()
 
 
-@pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")
+@pytest.mark.filterwarnings("ignore::airflow_poison.values.errors.ConfigurationWarning")
 def test_the_reference_has_every_key_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
     simulated = json.loads(run(capsys, "simulate Msmq4 --action 1h:open -o json").out)
     described = [json.loads(run(capsys, line).out) for line in ("policies -o json", "policies Msmq4 -o json")]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.clock import is_bare_number, read_duration, show_duration
+from airflow_poison.values.clock import is_bare_number, read_duration, show_duration
 
 
 @pytest.mark.parametrize(

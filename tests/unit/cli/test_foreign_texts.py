@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.cli.planned import _lines
 from airflow_poison.cli.terminal import block, line, one_line, screen, table, tell
-from airflow_poison.core.texts import visible
+from airflow_poison.values.texts import visible
 from tests.unit.cli.running import run
 
 if TYPE_CHECKING:

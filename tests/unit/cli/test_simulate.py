@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.policies import SYSTEMS, policy_from_dict
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.described import typed_policy
-from airflow_poison.core.simulation import replay as module
-from airflow_poison.core.simulation.replay import simulate
-from airflow_poison.core.simulation.script import Action
+from airflow_poison.rules import SYSTEMS, policy_from_dict
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.rules.described import typed_policy
+from airflow_poison.rules.simulation import replay as module
+from airflow_poison.rules.simulation.replay import simulate
+from airflow_poison.rules.simulation.script import Action
+from airflow_poison.values.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.simulation.result import Simulation
+    from airflow_poison.rules.simulation.result import Simulation
 
-pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.values.errors.ConfigurationWarning")
 
 MOVE = {"ReceiveErrorHandling": "Move"}
 BACKOUT = {"BOTHRESH": "2", "BOQNAME": "B", "failureDeliveryCount": "5"}

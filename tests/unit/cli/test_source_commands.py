@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.store import open_store
+from airflow_poison.store import open_store
 from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.cli.simulation import rows
-from airflow_poison.core.policies import SYSTEMS, policy_from_dict
-from airflow_poison.core.simulation.replay import simulate
-from airflow_poison.core.simulation.script import Action
+from airflow_poison.rules import SYSTEMS, policy_from_dict
+from airflow_poison.rules.simulation.replay import simulate
+from airflow_poison.rules.simulation.script import Action
 
 WORDS = [
     "ok",

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
 from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 TO = "--topic letters --set bootstrap.servers=127.0.0.1:1"
 

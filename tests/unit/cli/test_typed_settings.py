@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.policies import SYSTEMS, described, policy_from_dict
-from airflow_poison.core.policies.described import describe, typed_policy
+from airflow_poison.rules import SYSTEMS, described, policy_from_dict
+from airflow_poison.rules.described import describe, typed_policy
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.core.errors.ConfigurationWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::airflow_poison.values.errors.ConfigurationWarning")
 
 
 def test_the_example_of_the_docstring_runs() -> None:

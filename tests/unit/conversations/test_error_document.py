@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.system_messages import NAMESPACES, BrokerError, ErrorDocument
-from airflow_poison.core.errors import ErrorDocumentError, SettingError
+from airflow_poison.dialogs.system_messages import NAMESPACES, BrokerError, ErrorDocument
+from airflow_poison.values.errors import ErrorDocumentError, SettingError
 
 SOURCE = """<?xml version="1.0"?>
 <Error xmlns="https://schemas.microsoft.com/SQL/ServiceBroker">

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from airflow_poison.core import errors
-from airflow_poison.core.errors import ConversationError, ConversationSendError, MaxQueueReadersError, PoisonError, QueueHaltedError, recalled
+from airflow_poison.values import errors
+from airflow_poison.values.errors import ConversationError, ConversationSendError, MaxQueueReadersError, PoisonError, QueueHaltedError, recalled
 
 NUMBERS = {
     "ConversationNotFoundError": 8426,

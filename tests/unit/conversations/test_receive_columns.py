@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_poison.core.conversations.endpoint import Envelope
-from airflow_poison.core.conversations.receive_columns import StatusInQueue, StatusInReceive, received_row
-from airflow_poison.core.conversations.services import Contract, MessageType, Service
-from airflow_poison.core.conversations.system_messages import END_DIALOG
-from airflow_poison.core.message import Message
-from airflow_poison.core.schema import DIALOG
+from airflow_poison.dialogs.endpoint import Envelope
+from airflow_poison.dialogs.receive_columns import StatusInQueue, StatusInReceive, received_row
+from airflow_poison.dialogs.services import Contract, MessageType, Service
+from airflow_poison.dialogs.system_messages import END_DIALOG
+from airflow_poison.values.message import Message
+from airflow_poison.values.schema import DIALOG
 
 SERVICE = Service("//Target", [Contract("//c", {"//order": "INITIATOR", "//raw": "ANY"}, [MessageType("//order", "X")])])
 ENVELOPE = Envelope(

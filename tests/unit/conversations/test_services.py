@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.conversations.services import DEFAULT_CONTRACT, SYSTEM_MESSAGE_TYPES, Contract, InvalidBody, MessageType, SentBy, Service
-from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument, is_system
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies.recovery import Validation
+from airflow_poison.dialogs.services import DEFAULT_CONTRACT, SYSTEM_MESSAGE_TYPES, Contract, InvalidBody, MessageType, SentBy, Service
+from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument, is_system
+from airflow_poison.rules.recovery import Validation
+from airflow_poison.values.errors import SettingError
 
 SUBMIT, APPROVE, RECEIPT = "//Expenses/Submit", "//Expenses/Approve", "//Expenses/Receipt"
 FORM = {"type": "object", "required": ["amount"], "properties": {"amount": {"$ref": "#/$defs/money"}}, "$defs": {"money": {"type": "number"}}}

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from airflow_poison import Message, track_failures
-from airflow_poison.core.conversations.endpoint import ConversationState, target_handle
-from airflow_poison.core.conversations.services import Contract, SentBy
-from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
-from airflow_poison.core.errors import (
+from airflow_poison.dialogs.endpoint import ConversationState, target_handle
+from airflow_poison.dialogs.services import Contract, SentBy
+from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
+from airflow_poison.testing import conversation
+from airflow_poison.values.errors import (
     ConversationEndedError,
     ConversationError,
     ConversationNotFoundError,
@@ -23,7 +24,6 @@ from airflow_poison.core.errors import (
     InputError,
     SettingError,
 )
-from airflow_poison.testing import conversation
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ONE_ANSWER = Contract("Ordering", {"Order": SentBy.INITIATOR, "Answer": SentBy.TARGET})

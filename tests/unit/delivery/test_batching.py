@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery.batching import Batching, refuse_dialogs
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.failures import PoisonRows
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.delivery.batching import Batching, refuse_dialogs
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.testing import receive
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.failures import PoisonRows
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 
 def test_nothing_is_declared() -> None:
@@ -83,7 +83,7 @@ def test_a_queue_with_conversations_is_refused() -> None:
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_poison.core.delivery.batching.find_spec", lambda _name: None)
+    monkeypatch.setattr("airflow_poison.delivery.batching.find_spec", lambda _name: None)
     with pytest.raises(SettingError, match="polars is not: pip install polars"):
         receive(print, [b"a"], Msmq4(), batch="polars")
 

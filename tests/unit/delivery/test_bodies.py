@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.ddl import parse_ddl
-from airflow_poison.core.delivery import bodies as module
-from airflow_poison.core.delivery.bodies import columns_of
-from airflow_poison.core.message import Message
+from airflow_poison.delivery import bodies as module
+from airflow_poison.delivery.bodies import columns_of
+from airflow_poison.values.ddl import parse_ddl
+from airflow_poison.values.message import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,28 +15,28 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.ends import GiveBack
-from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.sessions.crash_attribution import read_history, read_journals, read_partition
-from airflow_poison.core.delivery.sessions.endpoint import EndpointSession
-from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, state_of
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.delivery.stage import StageJob
-from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Dispose, Halt, Park
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.policy import FIRST, Access, Opening, Restart
+from airflow_poison.delivery.ends import GiveBack
+from airflow_poison.delivery.handlers import HandlerRef
+from airflow_poison.delivery.sessions.crash_attribution import read_history, read_journals, read_partition
+from airflow_poison.delivery.sessions.endpoint import EndpointSession
+from airflow_poison.delivery.sessions.journal import Journal, MessageState, attempts_of, state_of
+from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.stage import StageJob
+from airflow_poison.rules.decisions import Block, Dispose, Halt, Park
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.policy import FIRST, Access, Opening, Restart
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ConfigurationWarning
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
-    from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.delivery.sessions.wire import Call
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.sessions.wire import Call
+    from airflow_poison.rules.policy import Policy
 
 ROWS = 6
 GROUPS = "ab ab "

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_poison.core.delivery.ends import Stay, end_of
-from airflow_poison.core.delivery.sessions.journal import MessageState
-from airflow_poison.core.delivery.sessions.rows import BatchEntry
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
+from airflow_poison.delivery.ends import Stay, end_of
+from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.sessions.rows import BatchEntry
+from airflow_poison.rules.decisions import Counts, Dispose, Halt, Halted
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.values.failures import Failure, FailureKind
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
 CRASH = Failure(FailureKind.CRASH, "exit code 3")

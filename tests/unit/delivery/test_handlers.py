@@ -13,10 +13,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from airflow_poison.core.delivery.handler_wrappers import Session, SessionNotConsumed, items_of, session_handler, sessiongram
-from airflow_poison.core.delivery.handlers import HandlerRef, check_given, check_returned, load_handler, resolve_handler
-from airflow_poison.core.errors import HandlerNotFoundError, HandlerNotRunError, InputError
-from airflow_poison.core.message import Message
+from airflow_poison.delivery.handler_wrappers import Session, SessionNotConsumed, items_of, session_handler, sessiongram
+from airflow_poison.delivery.handlers import HandlerRef, check_given, check_returned, load_handler, resolve_handler
+from airflow_poison.values.errors import HandlerNotFoundError, HandlerNotRunError, InputError
+from airflow_poison.values.message import Message
 from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.core.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
-from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, word
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.errors import ClaimLostError, ServerSessionError
-from airflow_poison.core.failures import Failure, FailureKind
+from airflow_poison.delivery.sessions import platform
+from airflow_poison.delivery.sessions.crash_attribution import read_journals
+from airflow_poison.delivery.sessions.failurelog import FailureLog, FailureReader, Rollback
+from airflow_poison.delivery.sessions.journal import Journal, MessageState, word
+from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.values.errors import ClaimLostError, ServerSessionError
+from airflow_poison.values.failures import Failure, FailureKind
 
 
 def ids(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

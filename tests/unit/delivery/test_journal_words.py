@@ -10,11 +10,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.loop import ReceiveLoop, Sessions
-from airflow_poison.core.delivery.sessions.host import EndpointHost
-from airflow_poison.core.delivery.sessions.journal import (
+from airflow_poison.delivery.handlers import HandlerRef
+from airflow_poison.delivery.sessions.host import EndpointHost
+from airflow_poison.delivery.sessions.journal import (
     MAX_ATTEMPTS,
     SETTLED,
     MessageState,
@@ -25,18 +23,20 @@ from airflow_poison.core.delivery.sessions.journal import (
     state_of,
     word,
 )
-from airflow_poison.core.delivery.sessions.rows import Entries, rows_of
-from airflow_poison.core.delivery.stage import StageJob
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.delivery.sessions.rows import Entries, rows_of
+from airflow_poison.delivery.stage import StageJob
+from airflow_poison.rules.loop import ReceiveLoop, Sessions
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.sessions.endpoints import broker, in_groups, specification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.delivery.sessions.failurelog import Rollback
-    from airflow_poison.core.delivery.sessions.wire import Call
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.delivery.sessions.failurelog import Rollback
+    from airflow_poison.delivery.sessions.wire import Call
+    from airflow_poison.rules.policy import Policy
 
 ROWS = 7
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.delivery.sessions import work
-from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
-from airflow_poison.core.delivery.sessions.work import Ladder
-from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Counts, Halt, Park
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq4 import Msmq4, Msmq4Receiver
+from airflow_poison.delivery.sessions import work
+from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
+from airflow_poison.delivery.sessions.work import Ladder
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Counts, Halt, Park
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq4 import Msmq4, Msmq4Receiver
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.failures import Postpone, Unprocessable
 from tests.sessions.conftest import opened_session
 from tests.sessions.messages import batch_of
 from tests.sessions.reading import told
@@ -24,9 +24,9 @@ from tests.sessions.reading import told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.delivery.sessions.session import BatchReport
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.values.message import Message
 
 NOW = SystemClock().now()
 

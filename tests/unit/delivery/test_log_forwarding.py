@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery import progress
-from airflow_poison.core.delivery.progress import ForwardedLog, forwarding
+from airflow_poison.delivery import progress
+from airflow_poison.delivery.progress import ForwardedLog, forwarding
 
 if TYPE_CHECKING:
     from pathlib import Path

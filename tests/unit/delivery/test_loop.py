@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.loop import BATCH_MET_POISON, ReceiveLoop, Sessions
-from airflow_poison.core.errors import ServerSessionError
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Counts, Halted
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.rules.decisions import Counts, Halted
+from airflow_poison.rules.loop import BATCH_MET_POISON, ReceiveLoop, Sessions
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.errors import ServerSessionError
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.sessions.endpoints import specification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.policies.decisions import Block, Deliver, Dispose, Halt, Park
+    from airflow_poison.rules.decisions import Block, Deliver, Dispose, Halt, Park
 
 RAISED = Failure(FailureKind.EXCEPTION, text="rb")
 POSTPONED = Failure(FailureKind.POSTPONED)

@@ -22,12 +22,12 @@ from deltalake import DeltaTable
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.ddl import parse_ddl
-from airflow_poison.core.errors import OutputRowError, SettingError
-from airflow_poison.core.output_values import MISFITS, checked_by, delta_schema, delta_type, type_of
-from airflow_poison.core.outputs import ONLY, Fitting, Output, divided, outputs_of, rows_kept, rows_returned, to_batch
-from airflow_poison.core.outputs_as_rows import _as_row, landings_of
-from airflow_poison.core.store.delta import output_table
+from airflow_poison.delivery.landing_rows import _as_row, landings_of
+from airflow_poison.outputs import output_table
+from airflow_poison.outputs.output import ONLY, Fitting, Output, divided, outputs_of, rows_kept, rows_returned, to_batch
+from airflow_poison.outputs.values import MISFITS, checked_by, delta_schema, delta_type, type_of
+from airflow_poison.values.ddl import parse_ddl
+from airflow_poison.values.errors import OutputRowError, SettingError
 
 
 class Colour(str, Enum):  # noqa: UP042  (whose own text is its name, other than that of StrEnum)
@@ -283,7 +283,7 @@ def a_fitting(schema: pa.Schema | None = None, *, evolve: bool = False) -> Fitti
     known: dict[str, pa.DataType] = {}
 
     def learn(news: Any) -> pa.Schema:
-        from airflow_poison.core.output_values import filled
+        from airflow_poison.outputs.values import filled
 
         for name, kind in news.items():
             known[name] = filled(known.get(name, pa.null()), kind)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.policy import Access
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.policy import Access
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.values.errors import ConfigurationWarning
+from airflow_poison.values.events import EventType
 from tests.conformance.examples.default_messaging import E6, E8, SYSTEM
 
 HOUR = timedelta(hours=1)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.events import ROUTINE
-from airflow_poison.core.simulation.replay import replay
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.values.events import ROUTINE
 from tests.conformance.examples import EXAMPLES
 
 if TYPE_CHECKING:
-    from airflow_poison.core.simulation.replay import Replay
+    from airflow_poison.rules.simulation.replay import Replay
     from tests.conformance.examples.shape import Calls, Example, Story
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_poison.core.policies.decisions import Counts
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Script
+from airflow_poison.rules.decisions import Counts
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Script
 from tests.unit.delivery.websphere_mq import delivered, port, starts
 
 

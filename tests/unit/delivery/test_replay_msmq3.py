@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.events import EventType
 from tests.conformance.examples.msmq3 import E4
 
 DROP = Msmq3(receive_retry_count=2, receive_error_handling="Drop")

@@ -8,14 +8,14 @@ from itertools import islice
 
 import pytest
 
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.simulation import replay as module
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Outcomes, Script, Scripted
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.rules.simulation import replay as module
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Outcomes, Script, Scripted
+from airflow_poison.values.errors import InputError
 
 
 def test_the_example_of_the_docstring_runs() -> None:

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies import websphere_mq
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Counts, Halted, Report
-from airflow_poison.core.policies.policy import Access
-from airflow_poison.core.policies.undelivered import parse
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Script, Scripted
+from airflow_poison.rules import websphere_mq
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Counts, Halted, Report
+from airflow_poison.rules.policy import Access
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.undelivered import parse
 from tests.unit.delivery.websphere_mq import NEVER_STOPS, delivered, port, specification, starts
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.listener_port import ListenerPort
+    from airflow_poison.rules.listener_port import ListenerPort
 
 TEN = {f"m{number}": "rb*" for number in range(1, 11)}
 

@@ -10,21 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.sessions.journal import MAX_ATTEMPTS, MessageState, word
-from airflow_poison.core.delivery.sessions.rows import BatchEntry, Entries, GroupRows, Rows, rows_of
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Counts, Dispose
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, MessageState, word
+from airflow_poison.delivery.sessions.rows import BatchEntry, Entries, GroupRows, Rows, rows_of
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Counts, Dispose
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.clock import VirtualClock
 from tests.sessions.endpoints import in_groups
 from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 
 def sweeping() -> Policy:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import OutputRowError
-from airflow_poison.core.outputs import ONLY, Fitting, divided, outputs_of, rows_alike, rows_kept, rows_returned
+from airflow_poison.outputs.output import ONLY, Fitting, divided, outputs_of, rows_alike, rows_kept, rows_returned
+from airflow_poison.values.errors import OutputRowError
 
 COLUMNS = {"n": pa.int64(), "small": pa.int8(), "x": pa.float64(), "text": pa.string(), "flag": pa.bool_(), "raw": pa.binary()}
 VALUES = {

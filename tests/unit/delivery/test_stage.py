@@ -9,21 +9,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery import stage
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.sessions.crash_attribution import ClaimHistory
-from airflow_poison.core.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.core.delivery.stage import StageJob, deliver_partition
-from airflow_poison.core.passes import delivering
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import TALLY, message_schema
+from airflow_poison.delivery import stage
+from airflow_poison.delivery.handlers import resolve_handler
+from airflow_poison.delivery.sessions.crash_attribution import ClaimHistory
+from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.stage import StageJob, deliver_partition
+from airflow_poison.passes import delivering
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.schema import TALLY, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 CALLS: list[int] = []
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery import stage
-from airflow_poison.core.delivery.handlers import resolve_handler
-from airflow_poison.core.delivery.stage import StageJob, Tally, deliver_partition
-from airflow_poison.core.policies.policy import Opening
-from airflow_poison.core.schema import TALLY
+from airflow_poison.delivery import stage
+from airflow_poison.delivery.handlers import resolve_handler
+from airflow_poison.delivery.stage import StageJob, Tally, deliver_partition
+from airflow_poison.rules.policy import Opening
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.schema import TALLY
 from tests.sessions.endpoints import broker, deliveries, in_groups, saying, specification, written
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_poison.core.delivery.stage import Tally
+from airflow_poison.delivery.stage import Tally
 
 
 def endpoint(opened_with: dict[str, int], counters: dict[str, int]) -> Tally:

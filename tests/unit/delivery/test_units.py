@@ -16,31 +16,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.handlers import HandlerRef
-from airflow_poison.core.delivery.outage import Detection, Verdict
-from airflow_poison.core.delivery.sessions.crash_attribution import Forced, TryNote, read_history
-from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, states_of
-from airflow_poison.core.delivery.stage import StageJob, Tally
-from airflow_poison.core.delivery.transform import VERDICT
-from airflow_poison.core.delivery.units import search
-from airflow_poison.core.delivery.units.account import open_ids, settled
-from airflow_poison.core.delivery.units.delivery import UnitDelivery, UnitRules
-from airflow_poison.core.delivery.units.runner import Broke, Ran, SparkLostError
-from airflow_poison.core.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
-from airflow_poison.core.failures import Failure, FailureKind, origin
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.outage import Outage
-from airflow_poison.core.schema import EVENT, TALLY, table_schema
-from airflow_poison.core.spark.frames.messages import shares
+from airflow_poison.delivery.handlers import HandlerRef
+from airflow_poison.delivery.outage import Detection, Verdict
+from airflow_poison.delivery.sessions.crash_attribution import Forced, TryNote, read_history
+from airflow_poison.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, states_of
+from airflow_poison.delivery.stage import StageJob, Tally
+from airflow_poison.delivery.transform import VERDICT
+from airflow_poison.delivery.units import search
+from airflow_poison.delivery.units.account import open_ids, settled
+from airflow_poison.delivery.units.delivery import UnitDelivery, UnitRules
+from airflow_poison.delivery.units.runner import Broke, Ran, SparkLostError
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.outage import Outage
+from airflow_poison.spark.frames.messages import shares
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
+from airflow_poison.values.failures import Failure, FailureKind, origin
+from airflow_poison.values.schema import EVENT, TALLY, table_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from airflow_poison.core.delivery.units.counts import UnitOutcome
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.delivery.units.counts import UnitOutcome
+    from airflow_poison.rules.policy import Policy
 
 MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
 FAULT = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Fault")

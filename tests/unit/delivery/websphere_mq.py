@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.simulation.script import Action
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.simulation.script import Action
 
 if TYPE_CHECKING:
-    from airflow_poison.core.simulation.replay import Replay
+    from airflow_poison.rules.simulation.replay import Replay
 
 NEVER_STOPS = {"stop_endpoint_if_delivery_fails": False}
 

@@ -12,8 +12,8 @@ from tests.unit.passes.given import Handler, Queue, a_queue
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
+    from airflow_poison.values.message import Message
 
 __all__ = ["STORES", "at_point", "store"]
 

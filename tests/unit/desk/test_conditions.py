@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk import sql
-from airflow_poison.core.desk.found import find, query
-from airflow_poison.core.desk.masking import declare_mask
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import QueryError
+from airflow_poison.desk import sql
+from airflow_poison.desk.found import find, query
+from airflow_poison.desk.masking import declare_mask
+from airflow_poison.desk.selection import Selection
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import QueryError
 from tests.unit.passes.given import a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.unit.passes.given import Queue
 
 BIG = 1234567890123456789

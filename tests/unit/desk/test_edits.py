@@ -9,24 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core import json_text
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, original_body, unedited
-from airflow_poison.core.desk.applying import apply, undo
-from airflow_poison.core.desk.masking import declare_mask
-from airflow_poison.core.desk.plans import find_plan, pause, plan, record, resume
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.masking import EDITS, edits_of
-from airflow_poison.core.passes.browse import look_up
-from airflow_poison.core.passes.messages import Chosen
+from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, original_body, unedited
+from airflow_poison.desk.applying import apply, undo
+from airflow_poison.desk.masking import declare_mask
+from airflow_poison.desk.plans import find_plan, pause, plan, record, resume
+from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.browse import look_up
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.values import json_text
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.masking import EDITS, edits_of
 from tests.unit.passes.given import a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.unit.passes.given import Queue
 
 PATCH = PlanAction(verb=Verb.EDIT, patch='{"new": 1.10}')

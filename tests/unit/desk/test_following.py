@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.desk import following
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply, waits_at
-from airflow_poison.core.desk.following import follow
-from airflow_poison.core.desk.plans import Canary, cancel, pause, paused_by, plan, record, resume
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.desk import following
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply, waits_at
+from airflow_poison.desk.following import follow
+from airflow_poison.desk.plans import Canary, cancel, pause, paused_by, plan, record, resume
+from airflow_poison.desk.selection import Selection
+from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body
 from tests.unit.passes.given import LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.desk.plans import PlanView
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
 
 PUT_BACK = PlanAction(verb=Verb.PUT_BACK)

@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply
-from airflow_poison.core.desk.found import find, groups, query
-from airflow_poison.core.desk.masking import declare_mask
-from airflow_poison.core.desk.plans import find_plan, plan, record
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.failures import PoisonRows
-from airflow_poison.core.masking import Masking
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.browse import browse, look_up, masked
-from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.passes.messages import Chosen
-from airflow_poison.core.passes.move import remove, remove_messages
-from airflow_poison.core.passes.relay import dead_letter_queue
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.outage import Outage
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply
+from airflow_poison.desk.found import find, groups, query
+from airflow_poison.desk.masking import declare_mask
+from airflow_poison.desk.plans import find_plan, plan, record
+from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.browse import browse, look_up, masked
+from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.move import remove, remove_messages
+from airflow_poison.passes.relay import dead_letter_queue
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.outage import Outage
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.failures import PoisonRows
+from airflow_poison.values.masking import Masking
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import NO_RETRY, Handler, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.values.message import Message
     from tests.unit.passes.given import Queue
 
 CARD, MAIL, TOKEN = "4111-1111-1111-1111", "ann@shop.example", "t0ps3cret"
@@ -201,7 +201,7 @@ def test_a_body_that_is_no_json_is_told_nothing_of(shop: Queue, caplog: pytest.L
     has_none(everything(shop))
     error: Any = shop.rows()[1]["last_error"]
     assert error["message"] == "***"
-    assert "airflow_poison.core.json_text.JsonError" in error["type"]
+    assert "airflow_poison.values.json_text.JsonError" in error["type"]
     [row] = look_up(shop.table, Chosen.ids([1]))
     assert row.body == b"***"
 

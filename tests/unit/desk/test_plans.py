@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.desk.actions import PlanAction, Verb, original_body
-from airflow_poison.core.desk.applying import apply, undo, waits_at
-from airflow_poison.core.desk.plans import Canary, Plan, cancel, find_plan, pause, plan, plans, record, resume
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import PlanNotFoundError, PlanStateError, QueueNotFoundError, SettingError, StoreUnreachableError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.move import move, put_back, remove
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.desk.actions import PlanAction, Verb, original_body
+from airflow_poison.desk.applying import apply, undo, waits_at
+from airflow_poison.desk.plans import Canary, Plan, cancel, find_plan, pause, plan, plans, record, resume
+from airflow_poison.desk.selection import Selection
+from airflow_poison.fsck.check import check
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.move import move, put_back, remove
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, QueueNotFoundError, SettingError, StoreUnreachableError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_poison.core.desk.plans import PlanView
+    from airflow_poison.desk.plans import PlanView
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

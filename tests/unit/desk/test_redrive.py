@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import PoisonSubQueue
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.desk.plans import Canary, plans
-from airflow_poison.core.desk.redrive import redrive, set_redrive
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alerts import AlertKind, send_alerts
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.desk.plans import Canary, plans
+from airflow_poison.desk.redrive import redrive, set_redrive
+from airflow_poison.fsck.check import check
+from airflow_poison.passes.alerts import AlertKind, send_alerts
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import DiedError
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.alerts import Alert
-    from airflow_poison.core.passes.runs import ReceiveResult
+    from airflow_poison.passes.alerts import Alert
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.values.message import Message
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

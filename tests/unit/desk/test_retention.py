@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.desk import exporting
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply, undo
-from airflow_poison.core.desk.exporting import file_name
-from airflow_poison.core.desk.plans import cancel, find_plan, pause, plan, plans, record
-from airflow_poison.core.desk.retention import RetainResult, Retention, declare_retention, recorded_retention, retain
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.desk.settings import configure
-from airflow_poison.core.errors import SettingError, StoreUnreachableError
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.move import move, put_back
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.desk import exporting
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply, undo
+from airflow_poison.desk.exporting import file_name
+from airflow_poison.desk.plans import cancel, find_plan, pause, plan, plans, record
+from airflow_poison.desk.retention import RetainResult, Retention, declare_retention, recorded_retention, retain
+from airflow_poison.desk.selection import Selection
+from airflow_poison.desk.settings import configure
+from airflow_poison.fsck.check import check
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.passes.move import move, put_back
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import SettingError, StoreUnreachableError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body
 from tests.unit.passes.given import LEASE, DiedError
 
@@ -141,7 +141,7 @@ def test_a_plan_that_has_removed_something_goes_on_where_it_began(  # noqa: PLR0
     def die() -> None:
         raise DiedError
 
-    monkeypatch.setattr("airflow_poison.core.desk.applying.CHUNK", 4)
+    monkeypatch.setattr("airflow_poison.desk.applying.CHUNK", 4)
     at_point.do("desk.apply.after_chunk", die)
     with pytest.raises(DiedError):
         retained(grown_old(poisoned), export)

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.desk.applying import apply
-from airflow_poison.core.desk.plans import cancel, pause, plans, resume
-from airflow_poison.core.desk.rule_runs import RulesResult, dry_run, run_rules
-from airflow_poison.core.desk.rules import Rule, RuleVerb, declare_rules, rules_of
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import QueryError, QueueNotFoundError, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alerts import AlertKind, send_alerts
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.move import put_back
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.desk.applying import apply
+from airflow_poison.desk.plans import cancel, pause, plans, resume
+from airflow_poison.desk.rule_runs import RulesResult, dry_run, run_rules
+from airflow_poison.desk.rules import Rule, RuleVerb, declare_rules, rules_of
+from airflow_poison.desk.selection import Selection
+from airflow_poison.fsck.check import check
+from airflow_poison.passes.alerts import AlertKind, send_alerts
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.passes.move import put_back
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import QueryError, QueueNotFoundError, SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import NO_RETRY, DiedError
 
 if TYPE_CHECKING:
-    from airflow_poison.core.passes.alerts import Alert
-    from airflow_poison.core.store.files import DataFile
+    from airflow_poison.passes.alerts import Alert
+    from airflow_poison.store.files import DataFile
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply, undo
-from airflow_poison.core.desk.found import find, groups, query
-from airflow_poison.core.desk.plans import plan, record
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import QueryError, SettingError
-from airflow_poison.core.passes.move import move, put_back
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply, undo
+from airflow_poison.desk.found import find, groups, query
+from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.move import move, put_back
+from airflow_poison.values.errors import QueryError, SettingError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body
 
 if TYPE_CHECKING:

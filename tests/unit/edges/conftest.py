@@ -13,15 +13,15 @@ import pytest
 
 from airflow_poison import Msmq4
 from airflow_poison.cli.main import main
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 MOVE = ("--system", "Msmq4", "--set", "ReceiveRetryCount=0", "MaxRetryCycles=0", "ReceiveErrorHandling=Move")
 LONG_AGO = 1_000_000_000

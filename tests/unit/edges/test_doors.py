@@ -15,21 +15,21 @@ import pytest
 from deltalake import write_deltalake
 
 from airflow_poison import DeltaChanges, Files, Jdbc
-from airflow_poison.core.json_text import tree
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.sources.kafka_records import to_messages
-from airflow_poison.core.sources.paths import PathFiles
-from airflow_poison.core.sources.source import NO_BODY
+from airflow_poison.passes.send import send
+from airflow_poison.passes.take import take
+from airflow_poison.sources.kafka_records import to_messages
+from airflow_poison.sources.paths import PathFiles
+from airflow_poison.sources.source import NO_BODY
+from airflow_poison.values.json_text import tree
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from tests.unit.edges.conftest import LONG_AGO, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from airflow_poison.core.sources.source import Source
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.sources.source import Source
+    from airflow_poison.store.queue_table import QueueTable
     from tests.unit.edges.conftest import Shell
 
 LINES = [

@@ -14,14 +14,14 @@ from deltalake import write_deltalake
 
 from airflow_poison import Files, Jdbc
 from airflow_poison.cli.main import COMMANDS
-from airflow_poison.core.passes.take import take
+from airflow_poison.passes.take import take
 from tests.unit.edges.conftest import MOVE, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.source import Source
     from tests.unit.edges.conftest import Shell
 
 GOOD = b'{"n": 1}\n'

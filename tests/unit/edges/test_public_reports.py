@@ -14,14 +14,14 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison import JsonSchema, Msmq4
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import InputError, MalformedError, SettingError
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.passes.take import take
+from airflow_poison.store.memory import MemoryStore
 from airflow_poison.testing import receive
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import InputError, MalformedError, SettingError
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from tests.unit.edges.conftest import LONG_AGO, MOVE
 
 if TYPE_CHECKING:

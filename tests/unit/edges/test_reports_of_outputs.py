@@ -20,17 +20,17 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core import output_rules
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.errors import OutputError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.outputs import table_rules as output_rules
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import OutputError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.edges.conftest import POLICY
 from tests.unit.passes.given import Queue, a_queue
 from tests.unit.passes.landing import of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 GOOD: dict[str, Any] = {"id": 1, "at": AT, "tags": ["a"], "price": Decimal("1.25"), "address": {"city": "Oslo"}}

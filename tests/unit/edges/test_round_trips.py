@@ -9,28 +9,28 @@ import pyarrow as pa
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.desk import sql
-from airflow_poison.core.desk.actions import PlanAction, Verb
-from airflow_poison.core.desk.applying import apply, undo
-from airflow_poison.core.desk.found import query
-from airflow_poison.core.desk.plans import plan, record
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.json_text import JsonError, Number, Pairs, decoded, tree, written
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.desk import sql
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply, undo
+from airflow_poison.desk.found import query
+from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.selection import Selection
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.json_text import JsonError, Number, Pairs, decoded, tree, written
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import LEASE, NO_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 NUMBERS = st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True).map(Number)
 JSON = st.recursive(

@@ -18,31 +18,31 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison import DeltaChanges, Jdbc
-from airflow_poison.core import json_text
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.desk.found import find
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.message import Message
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.passes.to_kafka import send_to_kafka
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.sources.kafka_topic import Topic
-from airflow_poison.core.sources.protobuf import Protobuf
-from airflow_poison.core.sources.readers import Layout, records
-from airflow_poison.core.sources.schemas import Avro, JsonSchema
-from airflow_poison.core.store import open_store
-from airflow_poison.core.store.bucket.objects import Objects
+from airflow_poison.desk.found import find
+from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.move import move
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.passes.take import take
+from airflow_poison.passes.to_kafka import send_to_kafka
+from airflow_poison.sources.kafka_topic import Topic
+from airflow_poison.sources.protobuf import Protobuf
+from airflow_poison.sources.readers import Layout, records
+from airflow_poison.sources.schemas import Avro, JsonSchema
+from airflow_poison.store import open_store
+from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.values import json_text
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import PoisonError
+from airflow_poison.values.message import Message
+from airflow_poison.values.schema import SubQueue
 from tests.unit.edges.conftest import POLICY, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 slow = settings(quick, max_examples=12)

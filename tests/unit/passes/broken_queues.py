@@ -17,22 +17,22 @@ import pytest
 from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.checking.check import CheckResult, check_folder
-from airflow_poison.core.checking.findings import Kind
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
-from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL
-from airflow_poison.core.store.files import Claim, DataFile, Replacement, Transaction
-from airflow_poison.core.store.log import Commit
-from airflow_poison.core.store.table import claiming, files
-from airflow_poison.core.store.table.files import commit_prefix
+from airflow_poison.fsck.check import CheckResult, check_folder
+from airflow_poison.fsck.findings import Kind
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.store.control import BLOCKED_BY, BLOCKED_UNTIL
+from airflow_poison.store.files import Claim, DataFile, Replacement, Transaction
+from airflow_poison.store.log import Commit
+from airflow_poison.store.table import claiming, files
+from airflow_poison.store.table.files import commit_prefix
+from airflow_poison.values import fault_points
+from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 NOW = timedelta(0)
 AN_HOUR = timedelta(hours=1)

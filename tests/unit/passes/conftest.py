@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alter import declare, disable, enable, restart
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.move import move, put_back, remove
-from airflow_poison.core.passes.relay import send_to
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.policy import Restart
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.alter import declare, disable, enable, restart
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.move import move, put_back, remove
+from airflow_poison.passes.relay import send_to
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.policy import Restart
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.schema import SubQueue
 from tests.store.conftest import bucket_store
 from tests.store.points import AtPoint
 from tests.unit.passes.given import Handler, Queue, a_queue
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Reject")
 AN_HOUR = timedelta(hours=1)

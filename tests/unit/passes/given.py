@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.failures import Postpone, Unprocessable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.delivering import Engine
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.schema import SubQueue
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
+    from airflow_poison.values.schema import SubQueue
 
 LEASE = timedelta(minutes=2)
 NO_RETRY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

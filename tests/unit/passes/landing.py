@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.outputs import outputs_of
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.values import fault_points
 from tests.unit.passes.given import DiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
     from tests.unit.passes.given import Queue
 
 BODIES = ("5", "-1", "7", "-2", "9")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.checking.findings import Kind
-from airflow_poison.core.errors import PoisonError, TableChangedError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.repair import RepairResult, repair
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.findings import Kind
+from airflow_poison.passes.repair import RepairResult, repair
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import PoisonError, TableChangedError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.store.given import CONTROL
 from tests.unit.passes.broken_queues import NOW, a_file, checked, marks_of, path_of
 

@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.errors import ConfigurationWarning, MessageClaimedError, QueueHaltedError, SettingError, SystemChangeError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alter import alter, declare, disable, enable
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.alter import alter, declare, disable, enable
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import ConfigurationWarning, MessageClaimedError, QueueHaltedError, SettingError, SystemChangeError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import LEASE, NO_RETRY, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.control import Control
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.control import Control
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 
@@ -275,7 +275,7 @@ def test_two_who_alter_at_once_both_have_their_way(queue: Queue, at_point: AtPoi
 
 
 def test_the_next_pass_that_takes_the_recorded_settings_has_them(queue: Queue) -> None:
-    from airflow_poison.core.policies import policy_from_dict
+    from airflow_poison.rules import policy_from_dict
 
     alter(queue.table, queue.clock, settings={"receive_retry_count": 2})
     result = queue.sent("bad").receive(policy=policy_from_dict(control(queue).policy))

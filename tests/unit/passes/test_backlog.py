@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.errors import AlertError, SettingError
-from airflow_poison.core.passes.alerts import Alert, AlertKind, send_backlog_alert
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.messages import with_columns
-from airflow_poison.core.passes.move import move, remove_messages
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.check import check
 from airflow_poison.notifications import AlertTargets
+from airflow_poison.passes.alerts import Alert, AlertKind, send_backlog_alert
+from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.move import move, remove_messages
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.errors import AlertError, SettingError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import DiedError, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.unit.passes.given import Queue
 
 HOUR = timedelta(hours=1)

@@ -11,27 +11,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import MessageNotFoundError
-from airflow_poison.core.events import Event, EventType
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.browse import browse, look_up
-from airflow_poison.core.passes.history import recorded_events
-from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.passes.messages import Chosen
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.table import files
-from airflow_poison.core.store.table.row_groups import PORTION_ROWS
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.browse import browse, look_up
+from airflow_poison.passes.history import recorded_events
+from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.move import move
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.table import files
+from airflow_poison.store.table.row_groups import PORTION_ROWS
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import MessageNotFoundError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 MESSAGES, EVENTS = 60_000, 40_000

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.browse import browse, look_up, overview
-from airflow_poison.core.passes.history import recorded_events
-from airflow_poison.core.passes.messages import Chosen
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.browse import browse, look_up, overview
+from airflow_poison.passes.history import recorded_events
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.move import move
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Contract, Dialog, Service, ServiceBroker
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.endpoint import target_handle
-from airflow_poison.core.errors import ConversationNotFoundError
-from airflow_poison.core.passes import conversations
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import conversation, declare_services, number
-from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.transmission import transmit
+from airflow_poison.dialogs.endpoint import target_handle
+from airflow_poison.passes import conversations
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.conversations import conversation, declare_services, number
+from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
+from airflow_poison.passes.move import move
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ConversationNotFoundError
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 PARTS = Contract("parts", {"order": "INITIATOR", "photo": "INITIATOR"})
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.checking.check import check, check_store
-from airflow_poison.core.checking.findings import Finding, Kind, Severity
-from airflow_poison.core.errors import InputError, QueueNameError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.repair import repair_store
-from airflow_poison.core.store.files import Replacement, Transaction
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.fsck.check import check, check_store
+from airflow_poison.fsck.findings import Finding, Kind, Severity
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.repair import repair_store
+from airflow_poison.store.files import Replacement, Transaction
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.errors import InputError, QueueNameError
 from tests.unit.passes.broken_queues import AN_HOUR, DAMAGE, NOW, a_file, checked, dialog, landing, orphan, outbox, path_of, stage, tear_last_commit
 from tests.unit.passes.given import LEASE, Queue, a_queue
 

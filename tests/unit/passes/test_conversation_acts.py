@@ -10,12 +10,20 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison import ServiceBroker
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.services import Contract, Service
-from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
-from airflow_poison.core.conversations_as_rows import MESSAGE_COLUMNS, table_to_messages
-from airflow_poison.core.errors import (
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_messages
+from airflow_poison.dialogs.services import Contract, Service
+from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.browse import overview_of
+from airflow_poison.passes.conversations import conversations, declare_services, drop_service, found_queue
+from airflow_poison.passes.dialogs import ActResult, begin_dialogs, end_conversation, send_on, set_timer
+from airflow_poison.passes.move import move
+from airflow_poison.passes.send import send
+from airflow_poison.passes.transmission import MANY, pull, refresh, tick, transmit
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import (
     ConversationLockedError,
     ConversationNotFoundError,
     ConversationSendError,
@@ -25,23 +33,15 @@ from airflow_poison.core.errors import (
     SettingError,
     TableChangedError,
 )
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.browse import overview_of
-from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service, found_queue
-from airflow_poison.core.passes.dialogs import ActResult, begin_dialogs, end_conversation, send_on, set_timer
-from airflow_poison.core.passes.move import move
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.transmission import MANY, pull, refresh, tick, transmit
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.watching.conditions import MessagesAvailable
+from airflow_poison.values.mapping import ColumnMapping
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.watching.conditions import MessagesAvailable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 MINUTE = timedelta(minutes=1)

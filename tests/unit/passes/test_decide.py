@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.checking.check import check as check_table
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import DecisionOutdatedError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.decide import Decision, decide, suspect
-from airflow_poison.core.passes.halts import HaltedEndpoint, halted_endpoint
-from airflow_poison.core.passes.move import remove_messages
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.check import check as check_table
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.decide import Decision, decide, suspect
+from airflow_poison.passes.halts import HaltedEndpoint, halted_endpoint
+from airflow_poison.passes.move import remove_messages
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import DecisionOutdatedError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, a_queue, rows_of
 from tests.unit.passes.test_inspect import sent
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.core.passes.alerts import Alert
-    from airflow_poison.core.passes.decide import DecideResult
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.passes.alerts import Alert
+    from airflow_poison.passes.decide import DecideResult
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.errors import InputError, MessageNotFoundError, MessageTooLargeError, SettingError
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.inspect import inspect
-from airflow_poison.core.passes.move import move, remove_messages
-from airflow_poison.core.passes.relay import send_to
-from airflow_poison.core.passes.runs import run_key
-from airflow_poison.core.passes.send import SENT, messages_to_batches, send
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.policies.settings import LONGEST
-from airflow_poison.core.schema import MAX_BODY_BYTES, SubQueue, table_schema
+from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.move import move, remove_messages
+from airflow_poison.passes.relay import send_to
+from airflow_poison.passes.runs import run_key
+from airflow_poison.passes.send import SENT, messages_to_batches, send
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.rules.settings import LONGEST
+from airflow_poison.values.errors import InputError, MessageNotFoundError, MessageTooLargeError, SettingError
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.values.schema import MAX_BODY_BYTES, SubQueue, table_schema
 from tests.unit.passes.given import bodies, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.clock import VirtualClock
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import VirtualClock
+    from airflow_poison.values.message import Message
     from tests.unit.passes.given import Queue
 
 ODD = "\x00\x1b[31m\u202eevil\u202c\U0001f4a9\r\n\x7f\ufeff"
@@ -320,7 +320,7 @@ def test_counts_stop_at_the_largest_number_that_their_column_holds(queue: Queue)
 
 
 def test_a_queue_without_any_lookup_id_left_refuses_what_is_sent(queue: Queue) -> None:
-    from airflow_poison.core.store.log import Commit
+    from airflow_poison.store.log import Commit
 
     log = queue.table.log
     assert log.commit(log.load(), Commit("append", lasting={"seq": 2**63 - 3}))
@@ -366,7 +366,7 @@ def test_a_message_that_is_given_back_for_ever_waits_for_a_hundred_years(queue: 
 
 
 def postpone_for_ever(message: Message) -> None:
-    from airflow_poison.core.failures import Postpone
+    from airflow_poison.values.failures import Postpone
 
     raise Postpone(timedelta.max)
 
@@ -507,7 +507,7 @@ def test_a_due_time_that_jumps_back_behind_now_is_not_lost(queue: Queue) -> None
     "handler", ["", ":", "a", "a:", ":b", "os:", "\x00:x", "\ud800:x", "os:\ud800", "..:x", "os:sep", "a b:c d", "os:" + "x" * 100_000]
 )
 def test_handler_names_with_odd_characters_are_refused_before_anything_is_claimed(queue: Queue, handler: str) -> None:
-    from airflow_poison.core.errors import HandlerNotFoundError
+    from airflow_poison.values.errors import HandlerNotFoundError
 
     queue = queue.sent("ok")
 
@@ -520,7 +520,7 @@ def test_handler_names_with_odd_characters_are_refused_before_anything_is_claime
 def test_a_module_that_ends_the_process_when_it_is_imported_is_a_handler_that_is_not_found(
     queue: Queue, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, raised: str
 ) -> None:
-    from airflow_poison.core.errors import HandlerNotFoundError
+    from airflow_poison.values.errors import HandlerNotFoundError
 
     name = "script_that_ends"
     (tmp_path / f"{name}.py").write_text(f"raise {raised}\n")

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import EVENT_NOTIFICATION, Contract, Message, Service, ServiceBroker
-from airflow_poison.core.errors import QueueHaltedError, ServiceNotFoundError, SettingError
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.browse import look_up
-from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service
-from airflow_poison.core.passes.event_notifications import create, drop, notifications
-from airflow_poison.core.passes.messages import Chosen
-from airflow_poison.core.passes.transmission import pull, transmit
-from airflow_poison.core.policies.queue_disabling import CONTRACT, MESSAGE_TYPE, QueueDisabledDocument
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.browse import look_up
+from airflow_poison.passes.conversations import conversations, declare_services, drop_service
+from airflow_poison.passes.event_notifications import create, drop, notifications
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.transmission import pull, transmit
+from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE, QueueDisabledDocument
+from airflow_poison.values.errors import QueueHaltedError, ServiceNotFoundError, SettingError
 from tests.unit.passes.given import DiedError, Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 SEEN: list[tuple[str | None, bytes]] = []

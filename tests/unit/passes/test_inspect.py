@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.conversations.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
-from airflow_poison.core.errors import QueueHaltedError, SettingError
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.inspect import InspectResult, inspect
-from airflow_poison.core.passes.move import remove
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
+from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.inspect import InspectResult, inspect
+from airflow_poison.passes.move import remove
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import QueueHaltedError, SettingError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import LEASE, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 
@@ -139,7 +139,7 @@ def test_the_modes_are_those_of_the_queues_settings_unless_said_otherwise(store:
 
 
 def a_queue_row() -> Any:
-    from airflow_poison.core.store.control import Control
+    from airflow_poison.store.control import Control
 
     return Control(Msmq4().to_dict())
 

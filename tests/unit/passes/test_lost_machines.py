@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.stage import FORCED_ROWS
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.delivery.stage import FORCED_ROWS
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
 from tests.sessions.endpoints import specification
 from tests.sessions.platter import lose, watch
 from tests.unit.passes.given import Queue, a_queue, calls, rows_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 ATTEMPTS = 3
 MOVE = Msmq4(receive_retry_count=ATTEMPTS - 1, max_retry_cycles=0, receive_error_handling="Move")

@@ -14,26 +14,26 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core import fault_points
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations import acts
-from airflow_poison.core.conversations.endpoint import ConversationState
-from airflow_poison.core.conversations_as_rows import endpoints_to_table
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.maintain import MaintainResult, maintain
-from airflow_poison.core.passes.receive import LEASE, ReceivePass
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.files import Transaction
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.dialogs import acts
+from airflow_poison.dialogs.as_rows import endpoints_to_table
+from airflow_poison.dialogs.endpoint import ConversationState
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.maintain import MaintainResult, maintain
+from airflow_poison.passes.receive import LEASE, ReceivePass
+from airflow_poison.passes.send import send
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.files import Transaction
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import SettingError
 from tests.store import dialogs
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
 
 NOW = datetime(2013, 1, 1, tzinfo=UTC)
 REJECT = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Reject")

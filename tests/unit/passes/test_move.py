@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.errors import InputError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import declare, disable
-from airflow_poison.core.passes.move import move, put_back, remove, remove_messages
-from airflow_poison.core.passes.relay import send_to
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue, table_schema
-from airflow_poison.core.store.control import BLOCKED_BY, NOT_BEFORE_RESTART
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import declare, disable
+from airflow_poison.passes.move import move, put_back, remove, remove_messages
+from airflow_poison.passes.relay import send_to
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.control import BLOCKED_BY, NOT_BEFORE_RESTART
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.errors import InputError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
+from airflow_poison.values.schema import SubQueue, table_schema
 from tests.unit.passes.given import LEASE, DiedError, bodies, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -16,38 +16,38 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.delivery.outage import NOTE
-from airflow_poison.core.delivery.stage import Order
-from airflow_poison.core.errors import QueueHaltedError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind, Postpone, Unprocessable, origin
-from airflow_poison.core.passes.alerts import AlertKind, send_alerts
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.outage import Outage
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.spark.shares import SharedSite, deliver_share, plan_shares, read_share
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.watching.conditions import MessagesAvailable
-from airflow_poison.core.watching.happenings import Happening, Position, begin, news, ripens
+from airflow_poison.delivery.outage import NOTE
+from airflow_poison.delivery.stage import Order
+from airflow_poison.passes.alerts import AlertKind, send_alerts
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.outage import Outage
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.spark.shares import SharedSite, deliver_share, plan_shares, read_share
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.errors import QueueHaltedError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind, Postpone, Unprocessable, origin
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.watching.conditions import MessagesAvailable
+from airflow_poison.watching.happenings import Happening, Position, begin, news, ripens
 from tests.unit.passes.given import DiedError, DyingEngine, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
     from tests.store.points import AtPoint
 
 RETRIES = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
@@ -282,8 +282,8 @@ def test_what_an_outage_has_parked_in_this_pass_comes_back_to_its_place(tmp_path
 
 
 def test_messages_stay_in_the_sub_queue_that_they_were_read_from(tmp_path: Path) -> None:
-    from airflow_poison.core.passes.move import move
-    from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
+    from airflow_poison.passes.move import move
+    from airflow_poison.rules.poison_subqueue import PoisonSubQueue
 
     queue = a_queue_of(RETRIES, tmp_path, *["good"] * 60)
     move(queue.table, queue.clock, list(range(1, 61)), SubQueue.POISON)
@@ -417,7 +417,7 @@ def test_a_message_of_a_group_is_not_tried_before_those_before_it(tmp_path: Path
     """Of each other conversation group the first message is tried, and no second one."""
     import pyarrow as pa
 
-    from airflow_poison.core.passes.send import send
+    from airflow_poison.passes.send import send
 
     queue = a_queue_of(ServiceBroker(), tmp_path)
     batch = pa.RecordBatch.from_pydict({"body": pa.array([b"good"] * 40), "group_id": pa.array([f"g{number // 4}" for number in range(40)])})
@@ -601,8 +601,8 @@ def test_the_fingerprint_that_is_recorded_is_that_of_the_type_and_the_place(tmp_
 
 @pytest.mark.parametrize("policy", [RETRIES, replace(RETRIES, max_batch_size=4), ServiceBroker()], ids=["msmq 4", "in batches", "service broker"])
 def test_what_handlers_return_lands_once_for_each_settled_message_also_of_those_tried_besides(policy: Policy) -> None:
-    from airflow_poison.core.clock import VirtualClock
     from airflow_poison.testing import receive as receive_in_test
+    from airflow_poison.values.clock import VirtualClock
 
     clock = VirtualClock()
     back_at, calls = clock.now() + timedelta(hours=1), Counter[int]()
@@ -670,7 +670,7 @@ def test_a_million_messages_with_the_database_away_for_an_hour(number: int, tmp_
     """Passes every five minutes on the virtual clock: a few calls are wasted, no count changes, nothing is poison, and then all is processed."""
     import pyarrow as pa
 
-    from airflow_poison.core.passes.send import send
+    from airflow_poison.passes.send import send
 
     outage = Outage()
     queue = a_queue_of(Msmq4(receive_error_handling="Move"), tmp_path)

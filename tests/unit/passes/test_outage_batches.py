@@ -13,22 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import PoisonRows
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.passes.due import return_due
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import PoisonRows
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes import test_outage
 from tests.unit.passes.given import DiedError, DyingEngine, Queue
 from tests.unit.passes.test_outage import OUTAGE, RETRIES, a_queue_of, as_sent, events
 
 if TYPE_CHECKING:
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.policy import Policy
     from tests.store.points import AtPoint
 
 
@@ -273,7 +273,7 @@ def test_rows_that_the_handler_names_in_an_outage_are_charged_and_nobody_else(po
     charged = {number for number, row in rows.items() if _is_charged(row)}
     if policy.stateless and not policy.halting:
         assert charged == {301, 302}
-        assert {rows[number]["last_error"]["type"] for number in charged} == {"airflow_poison.core.failures.PoisonRows"}  # type: ignore[index]  # cells
+        assert {rows[number]["last_error"]["type"] for number in charged} == {"airflow_poison.values.failures.PoisonRows"}  # type: ignore[index]  # cells
     else:
         assert charged <= {301, 302}  # where an order is kept their turn has not come
 
@@ -306,8 +306,8 @@ def test_named_rows_that_wait_for_the_others_are_not_tried_besides(tmp_path: Pat
 
 @pytest.mark.parametrize("policy", [RETRIES, ServiceBroker()], ids=["msmq 4", "service broker"])
 def test_what_handlers_return_lands_once_for_each_settled_message(policy: Policy) -> None:
-    from airflow_poison.core.clock import VirtualClock
     from airflow_poison.testing import receive as receive_in_test
+    from airflow_poison.values.clock import VirtualClock
 
     clock = VirtualClock()
     back_at, calls = clock.now() + timedelta(hours=1), list[int]()

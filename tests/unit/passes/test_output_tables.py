@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core.errors import OutputError
-from airflow_poison.core.output_rules import Conditions, rules_of
-from airflow_poison.core.outputs import Output, outputs_of
-from airflow_poison.core.passes.land import prepared
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.delta import output_table
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.outputs import output_table
+from airflow_poison.outputs.output import Output, outputs_of
+from airflow_poison.outputs.table_rules import Conditions, rules_of
+from airflow_poison.passes.land import prepared
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import OutputError
 from tests.unit.passes.given import Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 
@@ -155,7 +155,7 @@ def test_a_message_with_a_row_that_breaks_a_condition_lands_none_of_its_rows(que
     ],
 )
 def test_a_condition_is_asked_of_exact_values(out: Path, kind: str, condition: str, good: object, bad: object) -> None:
-    from airflow_poison.core.outputs import Fitting
+    from airflow_poison.outputs.output import Fitting
 
     a_table(out, field("v", kind), features=("checkConstraints",), configuration={"delta.constraints.c": condition})
     (output,) = prepared(outputs_of(out))
@@ -180,7 +180,7 @@ def test_columns_of_provenance_that_must_have_a_value_are_filled(queue: Queue, o
 
 def test_many_rows_are_tried_at_once_and_one_row_is_only_asked_about(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[int] = []
-    monkeypatch.setattr("airflow_poison.core.output_rules.trial", lambda _rules, batch, **_: tried.append(batch.num_rows))
+    monkeypatch.setattr("airflow_poison.outputs.table_rules.trial", lambda _rules, batch, **_: tried.append(batch.num_rows))
     a_table(out, field("n"), features=("checkConstraints",), configuration={"delta.constraints.positive": "n > 0"})
     conditions = Conditions(rules_of(DeltaTable(str(out)), local=True), evolve=False)
 

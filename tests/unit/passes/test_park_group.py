@@ -10,22 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.parking import first_of_groups, waiting, waves
-from airflow_poison.core.passes.alter import alter, set_park_group
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.move import put_back, remove
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.passes.alter import alter, set_park_group
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.move import put_back, remove
+from airflow_poison.passes.send import send
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.store.parking import first_of_groups, waiting, waves
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import DiedError, DyingEngine, Handler, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.store.points import AtPoint
 
 
@@ -126,7 +126,7 @@ class Succeeds(Handler):
 def test_a_message_in_retry_has_others_wait_and_so_has_one_that_was_given_back(store: QueueStore, tmp_path: Path) -> None:
     from datetime import timedelta
 
-    from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.rules.msmq4 import Msmq4
 
     policy = Msmq4(receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=1), receive_error_handling="Move")
     queue = a_queue(store, tmp_path, policy)
@@ -184,9 +184,9 @@ def test_it_is_off_unless_a_queue_is_set_so(store: QueueStore, tmp_path: Path) -
 
 
 def test_policies_with_locks_or_an_order_of_their_own_are_refused(store: QueueStore, tmp_path: Path) -> None:
-    from airflow_poison.core.policies.default_messaging import DefaultMessaging
-    from airflow_poison.core.policies.msmq4 import Msmq4
-    from airflow_poison.core.policies.service_broker import ServiceBroker
+    from airflow_poison.rules.default_messaging import DefaultMessaging
+    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.rules.service_broker import ServiceBroker
 
     refused = {
         ServiceBroker(): "locks",
@@ -196,7 +196,7 @@ def test_policies_with_locks_or_an_order_of_their_own_are_refused(store: QueueSt
     }
     for number, (policy, why) in enumerate(refused.items()):
         (tmp_path / str(number)).mkdir()
-        from airflow_poison.core.passes.alter import declare
+        from airflow_poison.passes.alter import declare
 
         table = declare(store, f"queue-{number}", policy, a_queue(store, tmp_path).clock)
         with pytest.raises(SettingError, match=f"park_group=True is not allowed; allowed: off for queue 'queue-{number}': .*{policy.system}.*{why}"):
@@ -205,7 +205,7 @@ def test_policies_with_locks_or_an_order_of_their_own_are_refused(store: QueueSt
 
 
 def test_a_pass_with_another_policy_than_the_recorded_is_refused_before_it_claims(queue: Queue) -> None:
-    from airflow_poison.core.policies.msmq4 import Msmq4
+    from airflow_poison.rules.msmq4 import Msmq4
 
     sent(queue, "a:ok")
     with pytest.raises(SettingError, match="park_group"):

@@ -16,22 +16,22 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.errors import MessageClaimedError, MessageNotFoundError
-from airflow_poison.core.failures import Postpone
-from airflow_poison.core.passes.alter import set_park_group
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.move import put_back, remove
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.passes.alter import set_park_group
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.passes.move import put_back, remove
+from airflow_poison.passes.send import send
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError
+from airflow_poison.values.failures import Postpone
 from tests.store.points import AtPoint
 from tests.unit.passes.given import LEASE, DiedError, Queue, a_queue
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=1), receive_error_handling="Move")
 POINTS = [

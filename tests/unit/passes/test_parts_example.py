@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 import pytest
 from parts import CONTRACT, ORDER, POLICY, SHOP, SHOP_QUEUE, WAREHOUSE, WAREHOUSE_QUEUE, customers, stock
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.conversations import conversations, declare_services
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.dialogs import begin_dialogs
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.recovery import recover
-from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.conversations import conversations, declare_services
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.dialogs import begin_dialogs
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.recovery import recover
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.clock import VirtualClock
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 CLOCK = VirtualClock()

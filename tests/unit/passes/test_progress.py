@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, word
-from airflow_poison.core.passes.delivering import PassProgress
+from airflow_poison.delivery.sessions.journal import Journal, MessageState, word
+from airflow_poison.passes.delivering import PassProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Message, Msmq4, PoisonSubQueue, ServiceBroker
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.move import remove
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.move import remove
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.testing import receive
+from airflow_poison.values.clock import VirtualClock
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 

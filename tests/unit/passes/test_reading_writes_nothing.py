@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import PoisonError
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.watching.poller import QueueReader
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import PoisonError
+from airflow_poison.watching.poller import QueueReader
 from tests.unit.cli.running import run
 from tests.unit.passes.broken_queues import DAMAGE, checked
 

@@ -10,36 +10,36 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison import ServiceBroker
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.services import Contract, Service
-from airflow_poison.core.conversations.system_messages import END_DIALOG, ErrorDocument
-from airflow_poison.core.conversations_as_rows import messages_to_table
-from airflow_poison.core.delivery import settlement
-from airflow_poison.core.errors import ConservationError, ConversationSendError
-from airflow_poison.core.failures import Postpone, Unprocessable
-from airflow_poison.core.passes.alerts import Alert, send_alerts
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import conversations, declare_services, drop_service
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
-from airflow_poison.core.passes.due import ended_times
-from airflow_poison.core.passes.maintain import REMEMBER, maintain
-from airflow_poison.core.passes.move import move, put_back
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.recovery import recover
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.passes.transmission import tick, transmit
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.delivery import settlement
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.dialogs.as_rows import messages_to_table
+from airflow_poison.dialogs.services import Contract, Service
+from airflow_poison.dialogs.system_messages import END_DIALOG, ErrorDocument
+from airflow_poison.passes.alerts import Alert, send_alerts
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.conversations import conversations, declare_services, drop_service
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
+from airflow_poison.passes.due import ended_times
+from airflow_poison.passes.maintain import REMEMBER, maintain
+from airflow_poison.passes.move import move, put_back
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.recovery import recover
+from airflow_poison.passes.send import send
+from airflow_poison.passes.transmission import tick, transmit
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ConservationError, ConversationSendError
+from airflow_poison.values.failures import Postpone, Unprocessable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.passes.runs import ReceiveResult
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.passes.runs import ReceiveResult
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.checking.check import check_folder
-from airflow_poison.core.checking.findings import Kind
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.check import check_folder
+from airflow_poison.fsck.findings import Kind
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.schema import SubQueue
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.damages import JOURNAL, LEFT_FOR_THE_NEXT, LOG, overwritten
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls
@@ -21,7 +21,7 @@ from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, Han
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 SIX = ("good", "bad", "good", "good", "bad", "good")
 GOOD, BAD = {1, 3, 4, 6}, {2, 5}

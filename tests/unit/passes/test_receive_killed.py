@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta.store import DeltaStore
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import Queue, a_queue, calls, one_each, rows_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 RETRIES = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move")
 BATCHES = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move", max_batch_size=3)

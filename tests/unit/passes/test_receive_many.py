@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import ServiceBroker
-from airflow_poison.core.delivery.handlers import carry_by_value
-from airflow_poison.core.errors import ExecutorError, HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.runs import QueueRun, ReceiveManyResult, ReceiveResult, Stop, receive_many
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.delivery.handlers import carry_by_value
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.runs import QueueRun, ReceiveManyResult, ReceiveResult, Stop, receive_many
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
 from tests.unit.passes.given import NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.delivery.transform import Transformation
-    from airflow_poison.core.outputs import Output
-    from airflow_poison.core.passes.delivering import Engine
-    from airflow_poison.core.passes.receive import ReceivePass
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.delivery.transform import Transformation
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")
 DROP = replace(NO_RETRY, receive_error_handling="Drop")

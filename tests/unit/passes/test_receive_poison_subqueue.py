@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import QueueHaltedError
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import enable
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import enable
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import QueueHaltedError
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, calls
 
 if TYPE_CHECKING:
-    from airflow_poison.core.passes.alerts import Alert
+    from airflow_poison.passes.alerts import Alert
     from tests.unit.passes.given import Queue
 
 DROPPING = PoisonSubQueue(receive_retry_count=0, receive_error_handling="Drop")

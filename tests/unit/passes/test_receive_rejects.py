@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.control import QueueState
 from tests.unit.passes.given import DiedError, bodies, rows_of
 
 if TYPE_CHECKING:

@@ -11,27 +11,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.delivery.stage import Tally
-from airflow_poison.core.errors import HandlerNotFoundError, QueueHaltedError, SettingError
-from airflow_poison.core.passes.alter import enable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import TALLY, SubQueue
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.delivery.stage import Tally
+from airflow_poison.passes.alter import enable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.errors import HandlerNotFoundError, QueueHaltedError, SettingError
+from airflow_poison.values.schema import TALLY, SubQueue
 from tests.store.dialogs import endpoint, endpoints, letter, letters, rows
 from tests.unit.passes.given import NO_RETRY, NoEngine, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
     from tests.unit.passes.given import Queue
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ClaimLostError, ConservationError
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import ClaimLostError, ConservationError
+from airflow_poison.values.schema import SubQueue
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import MessageNotFoundError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes import recovery as module
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.recovery import recover
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes import recovery as module
+from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.recovery import recover
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import MessageNotFoundError
+from airflow_poison.values.events import EventType
 from tests.unit.passes.given import a_queue
 from tests.unit.passes.test_inspect import sent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
     from tests.unit.passes.given import Queue
 
 

@@ -18,23 +18,23 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core.actor import acting
-from airflow_poison.core.checking.check import check_store
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.errors import MessageNotFoundError, OutputError, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.output_rules import refused_rows, rules_of
-from airflow_poison.core.passes.land import land, take_out, waiting_rows
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.fsck.check import check_store
+from airflow_poison.outputs.table_rules import refused_rows, rules_of
+from airflow_poison.passes.land import land, take_out, waiting_rows
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.actor import acting
+from airflow_poison.values.errors import MessageNotFoundError, OutputError, SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.unit.cli.running import run
 from tests.unit.passes.given import DiedError, Queue, a_queue
 from tests.unit.passes.landing import BODIES, constrain, of, once, reached, receive, settle
 from tests.unit.passes.test_output_tables import POLICY, a_table, field, rows
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 
 @pytest.fixture
@@ -334,7 +334,7 @@ def test_rows_that_could_not_be_tried_wait(queue: Queue, out: Path, monkeypatch:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "/tmp/x")
 
-    monkeypatch.setattr("airflow_poison.core.passes.land.refused_rows", full)
+    monkeypatch.setattr("airflow_poison.passes.land.refused_rows", full)
     with (
         reached(once("output.land.before_write", lambda: constrain(out))),
         pytest.raises(OutputError, match=r"could not be tried on this machine: .*No space left on device: '/tmp/x'. Free some space"),

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.passes import relay as relay_module
-from airflow_poison.core.passes.relay import dead_letter_queue, relay
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import DESTINATION, OUTBOX, SubQueue, table_schema
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.passes import relay as relay_module
+from airflow_poison.passes.relay import dead_letter_queue, relay
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.schema import DESTINATION, OUTBOX, SubQueue, table_schema
 from tests.unit.passes.given import DiedError, a_queue, bodies, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 
@@ -101,7 +101,7 @@ def test_a_senders_reply_to_queue_is_no_topic(queue: Queue) -> None:
 
 @pytest.mark.parametrize("name", ["orders", "x" * 100, "x" * 88 + ".dead-letter", "orders.dead-letter"])
 def test_a_dead_letter_queue_is_never_the_queue_itself_and_always_a_name(queue: Queue, name: str) -> None:
-    from airflow_poison.core.store import check_name
+    from airflow_poison.store import check_name
 
     assert check_name(dead_letter_queue(name)) != name
 

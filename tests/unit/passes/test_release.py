@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError, StoreUnreachableError
-from airflow_poison.core.passes import delivering
-from airflow_poison.core.passes.browse import overview
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.spark.nodes import EVERY
-from airflow_poison.core.spark.shares import GRACE_SECONDS
-from airflow_poison.core.store.bucket.folder import BucketFolder
+from airflow_poison.passes import delivering
+from airflow_poison.passes.browse import overview
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.spark.nodes import EVERY
+from airflow_poison.spark.shares import GRACE_SECONDS
+from airflow_poison.store.bucket.folder import BucketFolder
+from airflow_poison.values.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError, StoreUnreachableError
 from tests.store.conftest import bucket_store
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.core.delivery.handlers import HandlerRef
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.delivery.transform import Transformation
-    from airflow_poison.core.outputs import Output
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.delivery.transform import Transformation
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

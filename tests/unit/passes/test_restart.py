@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.errors import MessageClaimedError
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.passes.alter import restart
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.policy import Restart
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue, table_schema
-from airflow_poison.core.store.control import BLOCKED_BY, BLOCKED_UNTIL, NOT_BEFORE_RESTART, QueueState
-from airflow_poison.core.store.files import Replacement
+from airflow_poison.passes.alter import restart
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.policy import Restart
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.control import BLOCKED_BY, BLOCKED_UNTIL, NOT_BEFORE_RESTART, QueueState
+from airflow_poison.store.files import Replacement
+from airflow_poison.values.errors import MessageClaimedError
+from airflow_poison.values.failures import FailureKind
+from airflow_poison.values.schema import SubQueue, table_schema
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.control import Control
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.control import Control
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 

@@ -20,16 +20,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.checking.check import check_store
-from airflow_poison.core.delivery.sessions.returned import RowsReader
-from airflow_poison.core.errors import OutputError, QueueHaltedError, ServerSessionError, SettingError
-from airflow_poison.core.outputs import outputs_of
-from airflow_poison.core.passes.alter import disable
-from airflow_poison.core.passes.receive import LEASE
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.delivery.sessions.returned import RowsReader
+from airflow_poison.fsck.check import check_store
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.alter import disable
+from airflow_poison.passes.receive import LEASE
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.errors import OutputError, QueueHaltedError, ServerSessionError, SettingError
 from tests import forked
 from tests.unit.passes.given import DiedError, DyingEngine, Queue, a_queue
 from tests.unit.passes.landing import of, reached
@@ -37,8 +37,8 @@ from tests.unit.passes.landing import of, reached
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.values.message import Message
 
 forked.preload("tests.unit.passes.test_results")
 POLICY = Msmq4(receive_retry_count=2, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.events import ROUTINE
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.events import ROUTINE
 from tests.unit.passes.given import NoEngine
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
     from tests.unit.passes.given import Queue
 
 with warnings.catch_warnings(action="ignore"):

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import VirtualClock
 from tests.spark.transforms import bodies
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.passes.delivering import Engine
+    from airflow_poison.passes.delivering import Engine
 
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 
@@ -64,7 +64,7 @@ def test_a_pass_that_takes_no_more_is_small(ten: ReceivePass) -> None:
 
 
 def test_few_messages_in_large_files_are_not_small(ten: ReceivePass, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_poison.core.passes.receive.SMALL_BYTES", 100)
+    monkeypatch.setattr("airflow_poison.passes.receive.SMALL_BYTES", 100)
     with pytest.raises(AskedError):
         ten.run("run")
 

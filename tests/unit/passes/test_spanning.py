@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Msmq4, ServiceBroker
-from airflow_poison.core.errors import QueueHaltedError, QueueNotFoundError, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import declare, enable
-from airflow_poison.core.policies.queue_disabling import QueueDisabledDocument
-from airflow_poison.core.policies.service_broker import ROLLBACKS
-from airflow_poison.core.store.control import QueueState
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import declare, enable
+from airflow_poison.rules.queue_disabling import QueueDisabledDocument
+from airflow_poison.rules.service_broker import ROLLBACKS
+from airflow_poison.store.control import QueueState
+from airflow_poison.values.errors import QueueHaltedError, QueueNotFoundError, SettingError
+from airflow_poison.values.events import EventType
 from tests.unit.passes.given import DiedError, Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint
 
 OFF = QueueState.DISABLED

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.errors import ClaimLostError, ReceiveStoppedError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.delivering import LocalEngine, SupervisedEngine
-from airflow_poison.core.passes.receive import LEASE, ReceivePass
-from airflow_poison.core.passes.send import messages_to_batches, send
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.delivering import LocalEngine, SupervisedEngine
+from airflow_poison.passes.receive import LEASE, ReceivePass
+from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ClaimLostError, ReceiveStoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_poison.core.outputs import Output
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

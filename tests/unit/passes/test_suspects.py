@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.sessions import platform
-from airflow_poison.core.delivery.sessions.journal import Journal, MessageState, word
-from airflow_poison.core.delivery.stage import Order
-from airflow_poison.core.passes.delivering import LocalEngine
+from airflow_poison.delivery.sessions import platform
+from airflow_poison.delivery.sessions.journal import Journal, MessageState, word
+from airflow_poison.delivery.stage import Order
+from airflow_poison.passes.delivering import LocalEngine
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import NO_RETRY, DiedError, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_poison.core.delivery.stage import StageJob
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store.files import Claim
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
     from tests.unit.passes.given import Queue
 
 SUSPECTS = (2, 4)
@@ -110,8 +110,8 @@ def test_an_ordinary_pass_is_one_run_that_forces_nothing(queue: Queue, engine: W
 
 def test_timeouts_of_the_tries_before_are_in_the_result(queue: Queue) -> None:
     """Those of the message that is delivered alone, too. Inline nothing ends a handler, so the log is written here."""
-    from airflow_poison.core.delivery.sessions.failurelog import FailureLog, Rollback
-    from airflow_poison.core.failures import Failure, FailureKind
+    from airflow_poison.delivery.sessions.failurelog import FailureLog, Rollback
+    from airflow_poison.values.failures import Failure, FailureKind
 
     queue = queue.having(policy=NO_RETRY.altered({"receive_retry_count": 3})).sent("good", "good")
     die(queue, {1: word(MessageState.TIMED_OUT, 2, 2)})

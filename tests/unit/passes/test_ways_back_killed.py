@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core import fault_points
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.repair import repair
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.passes.repair import repair
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.events import EventType
 from tests.faults.test_damage import KilledError
 from tests.unit.passes.broken_queues import DAMAGE, NOW, a_file, path_of
 from tests.unit.passes.test_accepted_loss import lose_newest
@@ -21,7 +21,7 @@ from tests.unit.passes.test_accepted_loss import lose_newest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.passes.repair import RepairResult
+    from airflow_poison.passes.repair import RepairResult
     from tests.unit.passes.given import Queue
 
 _OF_WAYS_BACK = ("store.repair.", "store.lose.", "store.log.before_mark")

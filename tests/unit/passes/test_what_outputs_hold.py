@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from airflow_poison.core.errors import OutputError, OutputRowError, SettingError
-from airflow_poison.core.outputs import Fitting, outputs_of, to_batch
-from airflow_poison.core.passes.land import prepared
-from airflow_poison.core.store.delta import output_table
+from airflow_poison.outputs import output_table
+from airflow_poison.outputs.output import Fitting, outputs_of, to_batch
+from airflow_poison.passes.land import prepared
+from airflow_poison.values.errors import OutputError, OutputRowError, SettingError
 
 if TYPE_CHECKING:
     from pathlib import Path

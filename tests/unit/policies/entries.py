@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Counts
+from airflow_poison.rules.decisions import Counts
+from airflow_poison.values.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.policy import Opening, Restart
-from airflow_poison.core.policies.websphere_mq import StopRule, first_stop, stops
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
+from airflow_poison.rules.policy import Opening, Restart
+from airflow_poison.rules.websphere_mq import StopRule, first_stop, stops
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.unit.policies.entries import NOW, RAISED, Message, message
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.activation_specification import ActivationSpecificationReceiver
+    from airflow_poison.rules.activation_specification import ActivationSpecificationReceiver
 
 UNPROCESSABLE = Failure(FailureKind.UNPROCESSABLE)
 UNREADABLE = Failure(FailureKind.UNREADABLE)

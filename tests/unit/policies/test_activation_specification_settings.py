@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationHint, ConfigurationWarning, SettingError
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Halted
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.values.errors import ConfigurationHint, ConfigurationWarning, SettingError
 
 QUEUE = {"backout_threshold": 5, "backout_requeue_queue": "B.Q"}
 

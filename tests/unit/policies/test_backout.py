@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies import websphere_mq
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Report
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.policy import Access, Opening
-from airflow_poison.core.policies.undelivered import DeadLetterHeader, parse
-from airflow_poison.core.policies.websphere_mq import Authority
+from airflow_poison.rules import websphere_mq
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Report
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.policy import Access, Opening
+from airflow_poison.rules.undelivered import DeadLetterHeader, parse
+from airflow_poison.rules.websphere_mq import Authority
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.unit.policies.entries import NOW, Message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="LP-4 listener port")]

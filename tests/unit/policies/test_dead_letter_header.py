@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import DeadLetterHeaderError
-from airflow_poison.core.policies.undelivered import LENGTH, DeadLetterHeader, build, parse
+from airflow_poison.rules.undelivered import LENGTH, DeadLetterHeader, build, parse
+from airflow_poison.values.errors import DeadLetterHeaderError
 
 PUT_AT = datetime(2013, 1, 2, 3, 4, 5, 670_000, tzinfo=UTC)
 HEADER = DeadLetterHeader(reason=2362, destination="ORDERS", queue_manager="QM1", format="MQSTR", put_at=PUT_AT)

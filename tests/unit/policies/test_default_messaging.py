@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.default_messaging import SEQUENTIAL_FAILURES, DefaultMessaging, DefaultMessagingReceiver, Reliability, named
-from airflow_poison.core.policies.policy import FIRST, Access, Opening, Restart
+from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
+from airflow_poison.rules.default_messaging import SEQUENTIAL_FAILURES, DefaultMessaging, DefaultMessagingReceiver, Reliability, named
+from airflow_poison.rules.policy import FIRST, Access, Opening, Restart
+from airflow_poison.values.errors import ConfigurationWarning
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.unit.policies.entries import NOW, RAISED, Message, message
 
 SYSTEM = "_SYSTEM.Exception.Destination.ME1"

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.default_messaging import DefaultMessaging, ExceptionDestination, Reliability
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.default_messaging import DefaultMessaging, ExceptionDestination, Reliability
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_poison.core.errors import ErrorHandlerError, PoisonMessageError
-from airflow_poison.core.failures import ErrorHandler, PoisonErrorHandler, install_error_handler
+from airflow_poison.values.errors import ErrorHandlerError, PoisonMessageError
+from airflow_poison.values.failures import ErrorHandler, PoisonErrorHandler, install_error_handler
 
 
 class OtherPoisonError(PoisonMessageError):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.policies.recovery import EndConversation, FailureTracking, Tracked
+from airflow_poison.rules.recovery import EndConversation, FailureTracking, Tracked
+from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.policies.decisions import Counts, Halt, Return
-from airflow_poison.core.policies.recovery import Inspection, Printed, printed
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.rules.decisions import Counts, Halt, Return
+from airflow_poison.rules.recovery import Inspection, Printed, printed
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.errors import InputError
 from tests.unit.policies.entries import NOW, RAISED, message
 
 

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.decisions import Counts, Dispose, Halt, Halted, Return
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.policy import Opening, Restart
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.decisions import Counts, Dispose, Halt, Halted, Return
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.policy import Opening, Restart
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.unit.policies.entries import NOW, RAISED, message
 
 QUEUE = {"backout_threshold": 3, "backout_requeue_queue": "B.Q"}

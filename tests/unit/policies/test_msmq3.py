@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.msmq3 import Msmq3, Msmq3Receiver, SeenTable
-from airflow_poison.core.policies.policy import Opening, Restart
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
+from airflow_poison.rules.msmq3 import Msmq3, Msmq3Receiver, SeenTable
+from airflow_poison.rules.policy import Opening, Restart
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.schema import SubQueue
 from tests.unit.policies.entries import NOW, RAISED, Message
 
 if TYPE_CHECKING:

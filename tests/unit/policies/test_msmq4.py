@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return, aborted, moved
-from airflow_poison.core.policies.msmq4 import Msmq4
+from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Park, Return, aborted, moved
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.errors import ConfigurationWarning
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.unit.policies.entries import NOW, RAISED, message
 
 MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.policies.wcf import ReceiveErrorHandling
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.wcf import ReceiveErrorHandling
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
+from airflow_poison.values.schema import SubQueue
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_wcf_35_every_queued_binding_warns_of_a_timeout_that_is_capped(policy: t
     assert caught[0].filename == __file__
 
 
-@pytest.mark.filterwarnings("ignore:.*caps it:airflow_poison.core.errors.ConfigurationWarning")
+@pytest.mark.filterwarnings("ignore:.*caps it:airflow_poison.values.errors.ConfigurationWarning")
 @pytest.mark.parametrize(
     ("service", "machine", "maximum", "effective"),
     [(0, 60, 600, 60), (30, 60, 600, 30), (120, 60, 600, 120), (601, 60, 600, 600), (0, 900, 600, 600)],
@@ -196,7 +196,7 @@ policies = st.builds(
 )
 
 
-@pytest.mark.filterwarnings("ignore:.*caps it:airflow_poison.core.errors.ConfigurationWarning")
+@pytest.mark.filterwarnings("ignore:.*caps it:airflow_poison.values.errors.ConfigurationWarning")
 @given(policies)
 def test_json_and_pickle_keep_every_setting(policy: Msmq4) -> None:
     assert policy_from_dict(json.loads(json.dumps(policy.to_dict()))) == policy

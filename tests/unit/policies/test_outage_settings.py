@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_poison.cli import values
-from airflow_poison.core.delivery.outage import Detection, Verdict, Watch, Window, some
-from airflow_poison.core.errors import InputError, SettingError
-from airflow_poison.core.policies.outage import Outage, checked_outage
+from airflow_poison.delivery.outage import Detection, Verdict, Watch, Window, some
+from airflow_poison.rules.outage import Outage, checked_outage
+from airflow_poison.values.errors import InputError, SettingError
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_others_are_chosen_by_chance_and_in_their_order() -> None:
 def test_what_was_poison_before_needs_twice_as_many_others(tmp_path: Any) -> None:
     from datetime import UTC, datetime
 
-    from airflow_poison.core.failures import Failure, FailureKind
+    from airflow_poison.values.failures import Failure, FailureKind
 
     watch, tried = Watch(Detection(Outage(at_least=10, probe=4), str(tmp_path)), lambda: datetime.now(UTC)), list[int]()
     failure = Failure(FailureKind.EXCEPTION, "KeyError")

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
+from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.schema import SubQueue
 from tests.unit.policies.entries import NOW, RAISED, message
 
 DROP = PoisonSubQueue(receive_retry_count=2, receive_error_handling="Drop")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.decisions import Counts, Returning, ReturnOrder, WaitingInRetry, moved, returning
+from airflow_poison.rules.decisions import Counts, Returning, ReturnOrder, WaitingInRetry, moved, returning
 from tests.unit.policies.entries import NOW
 
 

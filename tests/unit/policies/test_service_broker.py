@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.failures import Failure, FailureKind
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.core.policies.policy import Opening, Restart
-from airflow_poison.core.policies.queue_disabling import QueueDisabledDocument
-from airflow_poison.core.policies.service_broker import ServiceBroker, ServiceBrokerReceiver
+from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
+from airflow_poison.rules.policy import Opening, Restart
+from airflow_poison.rules.queue_disabling import QueueDisabledDocument
+from airflow_poison.rules.service_broker import ServiceBroker, ServiceBrokerReceiver
+from airflow_poison.values.events import EventType
+from airflow_poison.values.failures import Failure, FailureKind
 from tests.unit.policies.entries import NOW, RAISED, Message, message
 
 UNPROCESSABLE = Failure(FailureKind.UNPROCESSABLE)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.queue_disabling import Disables, ReceivedGroup, RollbackCounters, Scope
+from airflow_poison.rules.queue_disabling import Disables, ReceivedGroup, RollbackCounters, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.policies.queue_disabling import CONTRACT, EVENT_TYPE, MESSAGE_TYPE, TRACE_EVENT, TRACE_EVENT_CLASS, QueueDisabledDocument
+from airflow_poison.rules.queue_disabling import CONTRACT, EVENT_TYPE, MESSAGE_TYPE, TRACE_EVENT, TRACE_EVENT_CLASS, QueueDisabledDocument
+from airflow_poison.values.errors import InputError
 
 AT = datetime(2013, 1, 1, 12, 0, 0, 700_000, tzinfo=UTC)
 DOCUMENT = QueueDisabledDocument(queue="ExpenseQueue", post_time=AT, database_name="AdventureWorks")

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
-from airflow_poison.core.policies import policy_from_dict
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
+from airflow_poison.values.schema import SubQueue
 
 HANDLING_OFF = ServiceBroker.from_dict({"poison_message_handling": False})
 

@@ -7,11 +7,11 @@ from itertools import product
 
 import pytest
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.passes.alerts import EVENTS, AlertKind
-from airflow_poison.core.policies.queue_disabling import QueueStatus, Statement
-from airflow_poison.core.policies.recovery import REMOVAL, RecoveryOrder, RecoveryStep
-from airflow_poison.core.policies.service_broker import ServiceBroker
+from airflow_poison.passes.alerts import EVENTS, AlertKind
+from airflow_poison.rules.queue_disabling import QueueStatus, Statement
+from airflow_poison.rules.recovery import REMOVAL, RecoveryOrder, RecoveryStep
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.events import EventType
 
 COLUMNS = ("is_receive_enabled", "is_enqueue_enabled", "is_poison_message_handling_enabled", "is_activation_enabled")
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import ConfigurationWarning, SettingError
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.decisions import Counts, Deliver, Dispose, Halt, Return
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.policy import Restart
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Halt, Return
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.policy import Restart
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from tests.unit.policies.entries import NOW, RAISED, message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="listener port")]

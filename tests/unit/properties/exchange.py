@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import ConversationError
+from airflow_poison.values.errors import ConversationError
 
 if TYPE_CHECKING:
-    from airflow_poison.core.conversations.transaction import Conversation
-    from airflow_poison.core.message import Message
+    from airflow_poison.dialogs.transaction import Conversation
+    from airflow_poison.values.message import Message
 
 DEEDS = ("nothing", "reply", "reply and end", "end", "end with error", "set a timer", "fail once", "fail always", "clean up")
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.policies.activation_specification import ActivationSpecification
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.listener_port import ListenerPort
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.activation_specification import ActivationSpecification
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.listener_port import ListenerPort
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.poison_subqueue import PoisonSubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.policy import Access, Policy
-    from airflow_poison.core.simulation.script import Script
+    from airflow_poison.rules.policy import Access, Policy
+    from airflow_poison.rules.simulation.script import Script
 
 GRANTED = {"granted"}
 NOT_HARDENED = (False, None)

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.policy import Access
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.policy import Access
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Script, Scripted
 from tests.unit.properties.systems import SIZE_LIMIT, TICK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.simulation.replay import Replay
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.rules.simulation.replay import Replay
 
 MOST_RECEIVES = 250
 """Where a replay that goes on for ever is cut."""

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies import policy_class
-from airflow_poison.core.policies.activation_specification import CounterOverBrokerRestart, InitialState
-from airflow_poison.core.policies.decisions import ReturnOrder
-from airflow_poison.core.policies.default_messaging import NegativeTimeout, Reliability
-from airflow_poison.core.policies.msmq4 import BatchFallback, RetrySubqueues
-from airflow_poison.core.policies.queue_disabling import Disables, Scope
-from airflow_poison.core.policies.recovery import Inspection, RecoveryOrder
-from airflow_poison.core.policies.service_broker import Disabling
-from airflow_poison.core.policies.wcf import ReceiveErrorHandling
-from airflow_poison.core.policies.websphere_mq import Compare, NextMessage, StopRule
+from airflow_poison.rules import policy_class
+from airflow_poison.rules.activation_specification import CounterOverBrokerRestart, InitialState
+from airflow_poison.rules.decisions import ReturnOrder
+from airflow_poison.rules.default_messaging import NegativeTimeout, Reliability
+from airflow_poison.rules.msmq4 import BatchFallback, RetrySubqueues
+from airflow_poison.rules.queue_disabling import Disables, Scope
+from airflow_poison.rules.recovery import Inspection, RecoveryOrder
+from airflow_poison.rules.service_broker import Disabling
+from airflow_poison.rules.wcf import ReceiveErrorHandling
+from airflow_poison.rules.websphere_mq import Compare, NextMessage, StopRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
     Strategies = Mapping[str, st.SearchStrategy[Any]]
 

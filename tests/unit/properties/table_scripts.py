@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.msmq3 import Msmq3
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.policy import Access
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Script, Scripted, Verb
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.msmq3 import Msmq3
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.policy import Access
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Script, Scripted, Verb
+from airflow_poison.values.schema import SubQueue
 from tests.conformance.examples.shape import Example
 from tests.unit.properties.scripts import MOST_RECEIVES, groups, instants, named, properties
 from tests.unit.properties.systems import PLAYED, SIZE_LIMIT, TICK, settings_of
@@ -20,7 +20,7 @@ from tests.unit.properties.systems import PLAYED, SIZE_LIMIT, TICK, settings_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 UNLIKE_ON_TABLES: Mapping[str, Mapping[str, object]] = {
     "Msmq4": {"return_order": "due_time"},  # a head timer watches single messages; what was parked together returns together (WCF-31)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.rules import SYSTEMS
+from airflow_poison.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, keeps_order, replayed
 from tests.conformance.passes import Player
 from tests.unit.properties.table_scripts import table_examples

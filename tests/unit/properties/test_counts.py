@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.policies.websphere_mq import WebSphereMqSettings
-from airflow_poison.core.simulation.script import as_span
+from airflow_poison.rules import SYSTEMS
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.simulation.script import as_span
+from airflow_poison.rules.websphere_mq import WebSphereMqSettings
+from airflow_poison.values.events import EventType
 from tests.unit.properties.formulas import NOT_HARDENED
 from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
@@ -21,9 +21,9 @@ from tests.unit.properties.systems import settings_of
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.simulation.replay import Replay
-    from airflow_poison.core.simulation.script import Script
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.rules.simulation.replay import Replay
+    from airflow_poison.rules.simulation.script import Script
 
     Replayed = tuple[Policy, Script, Replay]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import Action, Script, Scripted
+from airflow_poison.rules import SYSTEMS
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import Action, Script, Scripted
 from tests.unit.properties.formulas import most_deliveries
 from tests.unit.properties.scripts import HOPELESS, MOST_RECEIVES, access_to, scripts
 from tests.unit.properties.systems import made, settings_of
@@ -20,7 +20,7 @@ from tests.unit.properties.systems import made, settings_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from airflow_poison.core.policies.service_broker import ServiceBroker
+    from airflow_poison.rules.service_broker import ServiceBroker
 
 FORMULAS = {
     "Msmq4": "WCF-7 WCF-12 WCF-37",

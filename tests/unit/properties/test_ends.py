@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.policies import SYSTEMS
-from airflow_poison.core.policies.decisions import Halted
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.rules import SYSTEMS
+from airflow_poison.rules.decisions import Halted
+from airflow_poison.values.events import EventType
+from airflow_poison.values.schema import SubQueue
 from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
 

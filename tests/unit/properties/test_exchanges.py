@@ -12,24 +12,24 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from airflow_poison import ServiceBroker
-from airflow_poison.core import fault_points
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.services import Contract, Service
-from airflow_poison.core.errors import ConversationError, ConversationLockedError
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import ConversationRow, conversations, declare_services
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation, send_on
-from airflow_poison.core.passes.receive import LEASE, ReceivePass
-from airflow_poison.core.passes.recovery import recover
-from airflow_poison.core.passes.transmission import transmit
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.dialogs.services import Contract, Service
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.conversations import ConversationRow, conversations, declare_services
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
+from airflow_poison.passes.receive import LEASE, ReceivePass
+from airflow_poison.passes.recovery import recover
+from airflow_poison.passes.transmission import transmit
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values import fault_points
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import ConversationError, ConversationLockedError
 from tests.unit.properties.exchange import DEEDS, Log, begin_anew, handle
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
 
 TALK = Contract("talk", {"word": "ANY"})
 POLICY = ServiceBroker(rollback_limit=3)

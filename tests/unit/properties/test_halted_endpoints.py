@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.events import EventType
-from airflow_poison.core.policies import SYSTEMS
+from airflow_poison.rules import SYSTEMS
+from airflow_poison.values.events import EventType
 from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.events import Event
-    from airflow_poison.core.simulation.replay import Replay
+    from airflow_poison.rules.simulation.replay import Replay
+    from airflow_poison.values.events import Event
 
 HALTS = {EventType.QUEUE_DISABLED, EventType.STOPPED, EventType.FAULTED}
 STARTS = {EventType.QUEUE_ENABLED, EventType.STARTED}

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core.policies import SYSTEMS, policy_class, policy_from_dict
-from airflow_poison.core.simulation.replay import replay
+from airflow_poison.rules import SYSTEMS, policy_class, policy_from_dict
+from airflow_poison.rules.simulation.replay import replay
 from tests.unit.properties.scripts import MOST_RECEIVES, access_to, scripts
 from tests.unit.properties.systems import OTHERS, PLAYED, every_setting_of, settings_of
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Opening, Policy, Receiver
+    from airflow_poison.rules.policy import Opening, Policy, Receiver
 
 
 @pytest.mark.parametrize("system", SYSTEMS)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from airflow_poison.core.events import ROUTINE
-from airflow_poison.core.simulation.replay import replay
-from airflow_poison.core.simulation.script import as_span
+from airflow_poison.rules.simulation.replay import replay
+from airflow_poison.rules.simulation.script import as_span
+from airflow_poison.values.events import ROUTINE
 from tests.unit.properties.scripts import MOST_RECEIVES
 from tests.unit.properties.systems import PLAYED
 from tests.unit.properties.table_scripts import table_examples
@@ -17,7 +17,7 @@ from tests.unit.properties.table_scripts import table_examples
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.simulation.replay import Replay
+    from airflow_poison.rules.simulation.replay import Replay
     from tests.conformance.examples.shape import Example
 
 DRAWN = 150

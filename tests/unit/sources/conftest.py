@@ -12,7 +12,7 @@ from tests.unit.passes.given import Queue, a_queue
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
+    from airflow_poison.store import QueueStore
 
 __all__ = ["STORES", "at_point", "store"]
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import DeltaChanges, Files, Jdbc, Kafka, Outbox
-from airflow_poison.core.sources.source import Connection
+from airflow_poison.sources.source import Connection
 
 if TYPE_CHECKING:
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.source import Source
 
 SHOP = "postgresql+psycopg2://ann:hush@db/shop"
 

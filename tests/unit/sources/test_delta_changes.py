@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.core.errors import InputError, SettingError, SourceError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.take import positions, take
-from airflow_poison.core.sources.delta_changes import DeltaChanges
-from airflow_poison.core.sources.source import Position
+from airflow_poison.passes.take import positions, take
+from airflow_poison.sources.delta_changes import DeltaChanges
+from airflow_poison.sources.source import Position
 from airflow_poison.testing.sources import SourceContract
+from airflow_poison.values.errors import InputError, SettingError, SourceError
+from airflow_poison.values.mapping import ColumnMapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.core.sources.source import JsonValue, Source
+    from airflow_poison.sources.source import JsonValue, Source
     from tests.unit.passes.given import Queue
 
 FEED = {"delta.enableChangeDataFeed": "true"}

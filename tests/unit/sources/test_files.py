@@ -16,19 +16,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.errors import InputError, SettingError, SourceError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.take import positions, take
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.sources import readers
-from airflow_poison.core.sources.files import Files
-from airflow_poison.core.sources.source import Position
+from airflow_poison.passes.take import positions, take
+from airflow_poison.sources import readers
+from airflow_poison.sources.files import Files
+from airflow_poison.sources.source import Position
 from airflow_poison.testing.sources import SourceContract
+from airflow_poison.values.errors import InputError, SettingError, SourceError
+from airflow_poison.values.mapping import ColumnMapping
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.core.passes.take import TakeResult
+    from airflow_poison.passes.take import TakeResult
     from tests.store.points import AtPoint
     from tests.unit.passes.given import Queue
 
@@ -114,7 +114,7 @@ def test_a_file_that_is_still_written_waits(queue: Queue, tmp_path: Path) -> Non
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_taken(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.sources import files
+    from airflow_poison.sources import files
 
     path = put(tmp_path / "a", "1\n")
     read = readers.records
@@ -182,7 +182,7 @@ def test_a_file_that_cannot_be_read_is_one_message_with_its_error_and_others_go_
 
 
 def test_a_file_that_cannot_be_opened_is_told_once_and_taken_when_it_can_be(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.sources import files
+    from airflow_poison.sources import files
 
     def refused(*_given: object) -> Any:
         raise PermissionError(13, "Permission denied")
@@ -205,7 +205,7 @@ def test_a_file_that_cannot_be_opened_is_told_once_and_taken_when_it_can_be(queu
 
 
 def test_an_error_of_the_disk_is_no_fault_of_the_file(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.sources import files
+    from airflow_poison.sources import files
 
     def broken(*_given: object) -> Any:
         raise OSError(5, "Input/output error")
@@ -362,7 +362,7 @@ def test_links_that_lead_nowhere_concern_no_other_file(queue: Queue, tmp_path: P
 
 
 def test_a_file_that_vanishes_concerns_no_other_file(queue: Queue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.sources import files
+    from airflow_poison.sources import files
 
     put(tmp_path / "a", "1")
     gone = put(tmp_path / "b", "2")

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.core import json_text
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.sources.paths import PathFiles
+from airflow_poison.passes.send import send
+from airflow_poison.sources.paths import PathFiles
+from airflow_poison.values import json_text
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.mapping import ColumnMapping
+from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.passes.send import SendResult
+    from airflow_poison.passes.send import SendResult
     from tests.unit.passes.given import Queue
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)

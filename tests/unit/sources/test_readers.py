@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.sources import csv_rows, readers, text_lines
-from airflow_poison.core.sources.readers import Layout, records
-from airflow_poison.core.sources.source import ERROR
+from airflow_poison.sources import csv_rows, readers, text_lines
+from airflow_poison.sources.readers import Layout, records
+from airflow_poison.sources.source import ERROR
+from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

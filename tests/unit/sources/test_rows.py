@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.errors import InputError
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.passes.send import checked
-from airflow_poison.core.schema import message_schema
-from airflow_poison.core.sources.rows import to_messages
-from airflow_poison.core.sources.source import ERROR
+from airflow_poison.passes.send import checked
+from airflow_poison.sources.rows import to_messages
+from airflow_poison.sources.source import ERROR
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.values.schema import message_schema
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC)
 EVERYTHING = ColumnMapping(

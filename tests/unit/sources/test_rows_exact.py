@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core import json_text
-from airflow_poison.core.mapping import ColumnMapping, rows_to_batches
-from airflow_poison.core.sources.rows import JSON_TEXT, to_messages
-from airflow_poison.core.sources.source import ERROR
+from airflow_poison.sources.rows import JSON_TEXT, to_messages
+from airflow_poison.sources.source import ERROR
+from airflow_poison.values import json_text
+from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -19,12 +19,12 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core import json_text
-from airflow_poison.core.errors import MalformedError, SettingError, SourceError
-from airflow_poison.core.sources.protobuf import Protobuf
-from airflow_poison.core.sources.registry import Registry
-from airflow_poison.core.sources.schemas import Avro, JsonSchema
-from airflow_poison.core.sources.source import Connection
+from airflow_poison.sources.protobuf import Protobuf
+from airflow_poison.sources.registry import Registry
+from airflow_poison.sources.schemas import Avro, JsonSchema
+from airflow_poison.sources.source import Connection
+from airflow_poison.values import json_text
+from airflow_poison.values.errors import MalformedError, SettingError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

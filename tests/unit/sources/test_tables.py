@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.errors import InputError, SettingError, SourceError
-from airflow_poison.core.fault_points import install
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.take import positions, reset_position, take
-from airflow_poison.core.sources.database import _column, _url, address_of
-from airflow_poison.core.sources.jdbc import Jdbc
-from airflow_poison.core.sources.outbox import Outbox
-from airflow_poison.core.sources.source import Connection, Position, Reached
+from airflow_poison.passes.take import positions, reset_position, take
+from airflow_poison.sources.database import _column, _url, address_of
+from airflow_poison.sources.jdbc import Jdbc
+from airflow_poison.sources.outbox import Outbox
+from airflow_poison.sources.source import Connection, Position, Reached
 from airflow_poison.testing.sources import SourceContract
+from airflow_poison.values.errors import InputError, SettingError, SourceError
+from airflow_poison.values.fault_points import install
+from airflow_poison.values.mapping import ColumnMapping
 from tests.unit.passes.given import DiedError, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from airflow_poison.core.sources.source import Source
+    from airflow_poison.sources.source import Source
 
 OUTBOX = "CREATE TABLE outbox (id INTEGER PRIMARY KEY AUTOINCREMENT, body TEXT NOT NULL, sent INTEGER, at DATETIME)"
 
@@ -135,7 +135,7 @@ class TestMarkedContract(TestOutboxContract):
 
 
 def _queue_of(test: TestJdbcContract) -> Queue:
-    from airflow_poison.core.store.memory import MemoryStore
+    from airflow_poison.store.memory import MemoryStore
     from tests.unit.passes.given import a_queue
 
     return a_queue(MemoryStore(), test.database.path.parent)

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.core.checking.check import check
-from airflow_poison.core.errors import InputError, MalformedError, SourceError, SourceTakenError
-from airflow_poison.core.mapping import ColumnMapping
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.take import positions, reset_position, take
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.sources import rows
-from airflow_poison.core.sources.decoding import Schema
-from airflow_poison.core.sources.source import ERROR, Reached, Source, Take
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.fsck.check import check
+from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.take import positions, reset_position, take
+from airflow_poison.sources import rows
+from airflow_poison.sources.decoding import Schema
+from airflow_poison.sources.source import ERROR, Reached, Source, Take
+from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.testing.sources import SourceContract
+from airflow_poison.values.errors import InputError, MalformedError, SourceError, SourceTakenError
+from airflow_poison.values.mapping import ColumnMapping
+from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import DiedError, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_poison.core.passes.take import TakeResult
-    from airflow_poison.core.sources.source import Position
+    from airflow_poison.passes.take import TakeResult
+    from airflow_poison.sources.source import Position
     from tests.store.points import AtPoint
 
 _numbers = count()
@@ -301,7 +301,7 @@ def test_a_limit_below_one_is_refused(queue: Queue) -> None:
 
 
 def test_a_body_that_is_null_or_too_large_is_malformed(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.core.passes import send as module
+    from airflow_poison.passes import send as module
 
     monkeypatch.setattr(module, "MAX_BODY_BYTES", 4)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.spark import shares
+from airflow_poison.spark import shares
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PATIENCE_SECONDS = 60.0
 WORKER = """
 import os, sys, time
-from airflow_poison.core.spark import shares
+from airflow_poison.spark import shares
 
 shares.LOOK_SECONDS, shares.GRACE_SECONDS = 0.01, float(sys.argv[2])
 looks, really = [], os.path.isdir

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.errors import JavaError, SparkDistributionError
-from airflow_poison.core.spark import session
+from airflow_poison.spark import session
+from airflow_poison.values.errors import JavaError, SparkDistributionError
 
 if TYPE_CHECKING:
     from pathlib import Path

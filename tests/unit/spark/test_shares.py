@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.core.schema import message_schema
-from airflow_poison.core.spark.shares import FEWEST_ROWS, Part, SharedSite, plan_shares, read_share
-from airflow_poison.core.store.files import DataFile
+from airflow_poison.spark.shares import FEWEST_ROWS, Part, SharedSite, plan_shares, read_share
+from airflow_poison.store.files import DataFile
+from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
     from pathlib import Path

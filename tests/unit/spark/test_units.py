@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.delivery.units.runner import Broke, Ran
-from airflow_poison.core.failures import FailureKind
-from airflow_poison.core.spark.frames import units
-from airflow_poison.core.spark.frames.units import ALLOWANCE, ENOUGH, TIMES_SLOWER, SparkUnits
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.units.runner import Broke, Ran
+from airflow_poison.spark.frames import units
+from airflow_poison.spark.frames.units import ALLOWANCE, ENOUGH, TIMES_SLOWER, SparkUnits
+from airflow_poison.values.failures import FailureKind
 
 if TYPE_CHECKING:
     from pathlib import Path

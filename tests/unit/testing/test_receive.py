@@ -12,16 +12,16 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison import Message, Msmq4, PoisonSubQueue, Postpone, Unprocessable, replay
-from airflow_poison.core.errors import ConfigurationWarning, HandlerNotFoundError, HandlerNotRunError, InputError, SettingError
-from airflow_poison.core.failures import FailureKind
 from airflow_poison.testing import VirtualClock, receive, sessiongram
+from airflow_poison.values.errors import ConfigurationWarning, HandlerNotFoundError, HandlerNotRunError, InputError, SettingError
+from airflow_poison.values.failures import FailureKind
 from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.core.delivery.handler_wrappers import Session
+    from airflow_poison.delivery.handler_wrappers import Session
 
 MOVE = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
 

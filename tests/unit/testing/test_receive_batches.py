@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison import Message, Msmq4, PoisonRows, ServiceBroker
-from airflow_poison.core.delivery.batching import Batching
-from airflow_poison.core.delivery.handler_wrappers import frame_handler
-from airflow_poison.core.delivery.transform import Transformation
-from airflow_poison.core.errors import HandlerNotFoundError, SettingError
-from airflow_poison.core.events import EventType
+from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handler_wrappers import frame_handler
+from airflow_poison.delivery.transform import Transformation
 from airflow_poison.testing import receive
+from airflow_poison.values.errors import HandlerNotFoundError, SettingError
+from airflow_poison.values.events import EventType
 
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=5), receive_error_handling="Move")
 KINDS: dict[str, type] = {"arrow": pa.Table, "pandas": pd.DataFrame, "polars": pl.DataFrame}
@@ -72,7 +72,7 @@ def test_a_frame_of_bodies_has_the_columns_of_the_schema(kind: str) -> None:
     assert rows_of(seen[0]) == [{"lookup_id": 1, "carrier": "UA", "flight": 1}, {"lookup_id": 3, "carrier": None, "flight": 3}]
     assert len(seen) == 1
     assert found[1].last_error is not None
-    assert found[1].last_error.type == "airflow_poison.core.errors.BodyError"
+    assert found[1].last_error.type == "airflow_poison.values.errors.BodyError"
     assert (found.passes[0].parked, found.passes[0].rollbacks, found.passes[1].poisoned) == (1, 2, 1)
 
 

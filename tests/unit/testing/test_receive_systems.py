@@ -11,7 +11,7 @@ from airflow_poison import ActivationSpecification, ListenerPort, Message, Msmq3
 from airflow_poison.testing import receive
 
 if TYPE_CHECKING:
-    from airflow_poison.core.policies.policy import Policy
+    from airflow_poison.rules.policy import Policy
 
 
 def fail_on_bad(message: Message) -> None:

@@ -14,7 +14,7 @@ from tools.demo_conversations.sides import SHOP, WAREHOUSE, Order, Sides
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.core.passes.conversations import ConversationRow
+    from airflow_poison.passes.conversations import ConversationRow
 
 BEFORE = {"bolt": 10, "gear": 5}
 SHIPPED = Order(1, "bolt", 4, "c1", "shipped", "")

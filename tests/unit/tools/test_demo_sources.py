@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.errors import MalformedError
-from airflow_poison.core.passes.alter import declare
-from airflow_poison.core.passes.take import take
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store import open_store
+from airflow_poison.passes.alter import declare
+from airflow_poison.passes.take import take
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store import open_store
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import MalformedError
 from tools.demo_sources import feeds
 from tools.demo_sources.feeds import FEEDS, Sum, cents, is_malformed, order, produced
 from tools.demo_sources.sums import Sums, sums

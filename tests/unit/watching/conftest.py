@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.memory import MemoryStore
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.memory import MemoryStore
 from tests.store.given import CONTROL, NOW
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 
 @pytest.fixture(params=["memory", "delta"])

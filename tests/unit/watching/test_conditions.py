@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from airflow_poison.core.errors import SettingError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import Control, QueueState
-from airflow_poison.core.store.files import Claim, DataFile, Snapshot
-from airflow_poison.core.watching.conditions import (
+from airflow_poison.store.control import Control, QueueState
+from airflow_poison.store.files import Claim, DataFile, Snapshot
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.watching.conditions import (
     Answer,
     Condition,
     Enabled,

@@ -7,24 +7,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.conversations.acts import Dialog
-from airflow_poison.core.conversations.services import DEFAULT, DEFAULT_CONTRACT, Service
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.alter import declare, disable, enable
-from airflow_poison.core.passes.conversations import declare_services
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.dialogs import begin_dialogs, end_conversation
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.watching.conditions import MessagesAvailable
-from airflow_poison.core.watching.happenings import Happening, ripens
+from airflow_poison.dialogs.acts import Dialog
+from airflow_poison.dialogs.services import DEFAULT, DEFAULT_CONTRACT, Service
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.conversations import declare_services
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.dialogs import begin_dialogs, end_conversation
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.watching.conditions import MessagesAvailable
+from airflow_poison.watching.happenings import Happening, ripens
 from tests.unit.watching.test_news import Reader
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
-    from airflow_poison.core.watching.conditions import Answer
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.watching.conditions import Answer
 
 MINUTE = timedelta(minutes=1)
 

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.alter import disable, enable
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.move import remove
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.policies.default_messaging import DefaultMessaging
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.watching.happenings import Happening, Position, begin, news, ripens
+from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.move import remove
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.rules.default_messaging import DefaultMessaging
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.watching.happenings import Happening, Position, begin, news, ripens
 from tests.store.given import LATER, LEASE, NOW, claim, park_all, send
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.policies.policy import Policy
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 FAULT = Msmq4(receive_retry_count=0, max_retry_cycles=0)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.move import move, put_back, remove
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.watching.conditions import FilesGone, condition_from_dict
-from airflow_poison.core.watching.happenings import Happening, poison_files, poisoned
+from airflow_poison.passes.move import move, put_back, remove
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.watching.conditions import FilesGone, condition_from_dict
+from airflow_poison.watching.happenings import Happening, poison_files, poisoned
 from tests.store.given import NOW, send
 from tests.unit.watching.test_news import MOVE, Reader, receive
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = VirtualClock(NOW)
 

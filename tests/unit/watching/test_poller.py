@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.errors import QueueNotFoundError
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.control import QueueState
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.store.memory import MemoryStore
-from airflow_poison.core.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
-from airflow_poison.core.watching.poller import Poller, QueueReader, Until, poller_of
+from airflow_poison.store.control import QueueState
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.memory import MemoryStore
+from airflow_poison.values.errors import QueueNotFoundError
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
+from airflow_poison.watching.poller import Poller, QueueReader, Until, poller_of
 from tests.store.given import CONTROL, NOW, park_all, send
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine
     from pathlib import Path
 
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 SOON = 0.05
 log = logging.getLogger(__name__)

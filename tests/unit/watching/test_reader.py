@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.core.errors import PoisonError, QueueNotFoundError
-from airflow_poison.core.store.delta.store import DeltaStore
-from airflow_poison.core.watching.poller import QueueReader, Reading
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.errors import PoisonError, QueueNotFoundError
+from airflow_poison.watching.poller import QueueReader, Reading
 from tests.store.given import CONTROL, NOW, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
 
 
 def version(sight: Reading | PoisonError) -> int:

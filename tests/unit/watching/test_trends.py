@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.core.clock import VirtualClock
-from airflow_poison.core.passes.delivering import LocalEngine
-from airflow_poison.core.passes.due import return_due
-from airflow_poison.core.passes.maintain import maintain
-from airflow_poison.core.passes.move import put_back, remove
-from airflow_poison.core.passes.receive import ReceivePass
-from airflow_poison.core.policies.msmq4 import Msmq4
-from airflow_poison.core.store.table import row_groups
-from airflow_poison.core.watching.poller import QueueReader, Reading
-from airflow_poison.core.watching.trends import HOURS, Trend, Trends
+from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.maintain import maintain
+from airflow_poison.passes.move import put_back, remove
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.table import row_groups
+from airflow_poison.values.clock import VirtualClock
+from airflow_poison.watching.poller import QueueReader, Reading
+from airflow_poison.watching.trends import HOURS, Trend, Trends
 from tests.store.given import NOW, send
 
 if TYPE_CHECKING:
-    from airflow_poison.core.message import Message
-    from airflow_poison.core.store import QueueStore
-    from airflow_poison.core.store.folder import Folder
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.folder import Folder
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.message import Message
 
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 CYCLE = Msmq4(receive_retry_count=0, max_retry_cycles=2, retry_cycle_delay=timedelta(minutes=5), receive_error_handling="Move")

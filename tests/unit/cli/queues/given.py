@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.store.delta.store import DeltaStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.core.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable
     from tests.unit.cli.running import Ran
 
 TAKE = "--handler tests.unit.cli.shop:take --engine local --isolation none"

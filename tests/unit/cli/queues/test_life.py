@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.core.clock import SystemClock
-from airflow_poison.core.passes.alter import declare, disable
-from airflow_poison.core.policies.service_broker import ServiceBroker
-from airflow_poison.core.store.delta.store import DeltaStore
+from airflow_poison.passes.alter import declare, disable
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.clock import SystemClock
 from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, orders
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_a_handler_of_batches(poison: Callable[..., Ran], here: Path) -> None:
 
 
 def test_a_small_pass_needs_no_spark(poison: Callable[..., Ran], here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_poison.core.spark.session.get_session", lambda *_: pytest.fail("a JVM is started"))
+    monkeypatch.setattr("airflow_poison.spark.session.get_session", lambda *_: pytest.fail("a JVM is started"))
     poison(f"send orders N1 bad {MOVE}")
 
     received = poison("receive orders --handler tests.unit.cli.shop:take --engine auto --isolation none")

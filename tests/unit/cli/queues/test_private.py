@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison.cli import changes, private
-from airflow_poison.core.clock import SystemClock, VirtualClock
+from airflow_poison.values.clock import SystemClock, VirtualClock
 from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, messages, orders
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.core.clock import SystemClock
+from airflow_poison.values.clock import SystemClock
 from tests.unit.cli.queues.given import MOVE, answer, messages, orders
 
 if TYPE_CHECKING:

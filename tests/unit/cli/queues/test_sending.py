@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.core.clock import SystemClock
+from airflow_poison.values.clock import SystemClock
 from tests.unit.cli.queues.given import MOVE, answer, messages
 
 if TYPE_CHECKING:

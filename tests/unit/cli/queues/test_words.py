@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.cli import terminal
-from airflow_poison.core.schema import SubQueue
+from airflow_poison.values.schema import SubQueue
 from tests.unit.cli.queues.given import MOVE, TAKE
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""The product without Airflow: rules, delivery, store, Spark and verbs. Nothing here imports airflow."""

@@ -1,0 +1,559 @@
+"""Bodies: JSON objects become the columns of a schema, each body by itself: one that does not fit spoils no other.
+
+Batches and transformations have their columns from here, so a body means the same in both. docs/reference/bodies.md has the rules, type by type.
+
+Bodies are decoded by msgspec where it is installed (it comes with Airflow, and leaves out what the schema does not name). What it refuses, and what
+it would take although the rules do not, goes through ``json_text`` and the rules of single values below. So both ways give the same columns and the
+same errors.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict, cast
+
+import numpy as np
+
+from airflow_poison.values import json_text
+from airflow_poison.values.ddl import ddl_type
+from airflow_poison.values.errors import BodyError
+from airflow_poison.values.json_text import JsonError, Number, Pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    Finish = Callable[[Any], Any]
+
+DEEPEST = 500
+"""Objects and arrays of a body that stand within each other at most."""
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
+_FLOAT_ENDS = 3.4028235677973366e38
+"""From here on a number is infinite as a float of 32 bits."""
+_SHOWN = 80
+
+
+def columns_of(bodies: Sequence[bytes | None] | pa.Array[Any], schema: pa.Schema) -> tuple[pa.Table, dict[int, BodyError]]:
+    """Return the columns of bodies that are JSON objects, and why bodies do not fit, by position; such a row is null.
+
+    :param bodies: a list, or an Arrow array of ``binary``.
+    :param schema: of ``parse_ddl``. A name that is missing is null. Names that the schema does not have are left out.
+    """
+    import pyarrow as pa
+
+    array = bodies.cast(pa.large_binary()) if isinstance(bodies, pa.Array) else pa.array(bodies, pa.large_binary())
+    plain = cast("list[bytes | None]", array.to_pylist() if isinstance(bodies, pa.Array) else bodies)
+    failures: dict[int, BodyError] = {}
+    cells = _decoded(plain, array, schema, failures)
+    columns = [_column(values, field.type) for field, values in zip(schema, cells, strict=True)]
+    return pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in schema])), failures  # noqa: FBT003  (Arrow's signature)
+
+
+def _decoded(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.Schema, failures: dict[int, BodyError]) -> list[list[Any]]:
+    """Return the cells of each column as pyarrow takes them."""
+    fast = _typed_decoder(schema)
+    if fast is None:
+        rows = [_slowly(place, body, schema, failures) for place, body in enumerate(bodies)]
+        return [[row[number] for row in rows] for number in range(len(schema))]
+    decode, refused = fast
+    found: list[Any] = []
+    slow = _suspects(bodies, array, schema)
+    for place, body in enumerate(bodies):
+        try:
+            found.append(decode(body or b""))
+        except refused:
+            slow.add(place)
+            found.append(_NOTHING)
+    columns: list[list[Any]] = []
+    for number, field in enumerate(schema):
+        cells = list(map(attrgetter(f"f{number}"), found)) if not slow else [getattr(row, f"f{number}", None) for row in found]
+        finish = _finished(field.type, nullable=field.nullable)
+        columns.append(cells if finish is None else _each(finish, cells, slow))
+    for place in sorted(slow):
+        for column, cell in zip(columns, _slowly(place, bodies[place], schema, failures), strict=True):
+            column[place] = cell
+    return columns
+
+
+_NOTHING = object()
+
+
+def _each(finish: Finish, cells: list[Any], refused: set[int]) -> list[Any]:
+    """Return cells as pyarrow takes them, and add the places of those that do not fit."""
+    done: list[Any] = []
+    for place, cell in enumerate(cells):
+        try:
+            done.append(None if cell is None else finish(cell))
+        except _REFUSED:
+            refused.add(place)
+            done.append(None)
+    return done
+
+
+def _slowly(place: int, body: bytes | None, schema: pa.Schema, failures: dict[int, BodyError]) -> tuple[Any, ...]:
+    """Return the cells of one body, all of them None where it does not fit."""
+    try:
+        return _cells(body or b"", schema)
+    except BodyError as error:
+        failures[place] = error
+        return (None,) * len(schema)
+
+
+def _column(cells: list[Any], kind: Any) -> pa.ChunkedArray[Any]:
+    import pyarrow as pa
+
+    column: Any = pa.array(cells, kind)
+    chunks: list[Any] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]  # texts of more than 2 GiB come in several
+    return pa.chunked_array(chunks, kind)
+
+
+# The rules of single values -------------------------------------------------------------------------------------------
+
+_REFUSED = (ValueError, TypeError, OverflowError, InvalidOperation)
+
+
+def _cells(body: bytes, schema: pa.Schema) -> tuple[Any, ...]:
+    """Return the cells of a body. Raises BodyError."""
+    try:
+        found = _values(body, schema)
+    except JsonError as error:
+        raise BodyError(f"The body is no JSON: {error}. It begins with {body[:_SHOWN]!r}.") from error
+    if not isinstance(found, dict):
+        raise BodyError(f"The body is {_json_name(found)}; expected is a JSON object with the columns {', '.join(schema.names)}.")
+    return tuple(_cell(field, found.get(field.name)) for field in schema)
+
+
+def _values(body: bytes, schema: pa.Schema) -> Any:
+    """Return the values of a body, exactly. Raises JsonError, and BodyError where a name of the schema stands twice."""
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise JsonError(f"byte {error.start} is no UTF-8") from error
+    if _is_too_deep(body):
+        raise JsonError(f"objects and arrays are nested more than {DEEPEST} deep")
+    try:
+        return json_text.values(text)
+    except (JsonError, ArithmeticError):  # also for what is twice, or a number of many digits, where the schema has no name for it
+        if (why := json_text.syntax_error(text.encode())) is not None:
+            raise JsonError(why) from None
+    return _wanted(json_text.tree(text), _pa().struct(list(schema)))
+
+
+def _wanted(value: object, kind: Any) -> Any:
+    """Return a value of a tree as ``json_text.values`` has it, without names that the type does not have. Raises BodyError."""
+    of = _pa().types
+    if isinstance(value, Number):
+        return _exact(value)
+    if isinstance(value, Pairs):
+        kinds = {field.name: field.type for field in kind} if of.is_struct(kind) else {}
+        found: dict[str, object] = {}
+        for name, each in value:
+            if name in found:
+                raise BodyError(f"The name {name!r} of the body stands twice in one object.")
+            if name in kinds or of.is_map(kind):
+                found[name] = _wanted(each, kinds.get(name) or kind.item_type)
+        return found
+    return [_wanted(each, kind.value_type) for each in value] if isinstance(value, list) and of.is_list(kind) else value
+
+
+def _exact(digits: str) -> Decimal:
+    """Return a number of any length. One whose exponent Python does not take is as large or as small as any."""
+    try:
+        return Decimal(digits)
+    except InvalidOperation:
+        mantissa, _, exponent = digits.lower().partition("e")
+        return Decimal(mantissa) * 0 if not Decimal(mantissa) else Decimal(f"{mantissa[:1] if mantissa[:1] == '-' else ''}1e{exponent[:1]}999999")
+
+
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_BRACKETS = b'"[]{}'
+_OTHERS = bytes(set(range(256)) - set(_BRACKETS))
+_STEPS = np.array([{"[": 1, "{": 1, "]": -1, "}": -1}.get(chr(sign), 0) for sign in range(256)], np.int32)
+
+
+def _is_too_deep(body: bytes) -> bool:
+    if len(body) <= DEEPEST or body.count(b"[") + body.count(b"{") <= DEEPEST:
+        return False
+    signs = np.frombuffer(_ESCAPE.sub(b"", body).translate(None, _OTHERS), np.uint8)
+    outside = np.cumsum(signs == _BRACKETS[0]) % 2 == 0
+    return bool(np.cumsum(np.where(outside, _STEPS[signs], 0)).max() > DEEPEST)
+
+
+def _cell(field: pa.Field[Any], value: object) -> object:
+    try:
+        return _filled(value, field)
+    except _REFUSED as error:
+        raise BodyError(f"Column {field.name!r} of the body is {_shown(value)}; {error}.") from error
+
+
+def _shown(value: object) -> str:
+    try:
+        return "missing or null" if value is None else json_text.written(value)[:_SHOWN]
+    except JsonError:  # it is nested too deeply to be written
+        return _json_name(value)
+
+
+def _filled(value: object, field: pa.Field[Any]) -> Any:
+    """Return a value of a column or of a struct's field as pyarrow takes it. Raises one of ``_REFUSED``."""
+    if value is None and not field.nullable:
+        raise ValueError("it is NOT NULL")
+    return _converted(value, field.type)
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """Return a value of JSON as pyarrow takes it. Raises one of ``_REFUSED``."""
+    of = _pa().types
+    if value is None:
+        return None
+    if of.is_struct(kind):
+        _expect(value, dict, kind)
+        return {field.name: _in_struct(value.get(field.name), field) for field in kind}
+    if of.is_map(kind):
+        return _pairs({key: _converted(each, kind.item_type) for key, each in _expect(value, dict, kind).items()}, kind)
+    if of.is_list(kind):
+        return [_converted(each, kind.value_type) for each in _expect(value, list, kind)]
+    return _scalar(value, kind)
+
+
+def _in_struct(value: object, field: pa.Field[Any]) -> Any:
+    try:
+        return _filled(value, field)
+    except ValueError as error:
+        if value is None:
+            raise ValueError(f"{field.name!r} in it is missing or null; {error}") from error
+        raise
+
+
+def _scalar(value: Any, kind: Any) -> Any:  # noqa: PLR0911  (one line for each type)
+    of = _pa().types
+    if of.is_boolean(kind):
+        return _expect(value, bool, kind)
+    if of.is_integer(kind):
+        return _whole(value, kind)
+    if of.is_floating(kind):
+        return _float(value, kind)
+    if of.is_decimal(kind):
+        return _decimal(value, kind)
+    text: str = _expect(value, str, kind)
+    if of.is_string(kind):
+        text.encode()  # no lone surrogate
+        return text
+    if of.is_binary(kind):
+        return _bytes(text)
+    if of.is_date(kind):
+        if not _DATE.fullmatch(text):
+            raise ValueError("expected is a date such as '2013-01-31'")
+        return date.fromisoformat(text)
+    if of.is_timestamp(kind):
+        return _instant(text, zoned=kind.tz is not None)
+    raise ValueError(f"expected is {ddl_type(kind)}, which is null only")
+
+
+def _expect(value: Any, kinds: type | tuple[type, ...], kind: pa.DataType) -> Any:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
+        raise TypeError(f"expected is {ddl_type(kind)}, not {_json_name(value)}")
+    return value
+
+
+def _whole(value: Any, kind: pa.DataType) -> int:
+    number = _expect(value, (int, Decimal), kind)
+    if isinstance(number, Decimal) and number != number.to_integral_value():
+        raise ValueError(f"expected is {ddl_type(kind)}, which has no fraction")
+    limit = 1 << (kind.bit_width - 1)
+    if not -limit <= number < limit:
+        raise ValueError(f"expected is {ddl_type(kind)}, from {-limit} to {limit - 1}")
+    return int(number)
+
+
+def _float(value: Any, kind: pa.DataType) -> float:
+    number = _expect(value, (int, Decimal), kind)
+    end = _FLOAT_ENDS if kind.bit_width == 32 else float("inf")  # noqa: PLR2004  (bits)
+    try:
+        found = float(number)
+    except OverflowError:
+        found = end
+    if not -end < found < end:
+        raise ValueError(f"expected is {ddl_type(kind)}, which has no number as large")
+    return found
+
+
+def _decimal(value: Any, kind: Any) -> Decimal:
+    """Return a number that has a place in a decimal with all its digits."""
+    given = _expect(value, (int, Decimal, str), kind)
+    if isinstance(given, str) and not _NUMBER.fullmatch(given):
+        raise ValueError(f"expected is {ddl_type(kind)}, a number or a text that is one, such as '12.50'")
+    number = _exact(given) if isinstance(given, str) else Decimal(given)
+    _, digits, exponent = number.as_tuple()
+    assert isinstance(exponent, int), "it is finite"
+    before = len(digits) + exponent
+    if not (-exponent <= kind.scale and before <= kind.precision - kind.scale) and number:
+        zeros = next(place for place, digit in enumerate(reversed(digits)) if digit)  # that end it are no digits that are lost
+        if -exponent - zeros > kind.scale or before > kind.precision - kind.scale:
+            raise ValueError(f"expected is {ddl_type(kind)}: {kind.precision - kind.scale} digits before the point and {kind.scale} behind it")
+    return number or Decimal(0)
+
+
+def _bytes(text: str) -> bytes:
+    found = base64.b64decode(text, validate=True)
+    if base64.b64encode(found).decode() != text:
+        raise ValueError("expected is base64, of which these bytes have another text")
+    return found
+
+
+def _instant(text: str, *, zoned: bool) -> datetime:
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        raise ValueError("expected is an instant such as '2013-01-31T05:00:00Z', with microseconds at most")
+    day, time, fraction, offset = found.groups()
+    if offset and not zoned:
+        raise ValueError("expected is timestamp_ntz, which has no offset")
+    at = datetime.fromisoformat(f"{day}T{time}.{(fraction or '0').ljust(6, '0')}{(offset or '').upper()}")
+    return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC) if zoned else at
+
+
+def _pairs(values: dict[str, Any], kind: Any) -> list[tuple[Any, Any]]:
+    """Return the entries of a map. Raises ValueError where two names are the same key."""
+    found = [(_key(name, kind.key_type), value) for name, value in values.items()]
+    if len({key for key, _ in found}) != len(found):
+        raise ValueError(f"two of its names are the same {ddl_type(kind.key_type)}")
+    return found
+
+
+def _key(name: str, kind: pa.DataType) -> Any:
+    """Return a name of an object as the key of a map: what the text itself would be as JSON, or in quotes."""
+    of = _pa().types
+    if of.is_boolean(kind):
+        return _scalar({"true": True, "false": False}.get(name, name), kind)
+    if of.is_integer(kind) or of.is_floating(kind):
+        return _scalar(_exact(name) if _NUMBER.fullmatch(name) else name, kind)
+    if of.is_nested(kind):
+        raise ValueError(f"expected are keys of {ddl_type(kind)}, which JSON does not have")
+    return _scalar(name, kind)
+
+
+def _json_name(value: object) -> str:
+    names: Mapping[type, str] = {dict: "an object", list: "an array", str: "a text", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _pa() -> Any:
+    import pyarrow as pa
+
+    return pa
+
+
+# msgspec --------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(16)
+def _typed_decoder(schema: pa.Schema) -> tuple[Callable[[bytes], Any], tuple[type[Exception], ...]] | None:
+    """Return what decodes a body to an object with the attributes f0, f1 ..., and what it raises; None: msgspec is not installed."""
+    try:
+        import msgspec
+    except ImportError:
+        return None
+    try:
+        names = {f"f{number}": field.name for number, field in enumerate(schema)}
+        fields = [(name, *_declared(field)) for name, field in zip(names, schema, strict=True)]
+        record = msgspec.defstruct("Body", fields, rename=names, gc=False, kw_only=True)
+        return msgspec.json.Decoder(record).decode, (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+    except (TypeError, ValueError, _NoAnnotationError):  # a type or a name that it does not take
+        return None
+
+
+class _NoAnnotationError(Exception):
+    """A type whose values ``json_text`` decodes."""
+
+
+def _declared(field: pa.Field[Any]) -> tuple[Any, ...]:
+    """Return the annotation of a column, and its default where it may be missing."""
+    return (_or_null(field.type), None) if field.nullable else (_annotation(field.type),)
+
+
+def _or_null(kind: pa.DataType) -> Any:
+    return _annotation(kind) if _pa().types.is_decimal(kind) else _annotation(kind) | None  # Raw has null, and is part of no union
+
+
+def _annotation(kind: Any) -> Any:  # noqa: PLR0911  (one line for each type)
+    """Return how msgspec takes values of a type. It takes none but those that the rules take, and ``_finished`` looks at the rest."""
+    import msgspec
+
+    of = _pa().types
+    if of.is_struct(kind):
+        fields = {field.name: _or_null(field.type) if field.nullable else Required[_annotation(field.type)] for field in kind}
+        return TypedDict("Struct", fields, total=False)  # type: ignore[operator]
+    if of.is_map(kind):
+        return dict[str, _or_null(kind.item_type)]  # type: ignore[misc]
+    if of.is_list(kind):
+        return list[_or_null(kind.value_type)]  # type: ignore[misc]
+    if of.is_integer(kind):
+        limit = 1 << (kind.bit_width - 1)
+        return Annotated[int, msgspec.Meta(ge=-limit, le=limit - 1)]
+    if of.is_timestamp(kind):
+        return datetime if kind.tz is not None else Annotated[datetime, msgspec.Meta(tz=False)]
+    if of.is_float32(kind):
+        return Annotated[float, msgspec.Meta(gt=-_FLOAT_ENDS, lt=_FLOAT_ENDS)]
+    plain: dict[Any, Any] = {
+        of.is_boolean: bool,
+        of.is_floating: float,
+        of.is_string: str,
+        of.is_binary: str,  # base64, of which msgspec takes more than one text for the same bytes
+        of.is_date: date,
+        of.is_decimal: msgspec.Raw,  # as it is written: Decimal takes "1_000" and "NaN"
+    }
+    found = next((python for test, python in plain.items() if test(kind)), None)
+    if found is None:
+        raise _NoAnnotationError
+    return found
+
+
+def _finished(kind: Any, *, nullable: bool = True) -> Finish | None:
+    """Return what makes a value of msgspec one that pyarrow takes, or raises one of ``_REFUSED``; None: it is one."""
+    of = _pa().types
+    if of.is_map(kind):
+        inner = _finished(kind.item_type) or _same
+        return lambda value: _pairs({name: None if each is None else inner(each) for name, each in value.items()}, kind)
+    if of.is_list(kind) and (element := _finished(kind.value_type)) is not None:
+        return lambda value: [None if each is None else element(each) for each in value]
+    if of.is_struct(kind):
+        parts = {field.name: finish for field in kind if (finish := _finished(field.type, nullable=field.nullable)) is not None}
+        if parts:
+            return lambda value: {name: each if each is None else parts.get(name, _same)(each) for name, each in value.items()}
+    if of.is_decimal(kind):
+        return lambda raw: _raw_decimal(bytes(raw).decode(), kind, nullable=nullable)
+    return _bytes if of.is_binary(kind) else None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _raw_decimal(text: str, kind: pa.DataType, *, nullable: bool) -> Decimal | None:
+    if text == "null" and nullable:
+        return None
+    return _decimal(text[1:-1] if text[0] == '"' else text, kind)
+
+
+_ESCAPED = r"\\u00[2-7]"
+_ODD_INSTANT = r'\d:\d\d\.\d{6}\d*[1-9]|"(?:0001-01-01|9999-12-31)[Tt ]'
+"""An instant that msgspec rounds, or that may be none of the years 1 to 9999 in UTC."""
+
+
+def _suspects(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.Schema) -> set[int]:
+    """Return the places of bodies that msgspec may take although the rules do not. It does not see all of what the schema does not name, either."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    try:
+        array.cast(pa.large_string())
+        found = set[int]()
+    except pa.ArrowInvalid:
+        found = {place for place, body in enumerate(bodies) if body is not None and not _is_text(body)}
+    names = set(_names(pa.struct(list(schema))))
+    plain = all(name is not None and name.isascii() and name.isprintable() and "/" not in name for name in names)
+    pattern = _ESCAPED if plain else r"\\"  # a name may be written in more ways than one
+    if any(map(_has_instants, schema.types)):
+        pattern += f"|{_ODD_INSTANT}"
+    found.update(_places(pc.match_substring_regex(array, pattern)))
+    found.update(
+        place
+        for place in _places(pc.greater(pc.binary_length(cast("Any", array)), pa.scalar(DEEPEST, pa.int64())))
+        if _is_too_deep(bodies[place] or b"")
+    )
+    for first in range(0, len(array), _PIECE):  # of a size that the caches of a processor have
+        repeating = (first + place for place in _repeating(array[first : first + _PIECE]).tolist())
+        found.update(place for place in repeating if place not in found and not _is_plain(bodies[place] or b""))
+    return found
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _is_plain(body: bytes) -> bool:
+    """Whether no name of a body stands twice in one object."""
+    try:
+        json_text.values(body)
+    except (JsonError, ArithmeticError):
+        return False
+    return True
+
+
+def _names(kind: Any) -> Iterator[str | None]:
+    """Yield the names that a type has for those of objects; None: any."""
+    of = _pa().types
+    if of.is_struct(kind):
+        yield from (field.name for field in kind)
+    if of.is_map(kind):
+        yield None
+    for place in range(kind.num_fields):
+        yield from _names(kind.field(place).type)
+
+
+def _has_instants(kind: Any) -> bool:
+    return bool(_pa().types.is_timestamp(kind)) or any(_has_instants(kind.field(place).type) for place in range(kind.num_fields))
+
+
+def _places(mask: Any) -> list[int]:
+    import pyarrow.compute as pc
+
+    return cast("list[int]", pc.indices_nonzero(mask.fill_null(False)).to_pylist())  # noqa: FBT003  (Arrow's signature)
+
+
+_QUOTE, _COLON, _SPACE = b'": '
+_PIECE = 4_096
+_WORD = 8
+_MOST_SPACES = 8
+_MASKS = np.array([(1 << (8 * width)) - 1 for width in range(_WORD + 1)], np.uint64)
+
+
+def _repeating(array: pa.Array[Any]) -> NDArray[np.intp]:
+    """Return the places of bodies in which two names may be the same: all in which they are, written alike, and some more.
+
+    A name ends with a quote before a colon, and begins behind the quote before that. It is compared by its first and its last 8 bytes and its length.
+
+    :param array: of ``large_binary``.
+    """
+    buffers: list[Any] = array.buffers()
+    _, ends_of, content = buffers
+    if not len(array) or content is None:
+        return np.empty(0, np.intp)
+    offsets = np.frombuffer(ends_of, np.int64, len(array) + 1, array.offset * 8)
+    data = np.zeros(offsets[-1] - offsets[0] + _WORD, np.uint8)
+    data[:-_WORD] = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]]
+    quotes = np.flatnonzero(data == _QUOTE)
+    behind = data[quotes + 1]
+    spaces = np.flatnonzero(behind <= _SPACE)
+    for step in range(2, 2 + _MOST_SPACES):
+        behind[spaces] = data[np.minimum(quotes[spaces] + step, len(data) - 1)]
+        spaces = spaces[behind[spaces] <= _SPACE]
+    behind[spaces] = _COLON
+    closing = np.flatnonzero(behind[1:] == _COLON) + 1
+    begins, ends = quotes[closing - 1] + 1, quotes[closing]
+    lengths = ends - begins
+    words = np.ndarray(len(data) - _WORD + 1, np.uint64, data, strides=(1,))
+    keys = words[begins] & _MASKS[np.minimum(lengths, _WORD)]
+    long = np.flatnonzero(lengths > _WORD)
+    keys[long] ^= words[ends[long] - _WORD] * np.uint64(0x9E3779B97F4A7C15) + lengths[long].astype(np.uint64)
+    firsts = np.searchsorted(begins, offsets - offsets[0])
+    counts = np.diff(firsts)
+    found = [np.empty(0, np.intp)]
+    for count in (np.flatnonzero(np.bincount(counts)[2:]) + 2).tolist():
+        places = np.flatnonzero(counts == count)
+        of_each = keys[firsts[places][:, None] + np.arange(count)]
+        of_each.sort(axis=1)
+        found.append(places[(of_each[:, 1:] == of_each[:, :-1]).any(axis=1)])
+    return np.concatenate(found)

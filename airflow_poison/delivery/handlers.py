@@ -1,0 +1,332 @@
+"""How a handler is named, checked in the driver, carried to where it runs, and loaded there."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import importlib.util
+import inspect
+import pickle
+import sys
+from collections.abc import Coroutine, Generator
+from dataclasses import dataclass
+from threading import RLock
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.values.errors import HandlerNotFoundError, HandlerNotRunError, SettingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from airflow_poison.values.message import Message
+
+    Handler = Callable[[Message], object]
+    FrameHandler = Callable[[Any], object]  # a pyarrow.Table, or a DataFrame of pandas or Polars
+    HandlerLike = str | Handler | FrameHandler
+
+MANGLED_PREFIX = "unusual_prefix_"
+"""How Airflow names the modules of DAG files; such a name can be imported in no other process."""
+_registering = RLock()
+"""Held while modules are registered with cloudpickle, whose register is the process's: passes may run on several threads."""
+_PLAIN = (bool, int, str, dict, list)
+"""What handlers return most, beside None: to look for an attribute that a type does not have takes most of a microsecond."""
+_UNRUN = (GeneratorType, CoroutineType, AsyncGeneratorType)
+_ASYNC = "Call asyncio.run(...) in a plain function"
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerRef:
+    """A checked handler, ready to travel.
+
+    :param name: ``module:attribute`` when it is imported where it runs; else a name for people.
+    :param by_value: the pickled handler when it travels by value.
+    :param path: the import path it was found with; where it runs, missing entries are added behind the path there.
+    """
+
+    name: str
+    by_value: bytes | None = None
+    path: tuple[str, ...] = ()
+
+
+def check_given(handler: object, *, returns_rows: bool = False) -> None:
+    """Check a handler as far as that needs no import, for example where a DAG file names it. A name with a Jinja expression is checked when it runs.
+
+    :raises HandlerNotFoundError: it is no ``module:function``, cannot be called with one message, or would not run when it is called.
+    """
+    if not isinstance(handler, str):
+        _check_callable(handler, _name_of(handler), returns_rows=returns_rows)
+    elif "{{" not in handler and "{%" not in handler:
+        _parts(handler)
+
+
+def check_returned(returned: object) -> None:
+    """Raise HandlerNotRunError for what a handler must not return: an awaitable or a generator, for what is in it has not run.
+
+    A coroutine and a generator are closed, so that nobody warns of them.
+    """
+    kind = type(returned)
+    if kind in _PLAIN or (not issubclass(kind, _UNRUN) and not hasattr(kind, "__await__")):
+        return
+    name = getattr(returned, "__qualname__", kind.__qualname__)
+    if isinstance(returned, (Generator, Coroutine)):
+        with contextlib.suppress(Exception):  # of one that was begun; its message is rolled back in any case
+            returned.close()
+    if issubclass(kind, GeneratorType):
+        what, instead = "a generator", "Go through it in the handler, or write the function without 'yield'"
+    elif issubclass(kind, AsyncGeneratorType):
+        what, instead = "an async generator", f"{_ASYNC}, with a coroutine that goes through it ('async for')"
+    else:
+        what, instead = "an awaitable", _ASYNC
+    raise HandlerNotRunError(f"The handler returned {what} ({name}): what is in it has not run, so the message is rolled back. {instead}.")
+
+
+def resolve_handler(handler: HandlerLike | HandlerRef, *, returns_rows: bool = False) -> HandlerRef:
+    """Check a handler before anything is claimed, and make it ready to travel.
+
+    :param handler: an importable name ``"shop.arrivals:land"`` or any callable that takes one message.
+    :param returns_rows: what it returns lands in outputs, so it may be a generator function.
+    :raises HandlerNotFoundError: it cannot be imported, is not callable with one message, or cannot travel.
+    """
+    if isinstance(handler, HandlerRef):
+        return handler
+    path = tuple(sys.path)
+    if isinstance(handler, str):
+        _check_callable(_import(handler), handler, returns_rows=returns_rows)
+        return HandlerRef(handler, path=path)
+    name = _name_of(handler)
+    _check_callable(handler, name, returns_rows=returns_rows)
+    try:
+        return _ready_to_travel(handler)
+    except Exception as error:
+        raise HandlerNotFoundError(
+            f"The handler {name} cannot be carried to its server session: {type(error).__name__}: {error}. It is not importable by name, so "
+            "everything it refers to must be picklable; put it into an importable module and name it as 'module:function'."
+        ) from error
+
+
+def _ready_to_travel(function: object) -> HandlerRef:
+    """Return the reference of a function: by its name where that can be imported elsewhere, else by value. Raises what pickling raises."""
+    name, path = _name_of(function), tuple(sys.path)
+    return HandlerRef(name, path=path) if is_importable(function, name) else HandlerRef(name, carry_by_value(function, function), path)
+
+
+def check_deliver(deliver: object) -> None:
+    """Check the function that takes returned rows. Raises SettingError for what cannot be called with rows and a key, or would not run then."""
+    wanted = "a function of an Arrow table and a key, like 'def deliver(rows, key)'"
+    if not callable(deliver):
+        raise SettingError("deliver", deliver, f"{wanted}; give the function itself, not its name" if isinstance(deliver, str) else wanted)
+    if kind := kind_of(deliver):
+        instead = "give a function, or an object of it" if kind == "class" else "write it as a plain function"
+        raise SettingError("deliver", _name_of(deliver), f"{wanted}; this is a {kind}, and calling it would deliver nothing: {instead}")
+    if (wrong := wrong_call(deliver, 2)) is not None:
+        signature, why = wrong
+        raise SettingError("deliver", f"{_name_of(deliver)}{signature}", f"{wanted}; this cannot be called so ({why})") from why
+
+
+def resolve_deliver(deliver: object) -> HandlerRef:
+    """Make the function that takes returned rows ready to travel to a driver elsewhere. Raises SettingError."""
+    check_deliver(deliver)
+    try:
+        return _ready_to_travel(deliver)
+    except Exception as error:
+        allowed = (
+            f"a function that can be carried to the driver, and this cannot ({type(error).__name__}: {error}). It is not importable by name, so "
+            "everything it refers to must be picklable; put it into an importable module, or open connections inside it"
+        )
+        raise SettingError("deliver", _name_of(deliver), allowed) from error
+
+
+def load_handler(ref: HandlerRef) -> Handler:
+    """Return the handler itself, in the process that runs it. Raises HandlerNotFoundError."""
+    extend_import_path(ref.path)
+    if ref.by_value is None:
+        return _import(ref.name)
+    try:
+        loaded: Handler = pickle.loads(ref.by_value)  # noqa: S301  (our own bytes)
+    except Exception as error:
+        raise HandlerNotFoundError(
+            f"The handler {ref.name} came by value and cannot be unpacked here: {type(error).__name__}: {error}. "
+            "A module that it imports is probably missing on this machine; install it there, or ship it with the job."
+        ) from error
+    return loaded
+
+
+def extend_import_path(path: tuple[str, ...]) -> None:
+    """Add the missing entries behind the present import path."""
+    sys.path.extend(entry for entry in path if entry not in sys.path)
+
+
+def carry_by_value(thing: object, *because_of: object) -> bytes:
+    """Pickle something, by value as far as it lives in modules that no other process can import.
+
+    :param because_of: objects whose modules are checked, beside the modules of DAG files that are always carried by value.
+    """
+    import cloudpickle
+
+    with _registering, _by_value([*because_of, thing]):
+        carried: bytes = cloudpickle.dumps(thing)
+    return carried
+
+
+@contextlib.contextmanager
+def _by_value(things: list[object]) -> Iterator[None]:
+    import cloudpickle
+
+    names = {name for name in list(sys.modules) if name.startswith(MANGLED_PREFIX)}
+    for thing in things:
+        name = _module_of(thing)
+        if name in sys.modules and name != "__main__" and not _module_is_importable(name):
+            names.add(name)
+    modules: list[ModuleType] = [sys.modules[name] for name in names]
+    for module in modules:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in modules:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Return the module and the attribute of a name."""
+    module, _, attribute = name.partition(":")
+    in_folders = any(mark in module for mark in "/\\")
+    if in_folders or module.split() != [module] or not all(module.split(".")) or not all(part.isidentifier() for part in attribute.split(".")):
+        raise HandlerNotFoundError(f"The handler {name!r} is not of the form 'module:function', for example 'shop.arrivals:land'.")
+    return module, attribute
+
+
+def _import(name: str) -> Handler:
+    module_name, attribute = _parts(name)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a script that ends by itself would end the task, as a success even
+        raise HandlerNotFoundError(
+            f"The handler {name!r} cannot be found: importing the module {module_name!r} failed with {type(error).__name__}: {error}. "
+            f"Tried along sys.path = {sys.path}. Install the module, or add its folder to PYTHONPATH, where the task and its workers run."
+        ) from error
+    for part in attribute.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise HandlerNotFoundError(
+                f"The handler {name!r} cannot be found: the module {module_name!r} ({getattr(found, '__file__', 'built in')}) was imported but "
+                f"has no {attribute!r}. Correct the name, or define the function there."
+            ) from error
+    return found  # type: ignore[no-any-return]  # whatever the user named; checked by the caller
+
+
+def _check_callable(handler: object, name: str, *, returns_rows: bool = False) -> None:
+    if not callable(handler):
+        raise HandlerNotFoundError(f"The handler {name!r} is {type(handler).__name__}, not something callable; name a function of one message.")
+    match kind_of(handler):
+        case "class":
+            raise HandlerNotFoundError(f"The handler {name!r} is a class: calling it only makes an object. Give an instance of it, or a function.")
+        case "coroutine function":
+            raise HandlerNotFoundError(f"The handler {name!r} is a coroutine function: called, it would never run. {_ASYNC}.")
+        case ("generator function" | "async generator function") as kind if kind.startswith("async") or not returns_rows:
+            otherwise = "" if kind.startswith("async") else ", or declare output=... for the rows that it yields"
+            raise HandlerNotFoundError(
+                f"The handler {name!r} is a generator function: called, it would never run. Write it without 'yield'{otherwise}."
+            )
+    if (wrong := wrong_call(handler)) is not None:
+        signature, error = wrong
+        raise HandlerNotFoundError(
+            f"The handler {name}{signature} cannot be called with a message alone ({error}). A handler runs far from the task, without its context "
+            "or XComs: define it as 'def handler(message)' and take what else it needs from the message or from module variables."
+        ) from error
+
+
+def kind_of(function: Callable[..., object]) -> str:
+    """Return what a function is whose call runs nothing of it: a class, or a coroutine, generator or async generator function; empty: a plain one."""
+    called: Any = function
+    while isinstance(called, functools.partial):
+        called = called.func
+    if isinstance(called, type):
+        return "class"
+    if not inspect.isroutine(called):
+        called = type(called).__call__
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
+        return "coroutine function"
+    if inspect.isasyncgenfunction(called):
+        return "async generator function"
+    return "generator function" if inspect.isgeneratorfunction(called) else ""
+
+
+def wrong_call(function: Callable[..., object], arguments: int = 1) -> tuple[inspect.Signature, TypeError] | None:
+    """Return how a function is declared, and why it cannot be called with so many arguments; None: it can, or nobody knows."""
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)  # the outer function is what is called
+    except (TypeError, ValueError):
+        return None  # some built-ins have no signature
+    try:
+        signature.bind(*(object() for _ in range(arguments)))
+    except TypeError as error:
+        return signature, error
+    return None
+
+
+def _module_of(thing: object) -> str:
+    while isinstance(thing, functools.partial):
+        thing = thing.func
+    name = getattr(thing, "__module__", None)
+    return name if isinstance(name, str) else type(thing).__module__
+
+
+def _name_of(handler: object) -> str:
+    qualified = getattr(handler, "__qualname__", None) or type(handler).__qualname__
+    return f"{_module_of(handler)}:{qualified}"
+
+
+def _module_is_importable(name: str) -> bool:
+    if name.startswith(MANGLED_PREFIX):
+        return False
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    module = sys.modules.get(name)
+    known_file = getattr(module, "__file__", None)
+    return spec is not None and (known_file is None or spec.origin == known_file) and _would_be_found(name)
+
+
+def _would_be_found(name: str) -> bool:
+    """``find_spec`` believes ``sys.modules``; another process has only the import path."""
+    top, *rest = name.split(".")
+    spec = importlib.machinery.PathFinder.find_spec(top)
+    if spec is None:
+        return top in sys.builtin_module_names
+    return not rest or spec.submodule_search_locations is not None
+
+
+def is_importable(handler: object, name: str) -> bool:
+    """Whether another process finds a handler by its name."""
+    module_name, _, attribute = name.partition(":")
+    if module_name == "__main__" or "<" in attribute or not _module_is_importable(module_name):
+        return False
+    found: object = sys.modules.get(module_name)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found is handler
+
+
+def load_types(names: tuple[str | type[BaseException], ...]) -> tuple[type[BaseException], ...]:
+    """Return exception types given as types or as ``module:Type``. Raises HandlerNotFoundError."""
+    types: list[type[BaseException]] = []
+    for name in names:
+        found: object = name
+        if isinstance(name, str):
+            module, _, attribute = name.partition(":")
+            try:
+                found = getattr(importlib.import_module(module), attribute)
+            except (Exception, SystemExit) as error:
+                raise HandlerNotFoundError(
+                    f"unprocessable={name!r} cannot be found ({type(error).__name__}: {error}); name an exception type as 'module:Type'."
+                ) from error
+        if not (isinstance(found, type) and issubclass(found, BaseException)):
+            raise HandlerNotFoundError(f"unprocessable={name!r} is no exception type; name one as 'module:Type'.")
+        types.append(found)
+    return tuple(types)

@@ -1,0 +1,149 @@
+"""Rows that land in outputs, as rows of a queue's table (partition ``_output``) until they are there: Arrow in the body, the output beside it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, rows_kept, to_batch
+from airflow_poison.values.errors import ClaimLostError
+from airflow_poison.values.schema import LANDING, LOOKUP_ID, STANDS_FOR, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    from numpy.typing import NDArray
+
+    from airflow_poison.delivery.stage import StageJob
+
+MOST_ROWS = 20_000
+"""Of an output in one row of the partition."""
+NO_OWNER = 0
+"""In place of a lookup id, for a row that is not known to be of one message."""
+_OWNERS = b"poison.lookup_ids"
+"""The metadata of a schema that says which messages the rows are of."""
+_DECLARED = "poison.output"
+"""The property that says what was declared of the output."""
+
+
+def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Callable[[str], pa.Schema | None], at: datetime) -> list[pa.Table]:
+    """Return what messages returned as rows of the partition ``_output`` (``table_schema()``), one for many returned rows.
+
+    :param returned: lookup ids, and what was returned as it travels.
+    :param known: the columns of an output by its name, with which the rows were checked.
+    Raises ClaimLostError when they are gone.
+    """
+    outputs = {output.name: output for output in job.outputs}
+    rows: dict[str, list[tuple[Any, ...]]] = {}
+    origins: dict[str, list[int]] = {}
+    owners: dict[str, list[int]] = {}
+    for lookup_id, kept in returned:
+        for marked, some in rows_kept(kept):
+            name = marked.removesuffix(OF_NONE)
+            rows.setdefault(name, []).extend(some)
+            origins.setdefault(name, []).extend([lookup_id] * len(some))
+            owners.setdefault(name, []).extend([lookup_id if name == marked else NO_OWNER] * len(some))
+    found = []
+    for name, of_output in rows.items():
+        output, columns = outputs[name], known(name)
+        if columns is None:
+            raise ClaimLostError(f"The columns of the output {name!r} are gone with the stage of this pass: a later holder of its claim has them.")
+        for start in range(0, len(of_output), MOST_ROWS):
+            batch = to_batch(of_output[start : start + MOST_ROWS], columns)
+            if output.provenance:
+                batch = _with_provenance(batch, job, origins[name][start : start + MOST_ROWS], at)
+            found.append(_as_row(output, batch, at, owners[name][start : start + MOST_ROWS]))
+    return found
+
+
+def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: datetime) -> pa.Table:
+    """Return rows that a transformation made as a row of the partition ``_output``.
+
+    :param batch: its columns fit the output, as far as that has columns; the last one is ``lookup_id`` where the transformation has kept it.
+    """
+    ids = [NO_OWNER] * batch.num_rows
+    if LOOKUP_ID in batch.schema.names:
+        ids = [number or NO_OWNER for number in batch.column(LOOKUP_ID).to_pylist()]
+        batch = batch.drop_columns([LOOKUP_ID])
+    if output.columns is not None:
+        more = [field for field in batch.schema if field.name not in output.columns.names]
+        columns = [
+            batch.column(field.name).cast(field.type) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+            for field in output.columns
+        ]
+        schema = pa.schema([*output.columns, *more])
+        batch = pa.RecordBatch.from_arrays([*columns, *(batch.column(field.name) for field in more)], schema=schema)
+    if output.provenance:
+        batch = _with_provenance(batch, job, ids, at)
+    return _as_row(output, batch, at, ids)
+
+
+def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[int], at: datetime) -> pa.RecordBatch:
+    size, instant = batch.num_rows, pa.timestamp("us", "UTC")
+    columns: list[pa.Array[Any]] = [
+        pa.repeat(job.queue, size),
+        pa.array(lookup_ids, pa.int64()),
+        pa.repeat(job.key, size),
+        pa.repeat(pa.scalar(at, instant), size),
+    ]
+    schema = batch.schema
+    for name, column in zip(PROVENANCE, columns, strict=True):
+        schema = schema.append(pa.field(name, column.type))
+    return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
+
+
+def _as_row(output: Output, batch: pa.RecordBatch, at: datetime, owners: Sequence[int]) -> pa.Table:
+    sink = pa.BufferOutputStream()
+    batch = batch.replace_schema_metadata({_OWNERS: np.array(owners, "<i8").tobytes()})
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    declared = {"uri": output.uri, "keys": list(output.keys), "evolve": output.evolve}
+    row = {
+        "body": sink.getvalue().to_pybytes(),
+        "message_type": output.name,
+        "properties": [(_DECLARED, json.dumps(declared))],
+        "enqueued_at": at,
+        STANDS_FOR: batch.num_rows,
+        "sub_queue": LANDING,
+        "move_count": 0,
+    }
+    return pa.Table.from_pylist([row], schema=table_schema())
+
+
+class Landing(NamedTuple):
+    """Rows on their way to an output, as one file of the partition has them.
+
+    :param batches: of the rows, in the order in which they were delivered.
+    :param owners: for each batch the lookup ids of the messages that its rows are of; ``NO_OWNER``: it is not known.
+    """
+
+    output: Output
+    batches: list[pa.RecordBatch]
+    owners: list[NDArray[np.int64]]
+
+    def without(self, messages: Collection[int]) -> Landing:
+        """Return the rows of other messages."""
+        if not messages:
+            return self
+        stay = [~np.isin(owners, list(messages)) for owners in self.owners]
+        batches = [batch.filter(pa.array(mask)) for batch, mask in zip(self.batches, stay, strict=True)]
+        return Landing(self.output, batches, [owners[mask] for owners, mask in zip(self.owners, stay, strict=True)])
+
+
+def landings_of(rows: pa.Table) -> list[Landing]:
+    """Return what a file of the partition holds, those for one output together."""
+    found: dict[str, Landing] = {}
+    for row in rows.select(["body", "message_type", "properties"]).to_pylist():
+        declared: Mapping[str, Any] = json.loads(dict(row["properties"])[_DECLARED])
+        output = Output(row["message_type"], declared["uri"], keys=tuple(declared["keys"]), evolve=declared["evolve"])
+        landing = found.setdefault(f"{output.name}|{row['properties']}", Landing(output, [], []))
+        with pa.ipc.open_stream(row["body"]) as stream:
+            owners = (stream.schema.metadata or {}).get(_OWNERS)
+            for batch in stream:  # one
+                landing.batches.append(batch.replace_schema_metadata())
+                landing.owners.append(np.full(batch.num_rows, NO_OWNER) if owners is None else np.frombuffer(owners, "<i8"))
+    return list(found.values())

@@ -1,0 +1,313 @@
+"""Settlement: from a delivered batch to what the stage keeps of it: rows that remain, events, and what was counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Self, assert_never
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_poison.delivery.ends import due_at_of, name_of, partition_of, shared_ends
+from airflow_poison.delivery.private import without_values
+from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
+from airflow_poison.delivery.sessions.rows import counted_attempts
+from airflow_poison.delivery.stage import BlockRecord, Tally, halt_record
+from airflow_poison.dialogs.as_rows import endpoints_to_table, messages_to_table
+from airflow_poison.dialogs.endpoint import Envelope
+from airflow_poison.dialogs.transaction import is_for_partner
+from airflow_poison.rules.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
+from airflow_poison.rules.policy import FIRST
+from airflow_poison.rules.settings import LARGEST
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.failures import Failure, FailureKind, error_cell, fingerprint
+from airflow_poison.values.schema import DESTINATION, OUTBOX, TO_TOPIC, events_to_table, message_schema, table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from numpy.typing import NDArray
+
+    from airflow_poison.delivery.ends import Delivered, End
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.rules.policy import Opening, Policy
+    from airflow_poison.values.masking import Masking
+    from airflow_poison.values.schema import SubQueue
+
+
+class Settler:
+    """Settles the batches of one task.
+
+    :param read_from: the sub-queue that the messages were read from; what is untouched stays there.
+    :param record_all: also write the routine events of each delivery (spec 0.3), for audit and tests.
+    :param masking: which values of messages are not written down; None: nothing is hidden.
+    :param together: the handler has several messages at once.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        read_from: SubQueue,
+        *,
+        opening: Opening = FIRST,
+        record_all: bool = False,
+        masking: Masking | None = None,
+        together: bool = False,
+    ) -> None:
+        self._masking, self._together = masking, together
+        self._policy, self._opening, self._read_from = policy, opening, read_from
+        self._events = EventRows(policy, read_from, opening)
+        self._record_all = record_all
+
+    @classmethod
+    def of(cls, job: StageJob) -> Self:
+        """Return what settles the batches of a task of a receive stage."""
+        together = job.batching is not None
+        return cls(job.policy, job.read_from, opening=job.opening, record_all=job.record_all, masking=job.masking, together=together)
+
+    def settle(self, delivered: Delivered) -> tuple[list[pa.Table], Tally]:
+        """Return the rows that remain (``table_schema()``; committed messages leave none) with events, and what was counted."""
+        if self._masking is not None and (delivered.failures or delivered.unstable):
+            delivered = without_values(delivered, self._masking, together=self._together)
+        states = states_of(delivered.words)
+        committed, rollbacks = int(np.count_nonzero(states == MessageState.COMMITTED)), int(attempts_of(delivered.words).sum())
+        tally = Tally(Counter(received=len(states), committed=committed, rollbacks=rollbacks, deliveries=committed + rollbacks))
+        tally.counts["crashes"] = int(crashes_of(delivered.words).sum())
+        rows = self._events.routine(delivered) if self._record_all else []
+        for end, members, kind in shared_ends(delivered, self._policy, self._opening):
+            tally.counts[name_of(end)] += len(members)
+            if kind is FailureKind.POSTPONED:
+                tally.counts["deliveries"] += len(members)
+            for failure, messages in Counter(filter(None, map(delivered.failures.get, members))).items():
+                tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200], messages)
+            self._note_ending(delivered, members[0], end, tally)
+            rows += remaining(delivered, members, end, self._read_from)
+            rows += self._events.of_end(delivered, members, end)
+            tally.counts["reports"] += len(members) * len(end.reports) if isinstance(end, Dispose) else 0
+        if delivered.decided is not None and delivered.decided.halt is not None and tally.halt is None:
+            tally.halt = halt_record(delivered.decided.halt, None, "", delivered.at)
+        rows += _of_conversations(delivered, tally)
+        rows += self._events.unstable(delivered)
+        return rows, tally
+
+    @staticmethod
+    def _note_ending(delivered: Delivered, row: int, end: End, tally: Tally) -> None:
+        """Note what ends receiving for the whole endpoint."""
+        if isinstance(end, Halt):
+            lookup_id = delivered.batch.column("lookup_id")[row].as_py()
+            envelope = None if delivered.conversed is None else Envelope.of(delivered.properties(row))
+            tally.halt = halt_record(end, lookup_id, summary(delivered.failures.get(row)) or "", delivered.at, envelope)
+        elif isinstance(end, Block):
+            tally.obstacle = tally.obstacle or end.obstacle
+            if end.whole_queue:
+                until = end.until.isoformat() if end.until else None
+                tally.block = BlockRecord(lookup_id=delivered.batch.column("lookup_id")[row].as_py(), until=until)
+
+
+def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
+    """Return the rows of what became of conversations, and count them; they are no messages of the queue."""
+    conversed = delivered.conversed
+    if conversed is None:
+        return []
+    tally.counts.update(
+        sent=sum(map(is_for_partner, conversed.sent)),
+        transmissions=len(conversed.sent),
+        conversations=len(conversed.endpoints),
+        discarded=conversed.discarded,
+        deliveries=conversed.savepoints,
+    )
+    rows = [endpoints_to_table(conversed.endpoints, delivered.at)] if conversed.endpoints else []
+    return rows + ([messages_to_table(conversed.sent, delivered.at)] if conversed.sent else [])
+
+
+# Rows that remain
+
+
+_SENDERS = "the sender's dead-letter queue"
+
+
+def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from: SubQueue) -> list[pa.Table]:
+    """Return the members' rows where the end keeps them, with their new counts and error, and the reports of a disposition.
+
+    :param read_from: the sub-queue that they were read from; what is untouched stays there.
+    """
+    partition = partition_of(end, read_from)
+    if partition is None and not (isinstance(end, Dispose) and end.reports):
+        return []
+    rows = delivered.batch.take(pa.array(members, pa.int64()))
+    failures = [delivered.failures.get(row) for row in members]
+    size = len(members)
+    changed: dict[str, pa.Array[Any]] = {
+        "abort_count": _constant(end.counts.abort_count, size),
+        "move_count": _constant(end.counts.move_count, size),
+        "crash_count": _crash_counts(rows, crashes_of(delivered.words)[np.asarray(members)]),
+        "due_at": pa.array([due_at_of(end)] * size, message_schema().field("due_at").type),
+        "last_error": _last_errors(rows, failures),
+        "reason": pa.array([_reason(end) or summary(failure) for failure in failures], pa.string()),
+        "sub_queue": pa.array([partition] * size, pa.string()),
+    }
+    if isinstance(end, Dispose) and partition == OUTBOX:
+        changed["properties"] = _properties([_addressed(delivered.properties(row), end) for row in members])
+    kept = _changed(rows, changed)
+    return [*([kept] if partition is not None else []), *_reports(kept, end)]
+
+
+def _changed(rows: pa.RecordBatch | pa.Table, changed: Mapping[str, pa.Array[Any]]) -> pa.Table:
+    columns = [changed[name] if name in changed else rows.column(name) for name in table_schema().names]
+    return pa.table(columns, schema=table_schema())
+
+
+def _reports(disposed: pa.Table, end: End) -> Iterator[pa.Table]:
+    """Yield the report messages of a disposition: copies of the messages with as much of the body as was asked for (spec WMQ-24)."""
+    for report in end.reports if isinstance(end, Dispose) else ():
+        bodies = [(body or b"")[: report.data] for body in disposed.column("body").to_pylist()]
+        given = {DESTINATION: _a_queue(report.to), "JMS_IBM_Feedback": str(report.feedback)}
+        changed: dict[str, pa.Array[Any]] = {
+            "body": pa.array(bodies, pa.binary()),
+            "properties": _properties([given] * disposed.num_rows),
+            "sub_queue": pa.array([OUTBOX] * disposed.num_rows, pa.string()),
+        }
+        yield _changed(disposed, changed)
+
+
+def summary(failure: Failure | None) -> str | None:
+    """Return a failure in one line; None for none."""
+    return None if failure is None else f"{failure.type}: {failure.text}".splitlines()[0][:200]
+
+
+def _reason(end: End) -> str | None:
+    """Return why a message leaves for another queue, one line; None for one that does not."""
+    if not isinstance(end, Dispose) or (end.how is Disposition.DROP and not end.to_dead_letter) or end.how is Disposition.MOVE_TO_POISON:
+        return None
+    return f"{name_of(end)}: for {end.destination or _SENDERS}"
+
+
+def _addressed(properties: Mapping[str, str], end: Dispose) -> dict[str, str]:
+    """Return the properties of a message that leaves; where it goes is not its sender's to say."""
+    kept = {name: value for name, value in properties.items() if name != DESTINATION}
+    return kept | ({DESTINATION: _a_queue(end.destination), **end.headers} if end.how is Disposition.SEND else {})
+
+
+def _a_queue(destination: str) -> str:
+    """Return where a message goes, none for a topic: a sender's reply-to queue must not send there."""
+    return "" if destination.startswith(TO_TOPIC) else destination
+
+
+def _properties(cells: Sequence[Mapping[str, str]]) -> pa.Array[Any]:
+    column: pa.Array[Any] = pa.array([list(cell.items()) for cell in cells], message_schema().field("properties").type)
+    return column
+
+
+def _constant(value: int, size: int) -> pa.Array[Any]:
+    return pa.array(np.full(size, min(value, LARGEST), np.int32))
+
+
+def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[Any]:
+    before = [count or 0 for count in rows.column("crash_count").to_pylist()]
+    return pa.array([min(old + int(new), LARGEST) for old, new in zip(before, crashes, strict=True)], pa.int32())
+
+
+def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:
+    """Return the errors column: the failures of this pass, and what stood there where a message had none."""
+    before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
+    of_failures = {failure: error_cell(failure) for failure in {*failures} if failure is not None}
+    cells = [of_failures[failure] if failure is not None else former for failure, former in zip(failures, before, strict=True)]
+    column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
+    return column
+
+
+# Events
+
+
+class EventRows:
+    """Makes rows of the ``_event`` partition, numbered in the order in which they are asked for."""
+
+    def __init__(self, policy: Policy, read_from: SubQueue, opening: Opening) -> None:
+        self._policy, self._read_from, self._opening = policy, read_from, opening
+        self._written = 0
+
+    def of_end(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
+        """Return the decision's events, one row for each message; those of the endpoint itself are the final commit's to tell."""
+        if not isinstance(end, Park | Dispose | Block | Halt):
+            return []
+        details = _facts(end) | {"place": self._place(end)}
+        ids = delivered.batch.column("lookup_id").take(pa.array(members, pa.int64())).cast(pa.int64())
+        tables = []
+        for kind in end.events:
+            if kind in HALT_EVENTS.values():
+                continue
+            one = events_to_table([Event(kind, delivered.at, None, end.counts.abort_count, end.counts.move_count, details)])
+            many = one.take(pa.array([0] * len(members), pa.int64()))
+            numbers = pa.array(np.arange(self._written, self._written + len(members)), pa.int32())
+            self._written += len(members)
+            for name, column in (("lookup_id", ids), ("priority", numbers)):
+                many = many.set_column(many.schema.get_field_index(name), table_schema().field(name), column)
+            tables.append(many)
+        return tables
+
+    def _place(self, end: Park | Dispose | Block | Halt) -> str:
+        if isinstance(end, Park):
+            return end.place
+        if isinstance(end, Dispose) and end.destination:
+            return end.destination
+        return partition_of(end, self._read_from) or ""
+
+    def unstable(self, delivered: Delivered) -> list[pa.Table]:
+        """Return an event for each batch that failed, and whose parts did not."""
+        events = [Event(EventType.UNSTABLE_BATCH, delivered.at, details=details) for details in delivered.unstable]
+        self._written += len(events)
+        return [events_to_table(events, self._written - len(events))] if events else []
+
+    def routine(self, delivered: Delivered) -> list[pa.Table]:
+        """Return the routine events: as the endpoint told them, or as the words say."""
+        if delivered.decided is None:
+            return [self._from_words(delivered)]
+        events = delivered.decided.events
+        self._written += len(events)
+        return [events_to_table(events, self._written - len(events))]
+
+    def _from_words(self, delivered: Delivered) -> pa.Table:
+        """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
+        states, attempts = states_of(delivered.words), attempts_of(delivered.words)
+        events = [event for row in range(len(states)) for event in self._routine_of(delivered, row, MessageState(states[row]), int(attempts[row]))]
+        self._written += len(events)
+        return events_to_table(events, self._written - len(events))
+
+    def _routine_of(self, delivered: Delivered, row: int, state: MessageState, attempts: int) -> Iterator[Event]:
+        """Yield the routine events of one message; what its handler gave back was delivered, too."""
+        entry, receiver, last = delivered.entry(row), self._policy.open(self._opening), delivered.failures.get(row)
+        given_back = last is not None and last.kind is FailureKind.POSTPONED
+        found: list[tuple[EventType, Counts]] = []
+        for before, seen, after in counted_attempts(receiver, entry, attempts, delivered.at, None if given_back else last):
+            found += [*_delivery(before, seen), (EventType.ROLLED_BACK, after.counts)]
+        if state is MessageState.COMMITTED or given_back:
+            decision = receiver.before(entry, delivered.at)
+            found += _delivery(decision, decision.counts)
+            if state is MessageState.COMMITTED and not (isinstance(decision, Deliver) and decision.at_most_once):
+                found.append((EventType.COMMITTED, decision.counts))
+        for kind, counts in found:
+            yield Event(kind, delivered.at, entry.lookup_id, counts.abort_count, counts.move_count)
+
+
+def _delivery(before: BeforeDelivery, seen: Counts) -> Iterator[tuple[EventType, Counts]]:
+    """Yield what happens before the handler has ended; one delivered at most once is committed first."""
+    if isinstance(before, Deliver) and before.at_most_once:
+        yield EventType.COMMITTED, seen
+    yield EventType.DELIVERED, seen
+
+
+def _facts(end: Park | Dispose | Block | Halt) -> dict[str, str]:
+    """Return what a decision's events say of it: its details, the properties that the message gets, until when it is blocked."""
+    match end:
+        case Park():
+            return {}
+        case Dispose():
+            return {**end.headers, **end.details}
+        case Block():
+            until = end.until.isoformat() if end.until else "restart"
+            return {"until": until, "blocks": "queue" if end.whole_queue else "message", **end.details}
+        case Halt():
+            return dict(end.details)
+        case _:
+            assert_never(end)

@@ -1,0 +1,154 @@
+"""Exports: the messages of a plan are written as Parquet, once, before anything is done to them.
+
+A plan's messages are cut into parts by their lookup ids, and each part is one file, named by the plan. Whoever writes it first has written it: a
+file is there whole or not at all, and is never written over. Only messages that stand in these files are changed afterwards.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.desk.members import COLUMNS
+from airflow_poison.store import object_store_of
+from airflow_poison.store.disk import named, sync, sync_ancestors
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.schema import table_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from airflow_poison.desk.members import Members
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.bucket.objects import Objects
+    from airflow_poison.store.queue_table import QueueTable
+
+PART = 20_000
+"""So many messages are in one file, at most: they are in memory while it is written."""
+
+
+def exported(table: QueueTable, plan: str, place: str, members: Members, store: QueueStore | None) -> list[int]:
+    """Write the messages of a plan that are still as it wants them, where that has not been done; return the lookup ids of those that were written.
+
+    :param place: a folder, or a prefix in an object store.
+    :param store: its options serve an object store of the same kind.
+    Raises StoreUnreachableError.
+    """
+    target, ids = _target(place, store), members.ids.tolist()
+    found: list[int] = []
+    for number, start in enumerate(range(0, len(ids), PART)):
+        name = file_name(table.name, plan, number)
+        written = target.lookup_ids(name)
+        if written is None and (rows := _rows(table, members.only(ids[start : start + PART]))).num_rows:
+            target.create(name, rows)
+            reach("desk.export.after_file")
+            written = target.lookup_ids(name)  # somebody else may have been faster
+        found += written or []
+    return found
+
+
+def file_name(queue: str, plan: str, number: int) -> str:
+    """Return the name of a file of an export."""
+    return f"{queue}-{plan}-{number:04}.parquet"
+
+
+def files_of(queue: str, plan: str, place: str, messages: int, store: QueueStore | None) -> list[str]:
+    """Return the files of a plan's export that are there."""
+    target = _target(place, store)
+    names = (file_name(queue, plan, number) for number in range(-(-messages // PART)))
+    return [f"{place.rstrip('/')}/{name}" for name in names if target.lookup_ids(name) is not None]
+
+
+def _rows(table: QueueTable, members: Members) -> pa.Table:
+    """Return messages as they are, claimed ones too, by lookup id."""
+    import pyarrow as pa
+
+    parts = [table_schema().empty_table()]
+    for file in table.snapshot().files:
+        if members.may_be_in(file):
+            mask = members.mask(file, table.read(file, COLUMNS))
+            if mask.any():
+                parts.append(table.read(file).filter(pa.array(mask)))
+    return pa.concat_tables(parts).sort_by("lookup_id")
+
+
+class _Target(ABC):
+    """Where files of an export are."""
+
+    @abstractmethod
+    def lookup_ids(self, name: str) -> list[int] | None:
+        """Return the lookup ids in a file; None when it is not there."""
+
+    @abstractmethod
+    def create(self, name: str, rows: pa.Table) -> None:
+        """Write a file, durable and whole, unless there is one of this name."""
+
+
+def _target(place: str, store: QueueStore | None) -> _Target:
+    if not object_store_of(place):
+        return _Folder(Path(place.removeprefix("file://")))
+    from airflow_poison.store.bucket.objects import Objects
+
+    return _Bucket(Objects.at(place.rstrip("/"), {} if store is None else store.options_for(place)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder(_Target):
+    folder: Path
+
+    def lookup_ids(self, name: str) -> list[int] | None:
+        path = self.folder / name
+        with named(str(self.folder)):
+            return _ids_in(path) if path.exists() else None
+
+    def create(self, name: str, rows: pa.Table) -> None:
+        with named(str(self.folder)):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            descriptor, begun = tempfile.mkstemp(prefix=f".{name}.", dir=self.folder)
+            os.close(descriptor)
+            _write(rows, begun)
+            sync(begun)
+            reach("desk.export.before_link")
+            with suppress(FileExistsError):
+                os.link(begun, self.folder / name)
+            sync_ancestors(self.folder)
+            for left in self._begun(name):
+                left.unlink(missing_ok=True)
+
+    def _begun(self, name: str) -> Iterator[Path]:
+        """Yield what was begun and not finished: this one, and those of killed processes."""
+        return (path for path in self.folder.iterdir() if path.name.startswith(f".{name}."))
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket(_Target):
+    objects: Objects
+
+    def lookup_ids(self, name: str) -> list[int] | None:
+        content = self.objects.get(name)
+        return None if content is None else _ids_in(io.BytesIO(content))
+
+    def create(self, name: str, rows: pa.Table) -> None:
+        content = io.BytesIO()
+        _write(rows, content)
+        self.objects.create(name, content.getvalue())
+
+
+def _write(rows: pa.Table, target: Any) -> None:
+    import pyarrow.parquet as pq
+
+    pq.write_table(rows, target, compression="zstd")
+
+
+def _ids_in(source: Any) -> list[int]:
+    import pyarrow.parquet as pq
+
+    return [number for number in pq.read_table(source, columns=["lookup_id"], partitioning=None)["lookup_id"].to_pylist() if number is not None]

@@ -1,0 +1,104 @@
+"""Members: the messages of a plan as they are to be found, and which rows of a file are theirs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from airflow_poison.values.schema import SubQueue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from airflow_poison.store.files import DataFile
+
+    Numbers = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+PLACES = tuple(SubQueue)
+WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
+COLUMNS = ("lookup_id", "due_at")
+"""What is read of a file to tell whose its rows are."""
+NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Messages, each with the sub-queue, the move count and the due time that it is to be found with. Columns of equal length, sorted by lookup id.
+
+    :param places: numbers of sub-queues in the order of ``PLACES``. :param dues: microseconds; -1 where it is of no matter.
+    """
+
+    ids: Numbers
+    places: Numbers
+    moves: Numbers
+    dues: Numbers
+
+    @classmethod
+    def stored(cls, rows: pa.Table) -> Self:
+        """Return the members that a plan's file has (``QueueTable.plan_members``)."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        names = pa.array([place.value for place in PLACES])
+        places = np.asarray(pc.index_in(rows["message_type"], value_set=names).to_numpy(), np.int64)
+        found = cls(counts_of(rows["lookup_id"]), places, counts_of(rows["priority"]), due_numbers(rows["due_at"]))
+        waiting = np.isin(places, [PLACES.index(SubQueue(each)) for each in WAITING])
+        return replace(found, dues=np.where(waiting, found.dues, NEVER))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def only(self, ids: Sequence[int]) -> Self:
+        """Return those with these lookup ids."""
+        return self._where(np.isin(self.ids, np.array(ids, np.int64)))
+
+    def moved_to(self, place: SubQueue) -> Self:
+        """Return them as they are after a move by hand: what was postponed comes to ``main`` uncounted."""
+        uncounted = self.places == PLACES.index(SubQueue.POSTPONED) if place is SubQueue.MAIN else np.zeros(len(self), bool)
+        return replace(
+            self, places=np.full(len(self), PLACES.index(place), np.int64), moves=self.moves + ~uncounted, dues=np.full(len(self), NEVER, np.int64)
+        )
+
+    def where_they_were(self, ids: Numbers) -> list[SubQueue]:
+        """Return the sub-queues of some of them."""
+        return [PLACES[number] for number in self.places[np.searchsorted(self.ids, ids)]]
+
+    def may_be_in(self, file: DataFile) -> bool:
+        """Whether the statistics of a file allow it to hold one of them."""
+        start, end = np.searchsorted(self.ids, [file.min_lookup_id, file.max_lookup_id + 1])
+        return bool((self.places[start:end] == PLACES.index(SubQueue(file.sub_queue))).any())
+
+    def mask(self, file: DataFile, rows: pa.Table) -> Mask:
+        """Return which rows of a file are theirs, as they are to be found.
+
+        :param rows: with ``COLUMNS``.
+        """
+        ids = counts_of(rows["lookup_id"])
+        if not len(self):
+            return np.zeros(len(ids), bool)
+        at = np.minimum(np.searchsorted(self.ids, ids), len(self) - 1)
+        found: Mask = (self.ids[at] == ids) & (self.places[at] == PLACES.index(SubQueue(file.sub_queue))) & (self.moves[at] == file.move_count)
+        if file.sub_queue in WAITING:
+            found &= (self.dues[at] == NEVER) | (self.dues[at] == due_numbers(rows["due_at"]))
+        return found
+
+    def _where(self, mask: Mask) -> Self:
+        return replace(self, ids=self.ids[mask], places=self.places[mask], moves=self.moves[mask], dues=self.dues[mask])
+
+
+def counts_of(column: Any) -> Numbers:
+    """Return whole numbers; 0 for none."""
+    return np.asarray(column.fill_null(0).to_numpy(), dtype=np.int64)
+
+
+def due_numbers(column: Any) -> Numbers:
+    """Return due times as microseconds; -1 for none."""
+    import pyarrow as pa
+
+    return np.asarray(column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(NEVER).to_numpy(), dtype=np.int64)

@@ -1,0 +1,452 @@
+"""Plans: what is to become of which messages of one version of a queue. Made without writing anything, recorded once, listed, paused, cancelled.
+
+A plan's messages are remembered as they were: by lookup id, sub-queue, move count and due time. What has changed since is not touched, so messages
+that came later, or came again, are not in the plan. ``applying`` does what a plan says.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from hashlib import sha256
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from airflow_poison.desk import sql
+from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor
+from airflow_poison.desk.found import files_of
+from airflow_poison.desk.selection import Selection
+from airflow_poison.store.files import PlanState
+from airflow_poison.store.table.history import from_ranges
+from airflow_poison.values.actor import WHO, acting
+from airflow_poison.values.errors import PlanNotFoundError, SettingError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.masking import Masking
+from airflow_poison.values.schema import PLAN, SubQueue, message_schema, table_schema
+from airflow_poison.values.texts import Plain
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import duckdb
+    import pyarrow as pa
+
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.store.table.plans import StoredPlan
+    from airflow_poison.values.clock import Clock
+
+CHUNK = 50_000
+"""So many messages are changed in one commit, unless a plan says otherwise."""
+PLANNED = "planned"
+"""The state of a plan that is not recorded."""
+GROUPS, SAMPLES, SAMPLE_BYTES = 50, 5, 2_048
+OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED, PlanState.FAILED})
+"""States of plans that may go on."""
+UNFIT, UNFIT_WHY = "unfit", "unfit_why"
+"""What the event of a plan's end says of messages that it could not be done to: their lookup ids, and the reasons of the first ones as JSON."""
+_PLACES = tuple(SubQueue)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedGroup(Plain):
+    """Messages of a plan that failed alike."""
+
+    error: str
+    type: str
+    text: str
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Plain):
+    """A message of a plan.
+
+    :param before: of an edit, the beginning of the body; ``after``: what it becomes. ``unfit``: why it cannot be edited.
+    """
+
+    lookup_id: int
+    sub_queue: str
+    reason: str
+    before: str | None = None
+    after: str | None = None
+    unfit: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfitMessage(Plain):
+    """A message of a plan that stays as it is.
+
+    :param why: empty where more messages stay than reasons are recorded.
+    """
+
+    lookup_id: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Canary(Plain):
+    """The messages of a plan that are done first.
+
+    :param messages: so many of them, of each error group some.
+    :param share: of them that must have been settled before the others follow, above 0 to 1.
+    """
+
+    messages: int
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no canary."""
+        if self.messages < 1:
+            raise SettingError("canary.messages", self.messages, "a whole number, at least 1")
+        if not 0 < self.share <= 1:
+            raise SettingError("canary.share", self.share, "a number above 0 and at most 1, for example 0.95")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView(Plain):
+    """A plan as people and tasks see it; ``state`` is ``planned`` while it is not recorded, and ``plan``, its id, empty.
+
+    :param messages: in the plan; ``done``: of these, those that it was done to.
+    :param skipped: those that had changed since, or that an edit did not fit; known when it has ended.
+    :param claimed: those that passes had claimed when somebody looked last: they wait.
+    :param export_to: where its messages are written before anything is done to them; empty: nowhere.
+    :param unfit: of one that is done, those of the skipped messages that it could not be done to; only of a plan that is asked for by its id.
+    :param error: why one that has failed could not go on; only of a plan that is asked for by its id.
+    """
+
+    queue: str
+    plan: str
+    version: int
+    action: PlanAction
+    selection: Selection
+    at: datetime
+    messages: int
+    claimed: int = 0
+    groups: tuple[PlannedGroup, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    state: str = PLANNED
+    done: int = 0
+    skipped: int = 0
+    who: str = ""
+    reason: str = ""
+    rate: int | None = None
+    chunk: int | None = None
+    canary: Canary | None = None
+    export_to: str = ""
+    unfit: tuple[UnfitMessage, ...] = ()
+    error: str = ""
+
+    @property
+    def undoable(self) -> bool:
+        """Whether undoing can bring messages back that nobody has received since."""
+        return self.action.verb is not Verb.SEND_TO
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return Plain.to_dict(self) | {"undoable": self.undoable}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A plan that is not recorded: what people see, and its messages.
+
+    :param members: ``lookup_id``, ``sub_queue``, ``move_count``, ``due_at``, ``error``; by lookup id.
+    """
+
+    view: PlanView
+    members: pa.Table = field(repr=False)
+
+
+def plan(
+    table: QueueTable,
+    selection: Selection,
+    action: PlanAction,
+    clock: Clock,
+    *,
+    limit: int | None = None,
+    version: int | None = None,
+    unmask: bool = False,
+    among: Sequence[int] | None = None,
+) -> Plan:
+    """Say what an action would do to a selection's messages of the newest version. Writes nothing. What it shows has no hidden values.
+
+    :param limit: only so many messages, those with the lowest lookup ids.
+    :param version: an earlier version, which somebody has looked at; None: the newest.
+    :param unmask: the selection's conditions see values that the queue hides.
+    :param among: the selection's messages with these lookup ids only, which the plan does not say.
+    Raises SettingError for a sub-queue whose messages the action cannot be done to, QueryError for a condition that is none, PlanStateError for a
+    version that cannot be looked at any more.
+    """
+    if selection.sub_queue is not None and selection.sub_queue not in action.places:
+        raise SettingError("sub_queue", selection.sub_queue.value, f"{_names(action.places)}, for verb={action.verb.value!r}")
+    if limit is not None and limit < 1:
+        raise SettingError("limit", limit, "a whole number, at least 1")
+    snapshot = table.snapshot()
+    version = snapshot.version if version is None else version
+    found = [file for file in files_of(table.files_at(version), selection) if file.sub_queue in action.places]
+    taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
+    with sql.messages(table, found, unmask=unmask) as engine:
+        where, values = sql.condition(engine, selection, among)
+        most = "" if limit is None else f"order by lookup_id limit {limit}"
+        engine.execute(  # no texts: a million of them are most of what a plan takes
+            f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error,
+            file in (select unnest(?::varchar[])) as claimed from located where {where} {most}""",
+            [taken, *values],
+        )
+        [(messages, claimed)] = engine.execute("select count(*), count(*) filter (claimed) from chosen").fetchall()
+        if action.body is not None and messages > 1:
+            raise SettingError("body", f"{messages:,} messages", "a selection of one message: the others would lose theirs; use patch or function")
+        engine.execute(
+            f"""create temp table grouped as with counted as
+            (select error, count(*) as messages, min(lookup_id) as lookup_id from chosen group by error order by messages desc, error limit {GROUPS})
+            select counted.*, coalesce(error_type, '') as type, coalesce(error_message, '') as message, coalesce(reason, '') as reason, sub_queue
+            from counted join (select lookup_id, sub_queue, error_type, error_message, reason from located) as located using (lookup_id)"""
+        )
+        groups = engine.execute("select error, type, message, messages from grouped order by messages desc, error").fetchall()
+        samples = _samples(table, engine, action, Masking.recorded(snapshot.control.desk))
+        members = engine.sql("select lookup_id, sub_queue, move_count, due_at, error from chosen order by lookup_id").to_arrow_table()
+    view = PlanView(
+        table.name, "", version, action, selection, clock.now(), messages, claimed, tuple(PlannedGroup(*each) for each in groups), samples
+    )
+    return Plan(view, members)
+
+
+def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanAction, masking: Masking | None) -> tuple[Sample, ...]:
+    """Return some messages of the largest groups."""
+    chosen = engine.execute(f"select lookup_id, sub_queue, reason from grouped order by messages desc, lookup_id limit {SAMPLES}").fetchall()
+    found = tuple(Sample(*each) for each in chosen)
+    if action.verb is not Verb.EDIT:
+        return found
+    from airflow_poison.passes.browse import look_up
+    from airflow_poison.passes.messages import Chosen
+
+    edit = editor(action, "")
+    rows = {row.lookup_id: row for row in look_up(table, Chosen.ids([each.lookup_id for each in found]), unmask=True)}
+    contents = {number: Edited(row.body, row.properties) for number, row in rows.items()}
+    return tuple(_edited(each, contents[each.lookup_id], edit, masking) for each in found if each.lookup_id in rows)
+
+
+def _edited(sample: Sample, before: Edited, edit: Any, masking: Masking | None) -> Sample:
+    try:
+        after = edit(before)
+    except UnfitError as error:
+        why = str(error) if masking is None else masking.values(before.body, before.properties).hide(str(error))
+        return replace(sample, before=_begin(before.body, masking), unfit=why)
+    return replace(sample, before=_begin(before.body, masking), after=_begin(after.body, masking))
+
+
+def _begin(body: bytes, masking: Masking | None) -> str:
+    return (body if masking is None else masking.body(body))[:SAMPLE_BYTES].decode(errors="replace")
+
+
+def _names(places: Collection[SubQueue]) -> str:
+    return " or ".join(place.value for place in _PLACES if place in places)
+
+
+# Recorded plans -------------------------------------------------------------------------------------------------------
+
+
+def record(
+    table: QueueTable,
+    planned: Plan,
+    clock: Clock,
+    *,
+    who: str,
+    reason: str = "",
+    rate: int | None = None,
+    chunk: int | None = None,
+    canary: Canary | None = None,
+    key: str = "",
+    export_to: str = "",
+    facts: Mapping[str, str] = MappingProxyType({}),
+    paused: bool = False,
+) -> str:
+    """Record a plan in the queue, in one commit, so that it can be applied by whoever comes; return its id.
+
+    :param who: who decided it, as its events say; ``reason``: why.
+    :param rate: messages a second, at most; None: as fast as it goes.
+    :param chunk: messages of one commit; None: 50,000, or what ``rate`` allows in a second.
+    :param key: names what decided it: recorded again with the same key, it is the same plan, whatever its messages would be now.
+    :param export_to: a folder, or a prefix in an object store, where its messages are written before anything is done to them.
+    :param facts: further texts by name that its events say, for example which rule of the queue has made it.
+    :param paused: it waits until somebody resumes it.
+    Raises SettingError.
+    """
+    for name, value in (("rate", rate), ("chunk", chunk)):
+        if value is not None and value < 1:
+            raise SettingError(name, value, "a whole number, at least 1")
+    view, now = planned.view, clock.now()
+    plan_id = id_of(key) if key else uuid4().hex[:12]
+    said = view.to_dict() | {
+        "plan": plan_id,
+        "at": now.isoformat(),
+        "who": who,
+        "reason": reason,
+        "rate": rate,
+        "chunk": chunk,
+        "export_to": export_to,
+        "facts": dict(facts),
+    }
+    said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
+    state = PlanState.PAUSED if paused else PlanState.RUNNING if canary is None else PlanState.CANARY
+    told = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
+    told |= {**facts, "state": state.value}
+    with acting(who, reason):
+        table.record_plan(
+            plan_id,
+            said,
+            _members(planned.members),
+            [Event(EventType.PLANNED, now, details=told)],
+            state=state,
+        )
+    return plan_id
+
+
+def id_of(key: str) -> str:
+    """Return the id of the plan that is recorded with a key."""
+    return sha256(key.encode()).hexdigest()[:12]
+
+
+def _members(members: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    columns = {
+        "lookup_id": members["lookup_id"],
+        "message_type": members["sub_queue"],
+        "priority": members["move_count"].cast(pa.int32()),
+        "due_at": members["due_at"].cast(message_schema().field("due_at").type),
+        "sub_queue": pa.repeat(pa.scalar(PLAN), members.num_rows),
+        "move_count": pa.repeat(pa.scalar(0, pa.int32()), members.num_rows),
+    }
+    cells = [columns.get(each.name, pa.nulls(members.num_rows, each.type)) for each in table_schema()]
+    return pa.table(cells, schema=table_schema())
+
+
+def _canary_ids(members: pa.Table, most: int) -> list[int]:
+    """Return some messages of each error group, so many in all."""
+    groups: dict[str, list[int]] = {}
+    for lookup_id, error in zip(members["lookup_id"].to_pylist(), members["error"].to_pylist(), strict=True):
+        some = groups.setdefault(error or "", [])
+        if len(some) < most:
+            some.append(lookup_id or 0)
+    chosen: list[int] = []
+    while len(chosen) < most and any(groups.values()):
+        for some in groups.values():
+            if some and len(chosen) < most:
+                chosen.append(some.pop(0))
+    return sorted(chosen)
+
+
+def plans(table: QueueTable) -> tuple[PlanView, ...]:
+    """Return the recorded plans of a queue, the newest first."""
+    return tuple(view_of(table, each) for each in reversed(table.stored_plans()))
+
+
+def find_plan(table: QueueTable, plan_id: str) -> PlanView:
+    """Return a recorded plan. Raises PlanNotFoundError."""
+    view = view_of(table, stored(table, plan_id))
+    if view.state == PlanState.FAILED:
+        return replace(view, error=_last_told(table, plan_id, PlanState.FAILED).get("error", ""))
+    return replace(view, unfit=_unfit(table, plan_id)) if view.skipped else view
+
+
+def _unfit(table: QueueTable, plan_id: str) -> tuple[UnfitMessage, ...]:
+    """Return what the end of a plan says of messages that it could not be done to."""
+    told = next((details for details in table.details_of_plan(plan_id) if UNFIT in details), None)
+    if told is None:
+        return ()
+    why = json.loads(told[UNFIT_WHY])
+    return tuple(UnfitMessage(number, why.get(str(number), "")) for number in from_ranges(told[UNFIT]))
+
+
+def stored(table: QueueTable, plan_id: str) -> StoredPlan:
+    """Return a plan as it is stored. Raises PlanNotFoundError."""
+    found = next((each for each in table.stored_plans() if each.plan == plan_id), None)
+    if found is None:
+        raise PlanNotFoundError(f"Queue {table.name!r} has no plan {plan_id!r}: 'airflow poison plans {table.name}' lists those that it has.")
+    return found
+
+
+def facts_of(found: StoredPlan) -> Mapping[str, str]:
+    """Return the further texts that a plan's events say."""
+    facts: Mapping[str, str] = found.record.get("facts", {})
+    return facts
+
+
+def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
+    """Return a stored plan as people see it."""
+    said: Mapping[str, Any] = found.record
+    canary = said.get("canary")
+    return PlanView(
+        queue=table.name,
+        plan=found.plan,
+        version=said["version"],
+        action=PlanAction.from_dict(said["action"]).without_values(Masking.recorded(table.snapshot().control.desk)),
+        selection=Selection.from_dict(said["selection"]),
+        at=datetime.fromisoformat(said["at"]).astimezone(UTC),
+        messages=said["messages"],
+        groups=tuple(PlannedGroup(**each) for each in said["groups"]),
+        samples=tuple(Sample(**each) for each in said["samples"]),
+        state=found.state.value,
+        done=found.done,
+        skipped=said["messages"] - found.done if found.state is PlanState.DONE else 0,
+        who=said["who"],
+        reason=said["reason"],
+        rate=said["rate"],
+        chunk=said["chunk"],
+        canary=None if canary is None else Canary(canary["messages"], canary["share"]),
+        export_to=said.get("export_to", ""),
+    )
+
+
+def why_stopped(table: QueueTable, plan_id: str) -> str:
+    """Return what has become of the canary that has stopped a plan, as a clause."""
+    told = _last_told(table, plan_id, PlanState.STOPPED)
+    if not told:
+        return "its canary has failed"
+    settled, failed = told.get("settled", "0"), told.get("failed", "0")
+    return f"of the messages that went first {int(settled):,} were settled and {int(failed):,} failed"
+
+
+def paused_by(table: QueueTable, plan_id: str) -> str:
+    """Return who has paused a plan last; empty when nobody has."""
+    return _last_told(table, plan_id, PlanState.PAUSED).get(WHO, "")
+
+
+def _last_told(table: QueueTable, plan_id: str, state: PlanState) -> Mapping[str, str]:
+    """Return what the event says that has brought a plan into a state last; nothing when none has."""
+    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == state]
+    return told[-1] if told else {}
+
+
+def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:
+    """Bring a plan into another state, and record that. Raises PlanNotFoundError, PlanStateError."""
+    told = {"plan": plan_id, "state": state.value, **facts_of(stored(table, plan_id)), **facts}
+    table.set_plan_state(plan_id, state, allowed, [Event(EventType.PLAN_CHANGED, clock.now(), details=told)])
+    return find_plan(table, plan_id)
+
+
+def pause(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
+    """Let nothing more become of a plan until it is resumed; a chunk whose commit is being made is the last one."""
+    with acting(who, reason):
+        return change_state(table, plan_id, PlanState.PAUSED, frozenset({PlanState.RUNNING, PlanState.CANARY}), clock)
+
+
+def resume(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
+    """Let a paused or failed plan go on where it was; one that its canary has stopped goes on without one. ``apply`` does the rest.
+
+    Nothing changes for a plan that nobody has paused: its process may have died.
+    """
+    with acting(who, reason):
+        found = stored(table, plan_id)
+        waits = found.state is not PlanState.STOPPED and found.record.get("canary") is not None and not found.canary_passed
+        state = PlanState.CANARY if waits else PlanState.RUNNING
+        return change_state(table, plan_id, state, frozenset({PlanState.PAUSED, PlanState.STOPPED, PlanState.FAILED, state}), clock)
+
+
+def cancel(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
+    """End a plan; what it has done stays done."""
+    with acting(who, reason):
+        return change_state(table, plan_id, PlanState.CANCELLED, OPEN, clock)

@@ -1,0 +1,225 @@
+"""Acts: what an application does on a conversation, and the states and sequence numbers of its endpoint (spec sections 1.5, 1.7). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.dialogs.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
+from airflow_poison.dialogs.services import SentBy
+from airflow_poison.dialogs.system_messages import BOTH_ENDED, END_DIALOG, ERROR, ErrorDocument
+from airflow_poison.rules import settings
+from airflow_poison.values.errors import (
+    ConversationEndedError,
+    ConversationNotFoundError,
+    ConversationSendError,
+    ConversationTimerError,
+    SettingError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from airflow_poison.dialogs.services import Contract
+    from airflow_poison.dialogs.system_messages import BrokerError
+
+
+S = ConversationState
+LOWEST_PRIORITY, DEFAULT_PRIORITY, HIGHEST_PRIORITY = 1, 5, 10
+LONGEST_DESCRIPTION = 3_000
+_WHY = {
+    S.DISCONNECTED_INBOUND: "The partner has ended it: receive what is left, then end this side.",
+    S.DISCONNECTED_OUTBOUND: "This side has ended it. Begin another one.",
+    S.ERROR: "An Error message has arrived: receive it and what is left, then end this side.",
+}
+
+
+def begin(conversation_id: str, dialog: Dialog, *, service: str, far_service: str, contract: str, now: datetime) -> ConversationEndpoint:
+    """Begin a dialog: the initiator's side of it, with nothing sent. Raises SettingError for a priority or a lifetime that is not allowed."""
+    settings.whole_number("priority", dialog.priority, least=LOWEST_PRIORITY, most=HIGHEST_PRIORITY)
+    if dialog.lifetime is not None:
+        settings.duration("lifetime", dialog.lifetime, timedelta(microseconds=1))
+    group = dialog.group_id or conversation_id
+    return ConversationEndpoint(
+        conversation_id=conversation_id,
+        is_initiator=True,
+        service=service,
+        far_service=far_service,
+        contract=contract,
+        group_id=group,
+        initiator_group=group,
+        state=S.STARTED_OUTBOUND,
+        priority=dialog.priority,
+        expires_at=None if dialog.lifetime is None else now + dialog.lifetime,
+        began_at=now,
+    )
+
+
+def send(endpoint: ConversationEndpoint, message_type: str, body: bytes, contract: Contract) -> Change:
+    """Send on a conversation. Its body is validated where it arrives.
+
+    Raises ConversationSendError (8429) in a state that does not allow it: an Error or EndDialog message has arrived, or this side has ended
+    the dialog (spec SB-43, section 11.1); SettingError for a type that this side may not send (spec SB-36).
+    """
+    _refuse_closed(endpoint)
+    if endpoint.state not in SENDS:
+        raise ConversationSendError(
+            f"Error 8429: nothing can be sent on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
+            f"expected one of {', '.join(sorted(SENDS))}. {_WHY[endpoint.state]}",
+            endpoint.state.value,
+        )
+    allowed = contract.sent_by(SentBy.INITIATOR if endpoint.is_initiator else SentBy.TARGET)
+    if message_type not in allowed:
+        raise SettingError(
+            "message_type", message_type, f"what contract {contract.name!r} lets this side send: {', '.join(sorted(allowed)) or 'nothing'}"
+        )
+    after = changed(endpoint, state=S.CONVERSING, sent=endpoint.sent + 1)
+    return Change(after, (to_partner(after, message_type, body),))
+
+
+def end(endpoint: ConversationEndpoint, *, error: int | None = None, description: str = "") -> Change:
+    """End this side of a dialog (spec SB-54). Its messages that still wait in the queue are to be removed (spec SB-30).
+
+    Without an error EndDialog follows what was sent before; with one the partner gets an Error message, and what has not left yet is dropped.
+    The partner gets nothing when it has ended the dialog already, or has never heard of it (section 11.1); its broker is told that both have.
+
+    :param error: the code, 1 to 2147483647. :param description: what the partner reads, at most 3,000 characters.
+    Raises ConversationEndedError (8427) when this side has ended it and the partner has not yet, ConversationNotFoundError (8426) when both
+    have, SettingError for a code or a description that is not allowed.
+    """
+    if error is not None:
+        settings.whole_number("error", error, least=1)
+    if len(description) > LONGEST_DESCRIPTION:
+        allowed = f"at most {LONGEST_DESCRIPTION:,} characters; it has {len(description):,}"
+        raise SettingError("description", f"{description[:40]}...", allowed)
+    if description and error is None:
+        raise SettingError("description", description, "only together with an error")
+    _refuse_closed(endpoint)
+    if endpoint.state is S.DISCONNECTED_OUTBOUND:
+        raise ConversationEndedError(
+            f"Error 8427: conversation {endpoint.handle} has been ended here already; its endpoint is in state {endpoint.state.value} until the "
+            "partner ends its side, too. There is nothing left to do."
+        )
+    if endpoint.state is S.STARTED_OUTBOUND:
+        return Change(changed(endpoint, state=S.CLOSED, timer_at=None))
+    if endpoint.state in {S.DISCONNECTED_INBOUND, S.ERROR}:
+        return both_ended(endpoint)
+    if error is None:
+        after = changed(endpoint, state=S.DISCONNECTED_OUTBOUND, sent=endpoint.sent + 1, timer_at=None)
+        return Change(after, (to_partner(after, END_DIALOG),))
+    return ended_with(endpoint, ErrorDocument(error, description))
+
+
+def end_with_cleanup(endpoint: ConversationEndpoint) -> Change:
+    """Remove everything of a dialog at this side, and do not tell the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
+    _refuse_closed(endpoint)
+    return _closed(endpoint, END_DIALOG, final=Final.CLEANUP, cleaned=True)
+
+
+def set_timer(endpoint: ConversationEndpoint, timeout: timedelta, now: datetime) -> Change:
+    """Set the conversation timer, or start it again (spec SB-45, SB-56). One that has expired is not started again: its message is received (SB-22).
+
+    Raises ConversationTimerError (8458) in a state that does not allow it, SettingError for a time-out that is not above zero.
+    """
+    settings.duration("timeout", timeout, timedelta(microseconds=1))
+    _refuse_closed(endpoint)
+    if endpoint.state not in TIMES:
+        raise ConversationTimerError(
+            f"Error 8458: no timer can be set on conversation {endpoint.handle}: its endpoint is in state {endpoint.state.value}, "
+            f"expected one of {', '.join(sorted(TIMES))}. {_WHY[endpoint.state]}"
+        )
+    before, expired = endpoint.timer_at, endpoint.expired_timers
+    if before is not None and before <= now:
+        expired = (*expired, (endpoint.timer_number, before))
+    return Change(changed(endpoint, timer_at=now + timeout, timer_number=endpoint.timer_number + 1, expired_timers=expired))
+
+
+def track_failure(endpoint: ConversationEndpoint, failures: int) -> Change:
+    """Keep the application's count of failures with the conversation (spec SB-59)."""
+    return Change(endpoint if endpoint.failures == failures else changed(endpoint, failures=failures))
+
+
+def _refuse_closed(endpoint: ConversationEndpoint) -> None:
+    if endpoint.state is S.CLOSED:
+        raise ConversationNotFoundError(f"Error 8426: there is no conversation {endpoint.handle} any more: it has been ended. Begin another one.")
+
+
+# What acts and arrivals have in common ---------------------------------------------------------------------------------
+
+
+SENDS = frozenset({S.STARTED_OUTBOUND, S.STARTED_INBOUND, S.CONVERSING})
+"""The states in which this side may send."""
+TIMES = SENDS | {S.DISCONNECTED_INBOUND}
+"""The states in which it may set a timer."""
+
+
+def changed(endpoint: ConversationEndpoint, **changes: object) -> ConversationEndpoint:
+    """Return the next version of an endpoint."""
+    return replace(endpoint, version=endpoint.version + 1, **changes)  # type: ignore[arg-type]  # names and types are those of the class
+
+
+def ended_with(endpoint: ConversationEndpoint, document: ErrorDocument) -> Change:
+    """Close an endpoint and tell the partner an error, which drops what has not left yet (spec SB-54)."""
+    return _closed(endpoint, ERROR, document.to_xml(), Final.ERROR)
+
+
+def both_ended(endpoint: ConversationEndpoint) -> Change:
+    """Close an endpoint and tell the partner's broker that this side has ended the dialog, too."""
+    return _closed(endpoint, BOTH_ENDED)
+
+
+def _closed(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO, *, cleaned: bool = False) -> Change:
+    after = changed(endpoint, state=S.CLOSED, sent=endpoint.sent + 1, timer_at=None, cleaned=cleaned or endpoint.cleaned)
+    return Change(after, (to_partner(after, message_type, body, final),))
+
+
+def _from_this_side(endpoint: ConversationEndpoint) -> Envelope:
+    return Envelope(
+        conversation_id=endpoint.conversation_id,
+        from_initiator=endpoint.is_initiator,
+        from_service=endpoint.service,
+        to_service=endpoint.far_service,
+        contract=endpoint.contract,
+        group=endpoint.initiator_group,
+    )
+
+
+def to_partner(endpoint: ConversationEndpoint, message_type: str, body: bytes = b"", final: Final = Final.NO) -> Outgoing:
+    """Return the message with the last sequence number of an endpoint."""
+    envelope = replace(_from_this_side(endpoint), sequence=endpoint.sent, expires_at=endpoint.expires_at, final=final)
+    return Outgoing(envelope, message_type, body, endpoint.priority)
+
+
+def local(endpoint: ConversationEndpoint, timer: int = 0) -> Envelope:
+    """Return the envelope of a message that the local broker makes for this side: it comes as if from the partner."""
+    return replace(_from_this_side(endpoint).turned(), timer=timer)
+
+
+def local_error(endpoint: ConversationEndpoint, problem: BrokerError, details: str = "") -> Outgoing:
+    """Return an Error message that the local broker makes for this side (spec SB-38)."""
+    return Outgoing(local(endpoint), ERROR, problem.document(details).to_xml(), endpoint.priority)
+
+
+def undeliverable(message: Outgoing, problem: BrokerError) -> Outgoing:
+    """Return the Error that the sender of a message gets into its own queue, because the message cannot be delivered (spec SB-57)."""
+    back = replace(message.envelope.turned(), sequence=0, final=Final.NO)
+    return Outgoing(back, ERROR, problem.document(message.envelope.to_service).to_xml(), message.priority)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialog:
+    """A dialog that is to be begun, with its first messages.
+
+    :param messages: types and bodies, at least one: nobody hears of a dialog on which nothing is sent.
+    :param group_id: the group of a conversation that it is related to; None: a group of its own (spec SB-47).
+    :param priority: 1 to 10 (spec SB-48). :param lifetime: how long it may last at most, above zero; None: for ever (spec SB-57).
+    :param timer: a conversation timer of this side, set at once; None: none.
+    """
+
+    messages: Sequence[tuple[str, bytes]]
+    group_id: str | None = None
+    priority: int = DEFAULT_PRIORITY
+    lifetime: timedelta | None = None
+    timer: timedelta | None = None

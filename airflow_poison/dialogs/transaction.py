@@ -1,0 +1,290 @@
+"""What a handler has of the conversation of its message: it acts on a copy, and what it did counts when its transaction commits."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import wraps
+from threading import RLock
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from airflow_poison.dialogs import acts
+from airflow_poison.dialogs.endpoint import Change, Final
+from airflow_poison.dialogs.services import SentBy
+from airflow_poison.dialogs.system_messages import BOTH_ENDED
+from airflow_poison.rules.recovery import FailureTracking
+from airflow_poison.values.errors import ConversationError, InputError, SettingError
+from airflow_poison.values.schema import MAX_BODY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from datetime import datetime
+
+    from airflow_poison.dialogs.endpoint import ConversationEndpoint, ConversationState, Outgoing
+    from airflow_poison.dialogs.services import Contract, Service
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class BegunDelivery:
+    """A delivery of a dialog's message, as it begins; picklable.
+
+    :param saved: the endpoint at the savepoint: with what has arrived, before the message was received (spec SB-58).
+    :param handed: the endpoint when the message has been received.
+    """
+
+    saved: ConversationEndpoint
+    handed: ConversationEndpoint
+    now: datetime
+
+
+def _act(verb: Callable[Concatenate[Conversation, P], T]) -> Callable[Concatenate[Conversation, P], T]:
+    """Let a verb act while its delivery is open, one at a time."""
+
+    @wraps(verb)
+    def act(self: Conversation, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            self._check_open(verb.__name__)
+            return verb(self, *args, **kwargs)
+
+    return act
+
+
+class Conversation:
+    """The conversation of a message, in the transaction that received it: one side of a dialog.
+
+    A verb that is refused raises at once and changes nothing. What was done counts when the handler returns, and never when it raises, is killed
+    or takes too long. Afterwards the object can be read, and every verb raises ConversationError.
+
+    :param services: of the queue, by name.
+    :param clock: tells the time.
+    """
+
+    def __init__(self, begun: BegunDelivery, services: Mapping[str, Service], clock: Callable[[], datetime] | None = None) -> None:
+        self._begun, self._services = begun, services
+        self._clock = clock or (lambda: begun.now)
+        self._endpoint = begun.handed
+        self._sent: tuple[Outgoing, ...] = ()
+        self._at_savepoint = self._closed = False
+        self._lock, self._process = RLock(), os.getpid()
+
+    # What it is --------------------------------------------------------------------------------------------------
+
+    @property
+    def handle(self) -> str:
+        """This side's handle."""
+        return self._endpoint.handle
+
+    @property
+    def conversation_id(self) -> str:
+        """The id that both sides share."""
+        return self._endpoint.conversation_id
+
+    @property
+    def group_id(self) -> str:
+        """This side's conversation group (spec SB-47)."""
+        return self._endpoint.group_id
+
+    @property
+    def state(self) -> ConversationState:
+        """The state of this side, with what this delivery has done so far (spec SB-55)."""
+        return self._endpoint.state
+
+    @property
+    def service(self) -> str:
+        """This side's service."""
+        return self._endpoint.service
+
+    @property
+    def far_service(self) -> str:
+        """The partner's service."""
+        return self._endpoint.far_service
+
+    @property
+    def contract(self) -> str:
+        """The contract that the dialog follows."""
+        return self._endpoint.contract
+
+    @property
+    def priority(self) -> int:
+        """1 to 10 (spec SB-48)."""
+        return self._endpoint.priority
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When its lifetime ends, UTC; None: never."""
+        return self._endpoint.expires_at
+
+    @property
+    def is_initiator(self) -> bool:
+        """Whether this side has begun the dialog."""
+        return self._endpoint.is_initiator
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this side has not ended it."""
+        return self._endpoint.is_open
+
+    @property
+    def failures(self) -> int:
+        """The failures that were tracked since the last success (spec SB-59)."""
+        return self._endpoint.failures
+
+    @property
+    def sent(self) -> tuple[Outgoing, ...]:
+        """What the partner gets when this delivery commits, in order, EndDialog and Error messages among them."""
+        return tuple(message for message in self._sent if is_for_partner(message))
+
+    def __repr__(self) -> str:
+        return f"Conversation(handle={self.handle!r}, state={self.state.value}, service={self.service!r}, far_service={self.far_service!r})"
+
+    # What a handler does -----------------------------------------------------------------------------------------
+
+    @_act
+    def send(self, body: object = b"", message_type: str | None = None) -> None:
+        """Send to the partner (SEND ON CONVERSATION).
+
+        :param body: bytes as they are, text as UTF-8, anything else as JSON; 64 MiB in one delivery.
+        :param message_type: may be left out when the contract lets this side send exactly one.
+        Raises ConversationSendError (8429) in a state that does not allow it (spec SB-43), SettingError for a type that this side may not send,
+        InputError for a body that cannot be sent.
+        """
+        contract, content = self._contract(), _bytes_of(body)
+        size = len(content) + sum(len(message.body) for message in self._sent)
+        if size > MAX_BODY_BYTES:
+            raise InputError(
+                f"One delivery may send {MAX_BODY_BYTES:,} bytes; with this message conversation {self.handle} would send {size:,}. Send less, or "
+                "store the content and send where it is."
+            )
+        kind = self._only_type(contract) if message_type is None else _plain(message_type)
+        self._take(acts.send(self._endpoint, kind, content, contract))
+
+    reply = send
+
+    @_act
+    def end(self, error: int | None = None, description: str = "") -> None:
+        """End this side of the dialog (END CONVERSATION, spec SB-54): its messages that still wait here are removed (spec SB-30).
+
+        :param error: a code above 0 that the partner gets in an Error message, with ``description``; None: it gets EndDialog.
+        Raises ConversationNotFoundError (8426) or ConversationEndedError (8427) when it has been ended, SettingError for other values.
+        """
+        self._take(acts.end(self._endpoint, error=error, description=_plain(description)))
+
+    @_act
+    def end_with_cleanup(self) -> None:
+        """Remove everything of the dialog at this side without telling the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
+        self._take(acts.end_with_cleanup(self._endpoint))
+
+    @_act
+    def set_timer(self, timeout: timedelta | float) -> None:
+        """Set the conversation timer, or start it again (BEGIN CONVERSATION TIMER, spec SB-56).
+
+        :param timeout: above zero; a number is seconds.
+        Raises ConversationTimerError (8458) in a state that does not allow it, SettingError for a time-out that is none.
+        """
+        self._take(acts.set_timer(self._endpoint, _span_of(timeout), self._clock()))
+
+    @_act
+    def roll_back_to_savepoint(self) -> None:
+        """Undo what this delivery has done, the receive too: the message is back in its place, and nothing is counted (spec SB-8, SB-58).
+
+        What is done from here on counts when the handler returns. The message is received again at once: track the failure, or end the
+        conversation, or it comes back for ever.
+        """
+        self._endpoint, self._sent, self._at_savepoint = self._begun.saved, (), True
+
+    @_act
+    def track_failure(self, max_failures: int = 3) -> bool:
+        """Count a failure; above ``max_failures`` clear the count and end the conversation with error 500 (spec SB-59).
+
+        :return: whether it was ended.
+        Raises SettingError for a ``max_failures`` below 0.
+        """
+        tracked = FailureTracking(max_failures).failed({self.handle: self.failures}, self.handle)
+        self._take(acts.track_failure(self._endpoint, tracked.counts.get(self.handle, 0)))
+        if tracked.end is not None:
+            self._take(acts.end(self._endpoint, error=tracked.end.error, description=tracked.end.description))
+        return tracked.end is not None
+
+    @_act
+    def clear_failures(self) -> None:
+        """Begin to count failures anew (spec SB-59)."""
+        self._take(acts.track_failure(self._endpoint, 0))
+
+    # The transaction ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_at_savepoint(self) -> bool:
+        """Whether the delivery was rolled back to its savepoint."""
+        return self._at_savepoint
+
+    def close(self) -> Change | None:
+        """End the delivery: no verb acts any more. Return what it did besides receiving its message; None: nothing."""
+        with self._lock:
+            self._closed = True
+            before = self._begun.saved if self._at_savepoint else self._begun.handed
+            return None if self._endpoint == before and not self._sent else Change(self._endpoint, self._sent)
+
+    def _take(self, change: Change) -> None:
+        drops = any(message.envelope.final is not Final.NO for message in change.sent)  # what has not left yet (spec SB-54)
+        self._endpoint, self._sent = change.endpoint, (*(() if drops else self._sent), *change.sent)
+
+    def _check_open(self, verb: str) -> None:
+        if self._closed:
+            raise ConversationError(
+                f"conversation.{verb}(): the delivery of this message has ended, so nothing can be done in its transaction any more. "
+                f"Nothing was changed in conversation {self.handle}; act before the handler returns."
+            )
+        if os.getpid() != self._process:
+            raise ConversationError(
+                f"conversation.{verb}(): this is not the process that has the message, so what is done here would be lost. "
+                f"Nothing was changed in conversation {self.handle}; hand the result back to the handler, and act there."
+            )
+
+    def _contract(self) -> Contract:
+        service = self._services.get(self.service)
+        contract = None if service is None else service.contracts.get(self.contract)
+        if contract is None:
+            raise SettingError("contract", self.contract, f"a contract of service {self.service!r}; it was taken from it, give it back")
+        return contract
+
+    def _only_type(self, contract: Contract) -> str:
+        allowed = contract.sent_by(SentBy.INITIATOR if self.is_initiator else SentBy.TARGET)
+        if len(allowed) != 1:
+            raise SettingError(
+                "message_type", None, f"one of what contract {contract.name!r} lets this side send: {', '.join(sorted(allowed)) or '-'}"
+            )
+        return next(iter(allowed))
+
+
+def is_for_partner(message: Outgoing) -> bool:
+    """Whether the partner's application receives it: not what the local broker makes for this side, nor what only brokers tell each other."""
+    envelope = message.envelope
+    return not envelope.is_local and envelope.final is not Final.CLEANUP and message.message_type != BOTH_ENDED
+
+
+def _span_of(timeout: timedelta | float) -> timedelta:
+    try:
+        return timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SettingError("timeout", timeout, "a duration, or seconds") from error
+
+
+def _plain(text: str) -> str:
+    """Return a text as nothing but that: an enumeration's member could be unpacked only where its module can be imported."""
+    return str.__str__(text) if isinstance(text, str) else text
+
+
+def _bytes_of(body: object) -> bytes:
+    if isinstance(body, bytes | bytearray | memoryview):
+        return memoryview(body).tobytes()
+    if isinstance(body, str):
+        return _plain(body).encode()
+    try:
+        return json.dumps(body).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"A body of type {type(body).__name__} cannot be sent: {error}. Send bytes, text, or what JSON can hold.") from error

@@ -1,0 +1,265 @@
+"""Checks of a table's files and log: what the log names is there, whole; what it does not name is an orphan; who else has committed there."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from airflow_poison.fsck.findings import GO_ON_WITHOUT, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.store.delta.entries import LOG, files_of
+from airflow_poison.store.delta.entry import WITH_STATISTICS
+from airflow_poison.store.delta.past import covering
+from airflow_poison.store.delta.store import CONSTRAINT, PROPERTIES
+from airflow_poison.store.folder import LocalFolder
+from airflow_poison.store.log import SEQUENCE
+from airflow_poison.store.table.files import footer_difference, partition_of
+from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.values.schema import EVENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import timedelta
+
+    from airflow_poison.store.delta.past import Past, Version
+    from airflow_poison.store.files import DataFile
+
+_OF_MESSAGES = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority", "min_enqueued_at", "min_due_at", "max_due_at")
+
+
+def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
+    """Yield live files that are gone, changed, unreadable or misplaced. Reads footers."""
+    for file in live:
+        if partition_of(file.path) != (file.sub_queue, file.move_count):
+            what = f"a file of sub_queue={file.sub_queue}, move_count={file.move_count} lies under a path that says something else"
+            yield Finding(Kind.FILE_MISPLACED, Severity.ERROR, what, file.path, RESTORE)
+            continue
+        names = _OF_MESSAGES if file.sub_queue in WITH_STATISTICS else ("rows",)
+        try:
+            difference = footer_difference(LocalFolder(root), file, names)
+        except StoreUnreachableError as error:
+            what = f"it cannot be read: {error.__cause__}"
+            yield Finding(Kind.FILE_UNREADABLE, Severity.ERROR, what, file.path, "give this user the right to read it")
+        except TableChangedError:
+            yield _changed(root, file)
+        else:
+            if difference:
+                yield Finding(Kind.FILE_CHANGED, Severity.ERROR, difference, file.path, f"{RESTORE}; {GO_ON_WITHOUT}")
+
+
+def _changed(root: str, file: DataFile) -> Finding:
+    try:
+        size = Path(root, file.path).stat().st_size
+    except FileNotFoundError:
+        what = f"a file with {file.rows} row(s){_ids(file)} is gone, and no commit removed it"
+        return Finding(Kind.FILE_MISSING, Severity.ERROR, what, file.path, f"{RESTORE}; {GO_ON_WITHOUT}")
+    what = f"it has {size} bytes; expected {file.size}"
+    return Finding(Kind.FILE_CHANGED, Severity.ERROR, what + _ids(file), file.path, f"{RESTORE}; {GO_ON_WITHOUT}")
+
+
+def _ids(file: DataFile) -> str:
+    return f", lookup ids {file.min_lookup_id} to {file.max_lookup_id}," if file.max_lookup_id else ""
+
+
+# Orphans --------------------------------------------------------------------------------------------------------------
+
+
+def check_orphans(root: str, past: Past, safe_age: timedelta) -> Iterator[Finding]:
+    """Yield files that no version names, a finding for each folder. Young ones may be a send's or a pass's that is under way."""
+    for folder in sorted(Path(root).glob("sub_queue=*/move_count=*")):
+        found: dict[str, int] = {}  # their sizes
+        below = folder.relative_to(root).as_posix()
+        for entry in os.scandir(folder):
+            if entry.is_file(follow_symlinks=False) and f"{below}/{entry.name}" not in past.named:
+                seen = entry.stat(follow_symlinks=False)
+                if time.time() - max(seen.st_mtime, seen.st_ctime) >= safe_age.total_seconds():
+                    found[entry.name] = seen.st_size
+        if found:
+            size = sum(found.values())
+            what = f"{len(found)} file(s) with {size} bytes are named by no version, such as {next(iter(found))}: a verb that was killed left them"
+            yield Finding(Kind.ORPHANED_FILES, Severity.NOTE, what, below, REPAIR, mendable=True)
+
+
+# The log itself -------------------------------------------------------------------------------------------------------
+
+
+def check_log(root: str, past: Past) -> Iterator[Finding]:
+    """Yield what is wrong with the log's own files."""
+    checkpoint = covering(root) if past.lost else None
+    for mark in past.lost:
+        if mark.copy(root) is not None:
+            copy, todo, mendable = "its copy is whole", f"{REPAIR}: it puts the copy back", True
+        elif checkpoint is not None and mark.version < checkpoint:
+            copy, todo, mendable = "a checkpoint covers it", f"{REPAIR}: it sets the older entries aside", True
+        else:
+            copy, todo, mendable = "no copy of it is whole", f"restore {LOG} from a backup, or {GO_ON_WITHOUT}", False
+        what = f"an acknowledged commit is gone or not what was committed; {copy}"
+        yield Finding(Kind.LOG_DAMAGED, Severity.ERROR, what, f"{LOG}/{mark.version:020d}.json", todo, mendable=mendable)
+    if past.damage and not past.lost:
+        todo = f"restore {LOG} from a backup, or {GO_ON_WITHOUT}" if past.unmarked else f"restore {LOG} from a backup; {REPORT}"
+        yield Finding(Kind.LOG_DAMAGED, Severity.ERROR, past.damage, LOG, todo)
+    if past.gap and not past.lost:
+        what = f"{past.gap}: a checkpoint covers it, so no message is concerned, but the history begins with that checkpoint"
+        yield Finding(Kind.LOG_GAP, Severity.WARNING, what, LOG, f"{REPAIR}: it sets the older entries aside", mendable=True)
+    for name in past.torn:
+        where = f"{LOG}/{name}"
+        if name.endswith(".json"):
+            what = "the last commit is empty or cut short, as a loss of power leaves it: it was never acknowledged, and does not count"
+            yield Finding(Kind.LAST_COMMIT_TORN, Severity.WARNING, what, where, f"{REPAIR}, or let the next commit set it aside", mendable=True)
+        else:
+            what = "a shortcut for readers is damaged: a checkpoint that is cut short, gone, or of a version that does not count"
+            yield Finding(Kind.CHECKPOINT_TORN, Severity.WARNING, what, where, REPAIR, mendable=True)
+    if not past.damage and not past.torn:
+        yield from _check_checkpoint(root, past)
+
+
+def _check_checkpoint(root: str, past: Past) -> Iterator[Finding]:
+    """Yield when readers, who begin with a checkpoint, see other files than the commits say."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        seen = {file.path for file in files_of(DeltaTable(root, version=past.version))}
+    except (DeltaError, OSError) as error:
+        what = f"readers cannot open version {past.version}: {str(error).partition(chr(10))[0]}"
+        yield Finding(Kind.CHECKPOINT_DIFFERS, Severity.ERROR, what, LOG, RESTORE)
+        return
+    live = past.live()
+    differing = seen.symmetric_difference(live)
+    if differing:
+        what = f"readers see {len(seen)} files where the commits say {len(live)}: a checkpoint is wrong about {min(differing)}"
+        yield Finding(Kind.CHECKPOINT_DIFFERS, Severity.ERROR, what, LOG, f"remove the newest checkpoint and _last_checkpoint; {REPORT}")
+
+
+def check_events(past: Past) -> Iterator[Finding]:
+    """Yield event files whose name, their place in history, is not the version that they were committed with."""
+    for entry in past.entries:
+        for file in entry.adds:
+            if file.sub_queue == EVENT and entry.ours and not _in_place(file.path, entry.version, entry.operation):
+                what = f"events that were committed with version {entry.version} say another in their name: they are told out of order"
+                yield Finding(Kind.EVENT_ORDER, Severity.ERROR, what, file.path, REPORT)
+
+
+def _in_place(path: str, version: int, operation: str) -> bool:
+    """Whether a file of events is where it belongs; joined ones say the first and the last version that they hold."""
+    words = path.rpartition("/")[2].split("-")
+    versions = [int(word) for word in words[:2] if word.isdigit() and len(word) == 20]  # noqa: PLR2004  (digits of a version)
+    if operation == "compact":
+        return len(versions) > 0 and max(versions) < version
+    return versions == [version]
+
+
+# Commits of somebody else ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Intrusion:
+    """Versions of somebody else in a row, with what they changed in sum.
+
+    :param last_own: the version of ours before them.
+    :param fresh: of the added files, those that no earlier version had.
+    :param seen: a commit of ours came after them: it let them stand.
+    """
+
+    entries: Sequence[Version]
+    last_own: int
+    removed: Sequence[DataFile]
+    added: Sequence[DataFile]
+    fresh: Sequence[DataFile]
+    properties: bool
+    columns: bool
+    last_id: bool
+    seen: bool
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything differs from before."""
+        return bool(self.removed or self.added or self.properties or self.columns or self.last_id)
+
+
+def intrusions(past: Past) -> Iterator[Intrusion]:
+    """Yield each row of foreign versions; those that made the table are none."""
+    entries = list(past.entries)
+    own = [index for index, entry in enumerate(entries) if entry.ours]
+    start = own[0] if own and entries[0].version <= 1 else 0
+    index = start
+    while index < len(entries):
+        end = index
+        while end < len(entries) and not entries[end].ours:
+            end += 1
+        if end > index:
+            yield _intrusion(past, entries[index:end], end < len(entries))
+        index = end + 1
+
+
+def _intrusion(past: Past, entries: Sequence[Version], seen: bool) -> Intrusion:  # noqa: FBT001
+    last_own, last = entries[0].version - 1, entries[-1].version
+    before, after = past.live(last_own), past.live(last)
+    earlier = {file.path for entry in (past.base, *past.entries) if entry.version <= last_own for file in entry.adds}
+    added = [file for path, file in after.items() if before.get(path) != file]
+    return Intrusion(
+        entries=entries,
+        last_own=last_own,
+        removed=[file for path, file in before.items() if after.get(path) != file],
+        added=added,
+        fresh=[file for file in added if file.path not in earlier],
+        properties=past.protocol(last) != past.protocol(last_own) or past.configuration(last) != past.configuration(last_own),
+        columns=past.columns(last) != past.columns(last_own),
+        last_id=any(SEQUENCE in entry.numbers for entry in entries),
+        seen=seen,
+    )
+
+
+def check_foreign(past: Past) -> Iterator[Finding]:
+    """Yield the foreign commits at the end of the history: verbs refuse the table for them. Earlier ones were undone or accepted."""
+    for found in intrusions(past):
+        if found.seen or not found.changed:
+            continue
+        first, last = found.entries[0], found.entries[-1]
+        where = f"version {first.version}" + ("" if first is last else f" to {last.version}")
+        who = ", ".join(dict.fromkeys(f"{entry.operation} by {entry.writer or 'somebody'}" for entry in found.entries))
+        changed = (("removed", found.removed), ("added", found.added))
+        what = [f"{verb} {len(files)} file(s) with {sum(file.rows for file in files)} row(s)" for verb, files in changed if files]
+        what += (
+            ["changed the table's properties"] * found.properties
+            + ["changed the columns"] * found.columns
+            + ["changed the last lookup id"] * found.last_id
+        )
+        mendable = restorable(found)
+        todo = REPAIR if mendable else f"look at what was changed, then RESTORE the table to version {found.last_own}"
+        yield Finding(
+            Kind.FOREIGN_COMMIT,
+            Severity.ERROR,
+            f"somebody else has committed ({who}) and {'; '.join(what)}, so every verb refuses the table",
+            where,
+            f"find who writes there and stop that; {todo}, or run the check with --accept to go on with the table as it is",
+            mendable,
+        )
+
+
+def restorable(found: Intrusion) -> bool:
+    """Whether going back to the last version of ours loses nothing: what was added was there before, or was written again from what was removed."""
+    again, back = sum(file.rows for file in found.fresh), sum(file.rows for file in found.removed)
+    kept = again <= back and all(_inside(file, found.removed) for file in found.fresh)
+    return kept and not found.last_id and not any(entry.protocol and entry.configuration is None for entry in found.entries)
+
+
+def _inside(file: DataFile, removed: Sequence[DataFile]) -> bool:
+    """Whether the ids of a foreign file are among those of files that were removed, as far as statistics tell."""
+    known = [other for other in removed if other.sub_queue == file.sub_queue]
+    if not known or file.max_lookup_id == 0:
+        return bool(known)
+    return min(other.min_lookup_id for other in known) <= file.min_lookup_id and file.max_lookup_id <= max(other.max_lookup_id for other in known)
+
+
+def check_protection(past: Past) -> Iterator[Finding]:
+    """Yield properties that the table was made with and has no more."""
+    now = past.configuration(past.version)
+    wanted = PROPERTIES | {f"delta.constraints.{name}": rule for name, rule in CONSTRAINT.items()}
+    for name, value in wanted.items():
+        if now.get(name) != value:
+            what = f"the table's property {name} is {now.get(name, 'missing')!r}; expected {value!r}"
+            todo = f"set it ({name} = {value}), then run the check with --accept"
+            yield Finding(Kind.PROTECTION_MISSING, Severity.WARNING, what, "", todo)

@@ -1,0 +1,585 @@
+"""Outputs: tables where the rows land that handlers return; which rows fit into one, and such rows on their way there.
+
+A row is checked where it is returned, so that one that does not fit is a failure of its message. From there it travels as a tuple of values in the
+order of the output's columns, from the task on as Arrow (``_output`` in the queue's own table), until it is in the output.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from airflow_poison.outputs.table_rules import Conditions
+from airflow_poison.outputs.values import (
+    MISFITS,
+    cells_of,
+    checked_by,
+    delta_schema,
+    delta_type,
+    filled,
+    has_unknown,
+    is_missing,
+    same_name,
+    type_of,
+)
+from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
+from airflow_poison.values.errors import OutputRowError, SettingError
+from airflow_poison.values.schema import LOOKUP_ID
+from airflow_poison.values.texts import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+
+    from airflow_poison.outputs.table_rules import TableRules
+    from airflow_poison.outputs.values import Checked
+
+ONLY = "output"
+"""The name of an output that is declared alone."""
+OF_NONE = "*"
+"""Ends the name of an output, in what ``of_none`` returns."""
+_LONGEST = 100
+PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
+"""Columns that say where a row comes from: text, bigint, text, timestamp."""
+_TELLS_MORE = object()
+"""In place of a value that tells of its column's type what was not known."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Output:
+    """A table where returned rows land, or a function that they are given to.
+
+    :param name: as handlers call it where there are several.
+    :param uri: of the Delta table; empty: the rows go to the pass's ``deliver`` function.
+    :param schema: of the rows, as DDL text or as an Arrow schema; None: that of the first rows, as soon as there are any.
+    :param keys: rows replace rows of the table with the same values here; none: they are added.
+    :param evolve: columns that the table does not have are added to it.
+    :param provenance: rows say where they come from (``PROVENANCE``).
+    :param alone: it is the only one, and what is returned are its rows.
+    :param delta: it holds what a Delta table can hold.
+    :param rules: what its table wants of rows beside their types; None: there is no table, or it is not known yet.
+    """
+
+    name: str = ONLY
+    uri: str = ""
+    schema: pa.Schema | str | None = None
+    keys: tuple[str, ...] = ()
+    evolve: bool = False
+    provenance: bool = False
+    alone: bool = True
+    delta: bool = False
+    rules: TableRules | None = None
+
+    @property
+    def named(self) -> str:
+        """How messages name it."""
+        return "the output" if self.alone else f"the output {self.name!r}"
+
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The schema as Arrow."""
+        if not isinstance(self.schema, str):
+            return self.schema
+        return parse_ddl(self.schema, "output_schema")
+
+
+def outputs_of(
+    output: object = None,
+    *,
+    schema: object = None,
+    keys: object = None,
+    evolve: bool = False,
+    provenance: bool = False,
+    deliver: bool = False,
+) -> tuple[Output, ...]:
+    """Return the outputs that a user declares; none when nothing is. Raises SettingError.
+
+    :param output: path or URI of a Delta table; or a mapping of names to such.
+    :param schema: DDL text (``"id bigint, name string"``) or an Arrow schema; for several outputs a mapping.
+    :param keys: column names; for several outputs a mapping.
+    :param deliver: the rows go to a function instead.
+    """
+    if output is None and not deliver:
+        for name, value in (("output_schema", schema), ("output_keys", keys)):
+            if value:
+                raise SettingError(name, value, "a setting of an output; declare output=... too")
+        return ()
+    if output is not None and deliver:
+        raise SettingError("output", output, "an output or a deliver function, not both")
+    alone = not isinstance(output, Mapping)
+    uris = {ONLY: "" if deliver else _uri(output)} if not isinstance(output, Mapping) else {_name(name): _uri(uri) for name, uri in output.items()}
+    if not uris:
+        raise SettingError("output", output, "a path or URI of a Delta table, or a mapping of names to such")
+    twice = {uri for uri in uris.values() if list(uris.values()).count(uri) > 1}
+    if twice:
+        raise SettingError("output", min(twice), "every table once; two outputs are this one")
+    schemas = _by_name("output_schema", schema, uris, alone=alone)
+    of_keys = _by_name("output_keys", keys, uris, alone=alone)
+    found = []
+    for name, uri in uris.items():
+        given, its_keys = schemas.get(name), _keys(of_keys.get(name))
+        if uri and given is not None and not isinstance(given, str):
+            given = _in_delta(given)
+        there = _column_names(given)
+        missing = [key for key in its_keys if given is not None and key not in there and not evolve]
+        if missing:
+            raise SettingError("output_keys", missing[0], f"a column of the schema: {', '.join(there)}")
+        found.append(Output(name, uri, cast("pa.Schema | str | None", given), its_keys, evolve, provenance, alone, delta=bool(uri)))
+    return tuple(found)
+
+
+def _uri(given: object) -> str:
+    if isinstance(given, (str, os.PathLike)):
+        uri = os.fspath(given)
+        if isinstance(uri, str) and uri.strip():
+            return uri.removeprefix("file://").rstrip("/") or "/"
+    raise SettingError("output", given, "a path or URI of a Delta table, or a mapping of names to such")
+
+
+def _name(given: object) -> str:
+    if isinstance(given, str) and given.isidentifier():
+        return given
+    raise SettingError("output", given, "names of outputs like 'landed': letters, digits and underscores")
+
+
+def _by_name(setting: str, given: object, names: Mapping[str, str], *, alone: bool) -> Mapping[str, object]:
+    """Return a setting by the names of the outputs."""
+    if given is None or (not given and not isinstance(given, str)):
+        return {}
+    if alone:
+        return {ONLY: given}
+    if not isinstance(given, Mapping):
+        raise SettingError(setting, given, f"a mapping of the outputs' names: {', '.join(names)}")
+    other = next((name for name in given if name not in names), None)
+    if other is not None:
+        raise SettingError(setting, other, f"a name of an output: {', '.join(names)}")
+    return given
+
+
+def _column_names(schema: object) -> list[str]:
+    """Return the names of a schema, which may be none. Raises SettingError for what is no schema."""
+    if schema is None:
+        return []
+    if isinstance(schema, str):
+        return column_names(schema, "output_schema")
+    import pyarrow as pa
+
+    if isinstance(schema, pa.Schema):
+        return schema.names
+    raise SettingError("output_schema", schema, "DDL like 'id bigint, name string', or an Arrow schema")
+
+
+def _in_delta(given: object) -> pa.Schema:
+    """Return an Arrow schema as a Delta table keeps it. Raises SettingError."""
+    _column_names(given)
+    try:
+        return delta_schema(cast("pa.Schema", given))
+    except ValueError as error:
+        raise SettingError("output_schema", str(given).replace("\n", ", "), f"columns of types that a Delta table has: {error}") from None
+
+
+def _keys(given: object) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, str) or not isinstance(given, Iterable) or not all(isinstance(key, str) and key for key in given):
+        raise SettingError("output_keys", given, "a list of column names, like ['id']")
+    return tuple(given)
+
+
+# Rows that fit ---------------------------------------------------------------------------------------------------------
+
+
+class Column(NamedTuple):
+    """A column of an output.
+
+    :param fits: returns a value as it is kept; raises one of ``MISFITS`` for one that does not fit. None: its type is not known yet.
+    :param open: a part of its type is not known yet.
+    :param names: its values name folders.
+    """
+
+    name: str
+    kind: pa.DataType
+    nullable: bool
+    fits: Checked | None
+    open: bool
+    names: bool
+
+
+class Fitting:
+    """What fits into one output, as far as this process knows.
+
+    :param learn: given a column's name and type when a row has one that is not known, or whose type was not; returns the columns from now on. None:
+        all are known.
+    """
+
+    def __init__(self, output: Output, learn: Callable[[Mapping[str, pa.DataType]], pa.Schema] | None) -> None:
+        self._output, self._learn, self._rules = output, learn, output.rules
+        self._conditions = Conditions(self._rules, evolve=output.evolve) if self._rules is not None and self._rules.conditions else None
+        self._columns: list[Column] = []
+        self._places: dict[str, int] = {}
+        if output.columns is not None:
+            self._know(output.columns)
+
+    def _know(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
+        names = () if self._rules is None else self._rules.partitions
+        self._columns = [
+            Column(
+                field.name,
+                field.type,
+                field.nullable,
+                None if pa.types.is_null(field.type) else checked_by(field.type),
+                has_unknown(field.type),
+                field.name in names,
+            )
+            for field in schema
+        ]
+        self._places = {column.name: place for place, column in enumerate(self._columns)}
+
+    def has(self, column: str) -> bool:
+        """Return whether the output has a column."""
+        return column in self._places
+
+    def row(self, given: object) -> tuple[Any, ...]:
+        """Return a row's values in the order of the columns. Raises OutputRowError."""
+        cells = given if type(given) is dict else cells_of(given)
+        if cells is None:
+            raise OutputRowError(
+                f"The handler returned {_shown(given)} for {self._output.named}; expected rows: a mapping, a Row, a dataclass or a named tuple each."
+            )
+        if not cells and not self._columns:
+            raise OutputRowError(f"A row for {self._output.named} has no columns (lookup_id is none of them); return rows with some, or nothing.")
+        found, values = 0, []
+        for column in self._columns:
+            value = cells.get(column.name)
+            if value is not None and (value := self._kept(column, value, cells)) is _TELLS_MORE:
+                return self._learned(cells)
+            found += column.name in cells
+            if value is None and not column.nullable:
+                raise OutputRowError(f"Column {column.name!r} of {self._output.named} must have a value; the row has none.")
+            values.append(value)
+        if found != len(cells):
+            return self._learned(cells)
+        return tuple(values)
+
+    def _kept(self, column: Column, value: Any, cells: Mapping[Any, Any]) -> Any:
+        """Return a value as it is kept, None for one that is missing; or that it tells of its column's type. Raises OutputRowError."""
+        if column.fits is None:
+            return None if is_missing(value) else _TELLS_MORE
+        try:
+            kept = column.fits(value)
+        except MISFITS as error:
+            if is_missing(value):
+                return None
+            if column.open and self._learn is not None and filled(column.kind, self._type_of(column.name, cells)) != column.kind:
+                return _TELLS_MORE
+            raise self._misfit(column, value, error) from None
+        if column.names and self._rules is not None and (why := self._rules.unnameable(column.name, kept)) is not None:
+            raise self._misfit(column, value, ValueError(why))
+        return kept
+
+    def rows(self, given: Iterable[object]) -> list[tuple[Any, ...]]:
+        """Return the values of rows, as ``row`` does, that break no condition of the output's table. Raises OutputRowError."""
+        found = [self.row(each) for each in given]
+        if (broken := self._broken_by(found)) is not None:
+            if len(found) > 1:
+                broken = next(filter(None, (self._broken_by([row]) for row in found)), broken)
+            raise OutputRowError(f"A row does not fit {self._output.named}: {broken}.")
+        return found
+
+    def rows_of(self, table: pa.Table) -> list[tuple[Any, ...]] | None:
+        """Return the rows of a table whose columns have the output's own types: they fit as they are. None: each has to be looked at."""
+        there = table.schema.names
+        if not self._columns or len({*there}) < len(there) or not self._places.keys() >= {*there}:
+            return None
+        cells: list[list[Any]] = []
+        for name, kind, nullable, _, _, names in self._columns:
+            column = table.column(name) if name in there else None
+            if (
+                names
+                or not _is_plain(kind)
+                or (column is not None and column.type != kind)
+                or not (nullable or (column is not None and not column.null_count))
+            ):
+                return None
+            try:
+                cells.append([None] * table.num_rows if column is None else column.to_pylist())
+            except ValueError:  # text that is none
+                return None
+        rows = list(zip(*cells, strict=True))
+        return rows if self._broken_by(rows) is None else None
+
+    def _broken_by(self, rows: Sequence[tuple[Any, ...]]) -> str | None:
+        import pyarrow as pa
+
+        if self._conditions is None or not rows:
+            return None
+        return self._conditions.broken_by(to_batch(rows, pa.schema([(column.name, column.kind) for column in self._columns])))
+
+    def _misfit(self, column: Column, value: object, error: Exception) -> OutputRowError:
+        return OutputRowError(
+            f"Column {column.name!r} of {self._output.named} is {ddl_type(column.kind)}; {_shown(value)} does not fit{_because(error)}."
+        )
+
+    def _learned(self, cells: Mapping[Any, Any]) -> tuple[Any, ...]:
+        """Take in columns that were not known. Raises OutputRowError."""
+        unknown = [name for name in cells if name not in self._places]
+        wrong = next((name for name in unknown if not isinstance(name, str) or not name), None)
+        if wrong is not None:
+            raise OutputRowError(f"A row for {self._output.named} has a column {wrong!r}; expected text as its name.")
+        named = self._output.named
+        reserved = PROVENANCE if self._output.provenance else ()
+        if taken := [name for name in unknown if name in reserved or (self._output.delta and name.lower() in reserved)]:
+            raise OutputRowError(f"A row for {named} has a column {taken[0]!r}, which provenance=True fills; give it another name.")
+        if unknown and (self._learn is None or (self._columns and not self._output.evolve)):
+            like = nearest(str(unknown[0]), list(self._places))
+            meant = f" Did you mean {like!r}?" if like else ""
+            raise OutputRowError(
+                f"{named[0].upper()}{named[1:]} has no column {unknown[0]!r}; it has {', '.join(self._places)}.{meant} "
+                "Return other rows, or declare evolve=True to add columns."
+            )
+        if unknown and self._output.delta and (twice := same_name([*self._places, *unknown])) is not None:
+            raise OutputRowError(
+                f"A row for {named} has a column {twice[1]!r} beside {twice[0]!r}; a Delta table has no columns that differ by case alone. "
+                "Give one of them another name."
+            )
+        news = {name: self._type_of(name, cells) for name in cells if name in unknown or self._is_unknown(name, cells[name])}
+        assert self._learn is not None
+        self._know(self._learn(news))
+        return self.row(cells)
+
+    def _is_unknown(self, name: str, value: object) -> bool:
+        column = self._columns[self._places[name]]
+        return value is not None and (column.fits is None or column.open)
+
+    def _type_of(self, name: str, cells: Mapping[Any, Any]) -> pa.DataType:
+        """Return the type of a column by a frame's own, else by its first value; null for None. Raises OutputRowError."""
+        kinds, value = getattr(cells, "kinds", {}), cells[name]
+        has = f"Column {name!r} of {self._output.named} cannot " + (f"be {kinds[name]}" if name in kinds else f"have the value {_shown(value)}")
+        try:
+            kind = kinds[name] if name in kinds else type_of(value)
+        except MISFITS as error:  # Arrow's errors are such
+            raise OutputRowError(f"{has}{_because(error)}. Declare output_schema.") from None
+        try:
+            return delta_type(kind) if self._output.delta else kind
+        except ValueError as error:
+            raise OutputRowError(f"{has}{_because(error)}") from None
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  (a user's class may do anything)
+        text = "something"
+    return f"{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'} ({type(value).__name__})"
+
+
+def _because(error: Exception) -> str:
+    text = str(error).strip().partition("\n")[0]
+    return f": {text}" if text else ""
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Whether values of a type are kept as Arrow gives them."""
+    import pyarrow as pa
+
+    of = pa.types
+    return of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_string(kind) or of.is_binary(kind)
+
+
+# What a handler returned -----------------------------------------------------------------------------------------------
+
+
+def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: bool) -> bytes:
+    """Check what a handler returned; return its rows as they travel, empty for none. Raises OutputRowError.
+
+    Rows are one mapping, Row, dataclass or named tuple, or any iterable of such; where there are several outputs, a mapping of their names to rows.
+    """
+    if returned is None:
+        return b""
+    if alone:
+        by_name: Mapping[Any, Any] = {ONLY: returned}
+    elif isinstance(returned, Mapping):
+        by_name = returned
+    else:
+        raise OutputRowError(f"The handler returned {_shown(returned)}; expected a mapping of outputs to rows: {', '.join(map(repr, fittings))}.")
+    kept = []
+    for name, fitting in fittings.items():
+        rows = by_name.get(name)
+        if rows is not None and (fitted := fitting.rows(_each_row(rows))):
+            kept.append((name, fitted))
+    other = next((name for name in by_name if name not in fittings), None)
+    if other is not None:
+        raise OutputRowError(f"The handler returned rows for {other!r}, which is no output; there are {', '.join(map(repr, fittings))}.")
+    return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if kept else b""
+
+
+def rows_alike(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> list[bytes] | None:
+    """Return what ``divided`` and ``rows_returned`` make of a table for one output, in one go; empty for a message without a row.
+
+    None: it is another thing, has several rows of a message, or other types than the output, so that each row has to be looked at.
+    """
+    import pyarrow as pa
+
+    if not alone or not hasattr(returned, "__arrow_c_stream__"):
+        return None
+    if _is_of_pandas(returned) and any(str(dtype) == "object" for dtype in returned.dtypes):  # type: ignore[attr-defined]  # it has
+        return None  # each value has its own type
+    table, ((name, fitting),) = pa.table(returned), fittings.items()
+    if table.schema.names.count(LOOKUP_ID) != 1 or not pa.types.is_int64(table.column(LOOKUP_ID).type):
+        return None
+    numbers: list[Any] = table.column(LOOKUP_ID).to_pylist()
+    places = {number: place for place, number in enumerate(lookup_ids)}
+    if len({*numbers}) < len(numbers) or not places.keys() >= {*numbers}:
+        return None
+    rows = fitting.rows_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
+    if rows is None:
+        return None
+    found = [b""] * len(lookup_ids)
+    for number, row in zip(numbers, rows, strict=True):
+        found[places[number]] = pickle.dumps([(name, [row])], pickle.HIGHEST_PROTOCOL)
+    return found
+
+
+def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> tuple[dict[int, Any], Any]:
+    """Divide what a handler of batches returned: the rows that name their message in ``lookup_id``, by its place in the frame, and the others.
+
+    The column stays only where an output has it. Raises OutputRowError for a row of a message that is not in the frame.
+    """
+    if returned is None or not (alone or isinstance(returned, Mapping)):
+        return {}, returned
+    places = {number: place for place, number in enumerate(lookup_ids)}
+    own: dict[int, dict[Any, list[object]]] = {}
+    others: dict[Any, list[object]] = {}
+    by_name: Mapping[Any, Any] = {ONLY: returned} if alone else cast("Mapping[Any, Any]", returned)
+    for name, rows in by_name.items():
+        kept = name in fittings and fittings[name].has(LOOKUP_ID)
+        for row in () if rows is None else _each_row(rows):
+            cells = cells_of(row)
+            number = None if cells is None else cells.get(LOOKUP_ID)
+            if number is not None and number not in places:
+                raise OutputRowError(f"A row for {name!r} has lookup_id={number!r}, a message that was not handed over with this frame.")
+            given = row if cells is None or kept else _without_lookup_id(cells)
+            (others if number is None else own.setdefault(places[number], {})).setdefault(name, []).append(given)
+    return {place: named[ONLY] if alone else named for place, named in own.items()}, (others.get(ONLY) if alone else others)
+
+
+class _FrameRow(dict[str, Any]):
+    """A row of a frame.
+
+    :ivar kinds: the types of the frame's columns, of those that have one.
+    """
+
+    kinds: Mapping[str, pa.DataType]
+
+
+def _without_lookup_id(cells: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    rest = {column: value for column, value in cells.items() if column != LOOKUP_ID}
+    return _frame_row(rest, cells.kinds) if isinstance(cells, _FrameRow) else rest
+
+
+def _frame_row(cells: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> _FrameRow:
+    row = _FrameRow(cells)
+    row.kinds = kinds
+    return row
+
+
+def _each_row(rows: Any) -> Iterable[object]:
+    if type(rows) is dict or cells_of(rows) is not None:
+        return (rows,)
+    if _is_of_pandas(rows):
+        return _frame_rows([(str(name), *_of_series(rows.iloc[:, place])) for place, name in enumerate(rows.columns)])
+    if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
+        import pyarrow as pa
+
+        table = pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else pa.Table.from_batches([pa.record_batch(rows)])
+        return _frame_rows([(name, column.type, _values(column)) for name, column in zip(table.schema.names, table.columns, strict=True)])
+    if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
+        return (rows,)
+    return rows
+
+
+def _is_of_pandas(rows: object) -> bool:
+    return type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc") and hasattr(rows, "columns")
+
+
+def _frame_rows(columns: Sequence[tuple[str, pa.DataType | None, Sequence[Any]]]) -> list[_FrameRow]:
+    """Return the rows of a frame by its columns: names, types if they have one, values. Raises OutputRowError."""
+    names = [name for name, _, _ in columns]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise OutputRowError(f"The frame has several columns {twice[0]!r}; give them names of their own.")
+    kinds = {name: kind for name, kind, _ in columns if kind is not None}
+    return [_frame_row(dict(zip(names, cells, strict=True)), kinds) for cells in zip(*(values for _, _, values in columns), strict=True)]
+
+
+def _of_series(series: Any) -> tuple[pa.DataType | None, Sequence[Any]]:
+    """Return the type and the values of a column of pandas; of one of Python's objects None, since each value has its own.
+
+    What pandas has for a value that is missing (NA, NaT, and NaN in a column that is not Arrow's) is None.
+    """
+    import pyarrow as pa
+
+    if str(series.dtype) != "object":
+        try:
+            column = pa.Array.from_pandas(series)
+            return column.type, _values(column)
+        except MISFITS:
+            pass
+    return None, [None if is_missing(value) or (type(value) is float and value != value) else value for value in series]  # noqa: PLR0124  (NaN)
+
+
+def _values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
+    """Return values as Python has them; what it does not have is there as what fits no column."""
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_value(each) for each in column]
+
+
+def _value(scalar: pa.Scalar[Any]) -> Any:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return scalar
+
+
+def is_rows(returned: object) -> bool:
+    """Whether something that a handler returned looks like rows."""
+    if isinstance(returned, (list, tuple)) and returned and not hasattr(returned, "_asdict"):
+        return cells_of(returned[0]) is not None
+    return cells_of(returned) is not None or hasattr(returned, "__arrow_c_stream__")
+
+
+def rows_kept(returned: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Return what ``rows_returned`` made: the name of each output that has rows, and those."""
+    if not returned:
+        return []
+    found: list[tuple[str, list[tuple[Any, ...]]]] = pickle.loads(returned)  # noqa: S301  (our own bytes, of plain values)
+    return found
+
+
+def of_none(returned: bytes) -> bytes:
+    """Return what ``rows_returned`` made, marked as rows of many messages that do not say which one they are of."""
+    return pickle.dumps([(name + OF_NONE, rows) for name, rows in rows_kept(returned)], pickle.HIGHEST_PROTOCOL) if returned else b""
+
+
+def joined(returned: bytes, more: bytes) -> bytes:
+    """Return what ``rows_returned`` made twice, as one."""
+    if not (returned and more):
+        return returned or more
+    return pickle.dumps(rows_kept(returned) + rows_kept(more), pickle.HIGHEST_PROTOCOL)
+
+
+def to_batch(rows: Sequence[tuple[Any, ...]], columns: pa.Schema) -> pa.RecordBatch:
+    """Return rows as Arrow; a row that was returned before a column was known has no value there."""
+    import pyarrow as pa
+
+    width = len(columns)
+    full = [row if len(row) == width else row + (None,) * (width - len(row)) for row in rows]
+    cells = list(zip(*full, strict=True)) or [()] * width
+    return pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in zip(cells, columns, strict=True)], schema=columns)

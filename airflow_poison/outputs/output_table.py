@@ -1,0 +1,293 @@
+"""The Delta tables where returned rows land: what columns one has, and rows added or merged, once for each key."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_poison.outputs.table_rules import rules_of
+from airflow_poison.outputs.values import cast, filled, without_unknown
+from airflow_poison.store import disk
+from airflow_poison.store.bucket.objects import is_unencrypted
+from airflow_poison.values.errors import OutputError
+from airflow_poison.values.fault_points import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.outputs.table_rules import TableRules
+
+_KEY, _LEFT_OUT = "poison.key", "poison.left_out"
+_TRIES = 50
+_NOT_SUPPORTED = "Unsupported table features"
+"""What delta-rs says of a table that it does not write to, with the error of a commit that others have overtaken."""
+_FORCED = 20
+"""Entries of the log that are forced to disk behind a new one: others may have made them without."""
+
+
+def columns_of(uri: str, options: Mapping[str, str] | None = None) -> pa.Schema | None:
+    """Return the columns of a table; None when there is none. Raises OutputError.
+
+    :param options: of the object store that the table is in; what is not there comes from the environment.
+    """
+    table = _opened(uri, _of_delta(options))
+    return None if table is None else _columns(table)
+
+
+def table_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[pa.Schema, TableRules, bool] | None:
+    """Return the columns of a table, what it wants of its rows, and whether rows are never replaced; None when there is none. Raises OutputError.
+
+    :param options: see ``columns_of``.
+    """
+    table = _opened(uri, _of_delta(options))
+    if table is None:
+        return None
+    is_append_only = str(table.metadata().configuration.get("delta.appendOnly", "")).lower() == "true"
+    return _columns(table), rules_of(table, local="://" not in uri), is_append_only
+
+
+def land(
+    output: Output,
+    batches: Sequence[pa.RecordBatch],
+    application: str,
+    number: int,
+    key: str,
+    *,
+    left_out: str = "",
+    options: Mapping[str, str] | None = None,
+) -> str:
+    """Add rows to a table, which is made when it is missing, or merge them by the output's keys, unless that was done before.
+
+    Whoever dies in between has done all or nothing. Of racers one wins, and the others see it.
+
+    :param application: names what lands here, in the order of ``number``: Delta's application transaction, which settles races.
+    :param key: names these rows alone. It stands in the history of the table, where numbers that begin again (a restored queue) are told from
+        rows that are there already.
+    :param left_out: which messages' rows are not among them, and why: kept in the table's history, which decides.
+    :param options: see ``columns_of``. They are no part of the output, which is written down and travels to executors.
+    Returns what was left out by the commit that counts. Raises OutputError: nothing was added.
+    """
+    kept = _land(output, batches, application, number, key, left_out, options=_of_delta(options))
+    if "://" not in output.uri:
+        _force(Path(output.uri), key)
+    return kept
+
+
+def _land(  # noqa: PLR0917
+    output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, left_out: str, *, options: dict[str, str] | None
+) -> str:
+    from deltalake.exceptions import CommitFailedError
+
+    for _ in range(_TRIES):
+        table = _opened(output.uri, options)
+        chosen, at = application, number
+        if table is not None and (table.transaction_version(application) or -1) >= number:
+            if (there := _there(table, key, output.uri)) is not None:
+                return there
+            chosen, at = f"{application}:{key}", 0
+        reach("output.land.before_write")
+        try:
+            _write(output, table, batches, _properties(chosen, at, key, left_out), options)
+        except (CommitFailedError, FileExistsError) as error:
+            if _NOT_SUPPORTED in str(error):
+                raise _refused(output, error) from error
+            continue  # somebody was faster: perhaps with these very rows
+        except Exception as error:  # delta-rs raises plain Exceptions, too
+            if table is None and _opened(output.uri, options) is not None:
+                continue  # somebody has made it
+            raise _refused(output, error) from error
+        return left_out
+    raise OutputError(f"{_TRIES} commits to the output {output.uri!r} in a row were overtaken by others. The rows wait; run the task again.")
+
+
+def _refused(output: Output, error: Exception) -> OutputError:
+    return OutputError(
+        f"Rows cannot be added to the output {output.uri!r}: {_first_line(error)}. They wait in the queue's own table: repair the "
+        "output's columns or constraints, or its place, then run the task again."
+    )
+
+
+def _of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return options as delta-rs takes them, which wants to be told that a request may go out unencrypted."""
+    if not options:
+        return None
+    return {"allow_http": "true", **options} if is_unencrypted(options) else dict(options)
+
+
+def _opened(uri: str, options: dict[str, str] | None) -> DeltaTable | None:
+    from deltalake import DeltaTable
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return DeltaTable(uri, storage_options=options)
+    except TableNotFoundError:
+        return None
+    except Exception as error:
+        raise OutputError(
+            f"The output {uri!r} cannot be opened: {_first_line(error)}. Nothing is lost; see that the place can be reached and is a Delta table or "
+            "empty, then run the task again."
+        ) from error
+
+
+def _columns(table: DeltaTable) -> pa.Schema:
+    import pyarrow as pa
+
+    found: pa.Schema = pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]  # it has Arrow's C interface
+    return found
+
+
+def _properties(application: str, number: int, key: str, left_out: str) -> CommitProperties:
+    from deltalake import CommitProperties, Transaction
+
+    said = {_KEY: key, _LEFT_OUT: left_out} if left_out else {_KEY: key}
+    return CommitProperties(custom_metadata=said, app_transactions=[Transaction(application, number)], max_commit_retries=0)
+
+
+def _write(
+    output: Output, table: DeltaTable | None, batches: Sequence[pa.RecordBatch], properties: CommitProperties, options: dict[str, str] | None
+) -> None:
+    import pyarrow as pa
+    from deltalake import write_deltalake
+
+    target = None if table is None else _columns(table)
+    given = target if target is not None and not any(batch.num_rows for batch in batches) else _unified([batch.schema for batch in batches])
+    generated = () if table is None else rules_of(table, local=True).generated
+    schema = _fitted(given, target, generated, evolve=output.evolve)
+    rows = pa.Table.from_batches(list(_as(batches, schema)), schema)
+    evolves = output.evolve and target is not None and not {*schema.names} <= {*target.names}
+    if table is None or not output.keys or not rows.num_rows:
+        if output.keys:
+            rows = _last_of_each(rows, output.keys)
+        write_deltalake(
+            output.uri if table is None else table,
+            rows,
+            mode="append" if table is not None else "error",
+            schema_mode="merge" if evolves else None,
+            commit_properties=properties,
+            storage_options=options if table is None else None,
+        )
+        return
+    merging = table.merge(
+        _last_of_each(rows, output.keys),
+        " AND ".join(f"output.{_quoted(key)} <=> rows.{_quoted(key)}" for key in output.keys),  # null equals null
+        source_alias="rows",
+        target_alias="output",
+        merge_schema=evolves,
+        commit_properties=properties,
+    )
+    merging.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the columns of all batches, in which one may know types that another one does not."""
+    import pyarrow as pa
+
+    fields: dict[str, pa.Field[Any]] = {}
+    for field in (field for schema in schemas for field in schema):
+        known = fields.setdefault(field.name, field)
+        fields[field.name] = known.with_type(filled(known.type, field.type))
+    return pa.schema(list(fields.values()))
+
+
+def _fitted(given: pa.Schema, target: pa.Schema | None, generated: Sequence[str], *, evolve: bool) -> pa.Schema:
+    """Return the columns as they are written: with the table's types, and text where no value has been seen.
+
+    :param generated: columns that are computed where rows do not have them.
+    """
+    import pyarrow as pa
+
+    fields = []
+    for field in given:
+        if target is not None and field.name in target.names:
+            fields.append(target.field(field.name))
+        elif target is not None and not evolve:
+            raise ValueError(f"it has no column {field.name!r}; it has {', '.join(target.names)}")
+        else:
+            fields.append(field.with_type(without_unknown(field.type)))
+    fields += [field for field in target or () if field.name not in given.names and field.name not in generated]
+    return pa.schema(fields)
+
+
+def _as(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        columns: list[pa.Array[Any]] = []
+        for field in schema:
+            at = batch.schema.get_field_index(field.name)
+            columns.append(pa.nulls(batch.num_rows, field.type) if at < 0 else cast(batch.column(at), field.type))
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _last_of_each(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return the last row of each key, as Delta's MERGE wants it; keys are equal as there. Raises ValueError for a key that is no column."""
+    import pyarrow as pa
+
+    missing = next((key for key in keys if key not in rows.column_names), None)
+    if missing is not None:
+        raise ValueError(f"output_keys names {missing!r}, and the rows have the columns {', '.join(rows.column_names)}")
+    names = [str(number) for number in range(len(keys))]
+    numbered = pa.table([*(_comparable(rows.column(key)) for key in keys), pa.array(range(rows.num_rows), pa.int64())], names=[*names, "number"])
+    last = numbered.group_by(names, use_threads=False).aggregate([("number", "max")]).column("number_max")
+    return rows.take(last.combine_chunks().sort())
+
+
+def _comparable(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any] | pa.Array[Any]:
+    """Return values that Arrow groups as Delta's MERGE compares them: 0.0 and -0.0 are one, and so is each NaN."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_nested(column.type):
+        return pa.array(map(repr, column.to_pylist()), pa.string())
+    if not pa.types.is_floating(column.type):
+        return column
+    nan, zero = (pa.array([value], column.type)[0] for value in (math.nan, 0.0))
+    found: pa.ChunkedArray[Any] = pc.if_else(pc.is_nan(column), nan, pc.add(column, zero))  # type: ignore[arg-type]  # of numbers
+    return found
+
+
+def _there(table: DeltaTable, key: str, uri: str) -> str | None:
+    """Return what was left out of rows that are there, as the history of a table says; None: they are not there.
+
+    Raises OutputError when it does not reach back far enough to tell.
+    """
+    oldest = None
+    for commit in table.history():
+        if commit.get(_KEY) == key:
+            return str(commit.get(_LEFT_OUT, ""))
+        oldest = commit.get("version", oldest)
+    if oldest:
+        raise OutputError(
+            f"Whether rows are in the output {uri!r} already cannot be told: its history begins with version {oldest}. They wait in the queue's own "
+            f"table. Look for rows of the key {key!r} there; then remove or keep them by hand."
+        )
+    return None
+
+
+def _force(root: Path, key: str) -> None:
+    """Force the commit of a key, and what it stands on, to disk: the queue's own copy of its rows goes next, and delta-rs forces nothing."""
+    reach("output.land.before_force")
+    entries = sorted((root / "_delta_log").glob("*.json"), reverse=True)
+    for entry in entries:
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        if any(action.get("commitInfo", {}).get(_KEY) == key for action in actions):
+            added = [unquote(action["add"]["path"]) for action in actions if "add" in action]
+            newest = [str(path.relative_to(root)) for path in entries if path.name <= entry.name][:_FORCED]
+            disk.sync_files(str(root), [*added, *newest])
+            disk.sync_ancestors(root)
+            return
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,396 @@
+"""Alerts: which events people are told of after their commit, in which words (those of halts: halts.py), and what has waited for too long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_poison.dialogs.arrivals import BY_CONVERSATION
+from airflow_poison.passes.halts import halt_of, what_halted, what_to_do_when_halted
+from airflow_poison.passes.history import BY_HAND, ENDED, Cursor, Subscription
+from airflow_poison.passes.runs import run_key
+from airflow_poison.rules.decisions import HALTS
+from airflow_poison.values.errors import AlertError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.schema import OUTBOX, SubQueue
+from airflow_poison.values.texts import Plain, counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime, timedelta
+
+    from airflow_poison.store.files import DataFile, Snapshot
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
+    from airflow_poison.values.events import Event
+
+
+NAMED = 20
+UNTOLD = frozenset({BY_HAND, ENDED, BY_CONVERSATION})
+"""What an event says in ``by`` that nobody is alerted of: who did it knows, or it is how every dialog ends."""
+
+
+class AlertKind(StrEnum):
+    """What people can be alerted of."""
+
+    QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted: nothing goes on until somebody acts
+    POISON = "poison"  # messages went to poison or to another queue, or were dropped or rejected
+    BLOCKED = "blocked"  # messages wait at their place, and perhaps the whole queue with them: it goes on by itself, or after a restart
+    OUTAGE = "outage"  # what the handler needs is away: nothing is charged, and only probes are delivered
+    OUTAGE_OVER = "outage_over"  # it is there again
+    DESK = "desk"  # a rule tells of poison or proposes something, or a redrive for a new handler has ended
+    BACKLOG = "backlog"  # what waits has become too old; no event of the queue makes it, see ``send_backlog_alert``
+
+
+EVENTS: Mapping[EventType, AlertKind] = {
+    **dict.fromkeys(HALTS, AlertKind.QUEUE_DISABLED),
+    EventType.MOVED_POISON: AlertKind.POISON,
+    EventType.DROPPED: AlertKind.POISON,
+    EventType.REJECTED: AlertKind.POISON,
+    EventType.DEAD_LETTERED: AlertKind.POISON,
+    EventType.REQUEUED: AlertKind.POISON,
+    EventType.EXCEPTIONED: AlertKind.POISON,
+    EventType.BLOCKED: AlertKind.BLOCKED,
+    EventType.OUTAGE_BEGAN: AlertKind.OUTAGE,
+    EventType.OUTAGE_OVER: AlertKind.OUTAGE_OVER,
+    EventType.TOLD: AlertKind.DESK,
+    EventType.PLANNED: AlertKind.DESK,
+    EventType.PLAN_CHANGED: AlertKind.DESK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Alert(Plain):
+    """One alert.
+
+    :param key: the same when the alert is repeated; a receiver drops keys that it has seen.
+    :param event: the event's name (spec 0.3), or ``BACKLOG_TOO_OLD``.
+    :param lookup_ids: the messages, at most 20; ``count`` is how many there are.
+    :param details: what is recorded of the event, as text; where the alert is about several events, of the first one. For example
+        ``document``, the event document of a disabled queue (spec SB-17), ``warning`` (CWSIP0291), or the exception properties
+        (``JMS_IBM_ExceptionReason``, spec DMP-18).
+    """
+
+    key: str
+    kind: AlertKind
+    queue: str
+    event: str
+    lookup_ids: tuple[int, ...]
+    count: int
+    reason: str
+    what_to_do: str
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+def send_alerts(
+    table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock, *, kinds: Iterable[AlertKind] = tuple(AlertKind)
+) -> list[Alert]:
+    """Tell of what has happened to the queue since the subscriber was told last; return what was told.
+
+    :param subscriber: who is told, the same name in every run; a new one is told of all that the queue has recorded, unless it has begun before.
+    :param tell: called once for each alert; after an error the other alerts are told all the same.
+    Raises AlertError when an alert failed: all of this range are told again next time, with the same keys.
+    """
+    subscription, told, ended = alert_subscription(table, subscriber, clock, kinds), list[Alert](), False
+    while not ended:  # behind a range that a dead run has left lies what has happened since
+        alerts, ended = _tell_range(subscription, tell)
+        told += alerts
+    return told
+
+
+def _tell_range(subscription: Subscription, tell: Callable[[Alert], None]) -> tuple[list[Alert], bool]:
+    """Tell of one range; return its alerts, and whether it was the last."""
+    table, failed = subscription.table, list[str]()
+    with subscription.range() as told:
+        alerts = _alerts(table, told.key, told.events)
+        for alert in alerts:
+            try:
+                tell(alert)
+            except Exception as error:  # noqa: BLE001  (any notifier's error; the others must still hear of it)
+                failed.append(f"{alert.event} ({type(error).__name__}: {error})")
+            reach("pass.alert.after_one")
+        if failed:
+            raise AlertError(
+                f"{len(failed)} of {len(alerts)} alerts of queue {table.name!r} failed: {'; '.join(failed)}. What the passes did is committed. "
+                "Mend the notifier and run the task again: the alerts are repeated with the same keys."
+            )
+    return alerts, not told.repeated
+
+
+def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: Iterable[AlertKind] = tuple(AlertKind)) -> Subscription:
+    """Return the subscription behind a subscriber's alerts."""
+    wanted = set(kinds)
+    return Subscription(table, f"alert:{subscriber}", frozenset(event for event, kind in EVENTS.items() if kind in wanted), clock)
+
+
+@dataclass(slots=True)
+class _Group:
+    first: Event
+    count: int = 0
+    lookup_ids: list[int] = field(default_factory=list)
+
+    def add(self, event: Event) -> None:
+        self.count += 1
+        if event.lookup_id is not None and len(self.lookup_ids) < NAMED:
+            self.lookup_ids.append(event.lookup_id)
+
+
+def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[Alert]:
+    """Return one alert for each halt, and one for each other type of event."""
+    told: dict[str, _Group] = {}
+    halts = 0
+    for event in events:
+        if event.details.get("by") in UNTOLD or not _is_news(event):
+            continue
+        name = event.type.value
+        if EVENTS[event.type] is AlertKind.DESK:
+            name = "-".join(filter(None, (name, event.details.get("rule"), event.details.get("plan"))))
+        if event.type in HALTS:
+            halts += 1
+            name = f"{name}-{halts}"
+        told.setdefault(name, _Group(event)).add(event)
+    return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in told.items()]
+
+
+def _is_news(event: Event) -> bool:
+    """Whether people are alerted of what became of a plan: of one that a rule proposes, and of the end of one that a new handler was the cause of."""
+    facts = event.details
+    match event.type:
+        case EventType.PLANNED:
+            return "rule" in facts and facts.get("state") == "paused"
+        case EventType.PLAN_CHANGED:
+            return "handler" in facts and facts.get("state") in {"stopped", "done"}
+        case _:
+            return True
+
+
+def _alert(table: QueueTable, key: str, told: _Group) -> Alert:
+    event, queue = told.first, table.name
+    details = {name: fact for name, fact in event.details.items() if fact}
+    return Alert(
+        key=key,
+        kind=EVENTS[event.type],
+        queue=queue,
+        event=event.type.value,
+        lookup_ids=tuple(told.lookup_ids),
+        count=int(details["messages"]) if "messages" in details else told.count,
+        reason=reason(queue, event, told.count),
+        what_to_do=what_to_do(queue, event),
+        details=details,
+    )
+
+
+# What an alert says ----------------------------------------------------------------------------------------------------
+
+_BECAME: Mapping[EventType, str] = {
+    EventType.MOVED_POISON: "moved to the poison sub-queue",
+    EventType.DROPPED: "dropped",
+    EventType.REJECTED: "rejected to the sender's dead-letter queue",
+    EventType.DEAD_LETTERED: "moved to the dead-letter queue",
+    EventType.REQUEUED: "moved to the backout queue",
+    EventType.EXCEPTIONED: "moved to the exception destination",
+}
+_WHAT_TO_DO = {
+    EventType.DROPPED: "They are gone from the queue; only their sender can send them again.",
+    EventType.OUTAGE_BEGAN: "Mend what the handler needs: a probe finds out, and all goes on by itself. If the messages are at fault, run one pass "
+    "without outage=: it charges them, and what was charged so is no evidence of an outage any more.",
+    EventType.OUTAGE_OVER: "Nothing: passes deliver everything again.",
+}
+_SENT_ON = {EventType.DEAD_LETTERED, EventType.REQUEUED, EventType.EXCEPTIONED}
+RESTART = "restart"
+"""Until when a message is blocked that only a restart of the broker lets go on."""
+
+
+def reason(queue: str, event: Event, count: int) -> str:
+    """Say what happened.
+
+    :param event: the first of the ``count`` events of its type.
+    """
+    facts = event.details
+    if event.type in HALTS:
+        return what_halted(halt_of(event), facts.get("endpoint", queue))
+    if event.type in {EventType.OUTAGE_BEGAN, EventType.OUTAGE_OVER}:
+        return _of_outage(queue, event)
+    if EVENTS[event.type] is AlertKind.DESK:
+        return _of_desk(queue, event, count)
+    became = _blocked(facts) if event.type is EventType.BLOCKED else _BECAME[event.type]
+    if place := _destination(event):
+        became = f"{became} {place!r}"
+    sentences = [f"{counted(count, 'message')} of queue {queue!r}: {became}"]
+    sentences += [facts[name].rstrip(".") for name in ("reason", "obstacle", "warning") if facts.get(name)]
+    return f"{'. '.join(sentences)}."
+
+
+def what_to_do(queue: str, event: Event) -> str:
+    """Say the next step after the event."""
+    match event.type:
+        case _ if event.type in _WHAT_TO_DO:
+            return _WHAT_TO_DO[event.type]
+        case EventType.MOVED_POISON:
+            return f"Mend the cause, then put them back for one more cycle: QueueHook().put_back({queue!r})."
+        case _ if place := _destination(event):
+            return f"Mend the cause, then receive them from queue {place!r}, or send them back: QueueHook().send_to({place!r}, lookup_ids)."
+        case EventType.REJECTED | EventType.DEAD_LETTERED:
+            return f"Look at queue '{queue}.dead-letter', or the one that the sender named."
+        case EventType.BLOCKED | EventType.TOLD | EventType.PLANNED | EventType.PLAN_CHANGED:
+            return (_what_to_do_when_blocked if event.type is EventType.BLOCKED else _what_to_do_at_the_desk)(queue, event)
+        case _:
+            return what_to_do_when_halted(halt_of(event), queue, event.details.get("system", ""))
+
+
+def _of_desk(queue: str, event: Event, count: int) -> str:
+    facts = event.details
+    if event.type is EventType.TOLD:
+        return f"{counted(count, 'message')} of queue {queue!r} wait in poison; rule {facts['rule']!r} tells of them."
+    if event.type is EventType.PLANNED:
+        messages, verb = counted(int(facts["messages"]), "message"), facts["verb"].replace("_", " ")
+        return f"Rule {facts['rule']!r} of queue {queue!r} proposes to {verb} {messages}."
+    group, seen = facts.get("group", ""), {name: counted(int(facts.get(name, "0")), "message") for name in ("settled", "failed")}
+    outcome = "has ended" if facts["state"] == "done" else f"was stopped: of its canary {seen['settled']} settled, {seen['failed']} failed"
+    return f"The redrive of queue {queue!r} for a new handler, error group {group!r}, {outcome}."
+
+
+def _what_to_do_at_the_desk(queue: str, event: Event) -> str:
+    plan = event.details.get("plan", "")
+    if event.type is EventType.TOLD:
+        return "Look at them, and put them back, remove them or leave them: a rule that tells leaves them where they are."
+    if event.type is EventType.PLANNED:
+        return f"Answer in the Airflow UI where a task asks, or resume plan {plan!r} of queue {queue!r}, or cancel it."
+    if event.details.get("state") == "done":
+        return "Nothing: the others of the group were put back, too."
+    return f"The others stay in poison. Mend the handler, or go on all the same: resume plan {plan!r} of queue {queue!r}."
+
+
+def _of_outage(queue: str, event: Event) -> str:
+    facts = event.details
+    endpoint = facts.get("endpoint", queue)
+    if event.type is EventType.OUTAGE_OVER:
+        return f"The outage of queue {endpoint!r} since {facts.get('since', '?')} is over."
+    back = counted(int(facts.get("given_back", "0")), "message was", "messages were")
+    error = facts.get("error", "").rstrip(".")
+    return f"Queue {endpoint!r} has an outage since {event.at.isoformat()}, no poison: {error}. {back} given back uncounted."
+
+
+def _destination(event: Event) -> str:
+    """Return the queue that the messages went to, where the event names it."""
+    place = event.details.get("place", "")
+    return place if event.type in _SENT_ON and place != OUTBOX else ""
+
+
+def _blocked(facts: Mapping[str, str]) -> str:
+    until = facts.get("until", RESTART)
+    waits = "the whole queue waits" if facts.get("blocks") == "queue" else "waiting at their place"
+    return f"blocked, {waits} until {'the broker is restarted' if until == RESTART else until}"
+
+
+def _what_to_do_when_blocked(queue: str, event: Event) -> str:
+    remove = f"take the message out with QueueHook().remove({queue!r}, {event.lookup_id})"
+    if event.details.get("until", RESTART) == RESTART:
+        return f"It does not go on by itself: mend the cause and call QueueHook().restart({queue!r}, 'broker'), or {remove}."
+    return f"It goes on by itself then. Mend the cause, or {remove}."
+
+
+# What waits too long ---------------------------------------------------------------------------------------------------
+
+
+TOO_OLD = "BACKLOG_TOO_OLD"
+"""The ``event`` of the alert. It is no event of the queue: nothing happens when a message comes of age."""
+PLACES = (SubQueue.MAIN, SubQueue.RETRY)
+"""Where messages wait to be received."""
+
+
+@dataclass(frozen=True, slots=True)
+class Oldest:
+    """The message that has waited longest."""
+
+    lookup_id: int
+    enqueued_at: datetime
+    sub_queue: SubQueue
+
+
+def oldest(table: QueueTable, snapshot: Snapshot, before: datetime, *, other_than: int | None = None) -> Oldest | None:
+    """Return the message of ``main`` and ``retry`` that was sent first, until then; None when there is none. Reads one file, in general."""
+    found: Oldest | None = None
+    for earliest, file in sorted(_old_files(snapshot, before), key=lambda each: each[0]):
+        if found is not None and earliest > found.enqueued_at:
+            break
+        first = _first(table, file, other_than)
+        if first is not None and first.enqueued_at <= before:
+            found = first if found is None else min(found, first, key=lambda each: (each.enqueued_at, each.lookup_id))
+    return found
+
+
+def _old_files(snapshot: Snapshot, before: datetime) -> list[tuple[datetime, DataFile]]:
+    dated = [(file.min_enqueued_at, file) for file in snapshot.files if file.sub_queue in PLACES]
+    return [(earliest, file) for earliest, file in dated if earliest is not None and earliest <= before]
+
+
+def _first(table: QueueTable, file: DataFile, other_than: int | None) -> Oldest | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = table.read(file, ["enqueued_at", "lookup_id"])
+    if other_than is not None:
+        rows = rows.filter(pc.not_equal(rows["lookup_id"], pa.scalar(other_than, pa.int64())))
+    first = pc.min(rows["enqueued_at"]).as_py()
+    if first is None:
+        return None
+    number = pc.min(rows.filter(pc.equal(rows["enqueued_at"], pc.min(rows["enqueued_at"])))["lookup_id"]).as_py()
+    return Oldest(number, first, SubQueue(file.sub_queue))
+
+
+def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta, tell: Callable[[Alert], None], clock: Clock) -> list[Alert]:
+    """Tell when a message of ``main`` or ``retry`` was sent longer ago than that; return what was told.
+
+    The cursor counts messages: its ``told`` is the lookup id of the one whose age was told; below 0: since then everything too old has gone.
+    One alert for each backlog, whose key names its oldest message. It is over when nothing is too old any more; then another message that becomes
+    too old is told, and the one that was told before is not.
+
+    Raises AlertError when telling failed: it is told again next time, with the same key.
+    """
+    state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()
+    seen = told, telling = state.read(snapshot.control)
+    if told is not None and told > 0:
+        if not _old_files(snapshot, now - older_than):
+            state.write(seen, told=-told, telling=None)
+        return []
+    first = oldest(table, snapshot, now - older_than, other_than=None if told is None else -told)
+    if first is None:
+        if telling is not None:  # it has gone before anybody heard of it
+            state.write(seen, told=told, telling=None)
+        return []
+    about = first.lookup_id if telling is None else telling
+    if telling is None and not state.write(seen, told=told, telling=about):
+        return []  # another run tells of it
+    alert = _backlog_alert(table, snapshot, first, about, now)
+    reach("pass.backlog.before_telling")
+    try:
+        tell(alert)
+    except Exception as error:
+        raise AlertError(
+            f"The alert that queue {table.name!r} has a backlog failed ({type(error).__name__}: {error}). "
+            "Mend the notifier and run the task again: the alert is repeated with the same key."
+        ) from error
+    reach("pass.backlog.after_telling")
+    state.write((told, about), told=about, telling=None)
+    return [alert]
+
+
+def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: int, now: datetime) -> Alert:
+    """Return the alert; its key is that of the message that the backlog was first told of."""
+    waiting = {place: snapshot.depth(place, now).messages for place in PLACES}
+    said = ", ".join(f"{number:,} in {place.value}" for place, number in waiting.items())
+    sent = f"{first.enqueued_at:%Y-%m-%d %H:%M:%S} UTC"
+    return Alert(
+        key=run_key(table.uri, TOO_OLD, about),
+        kind=AlertKind.BACKLOG,
+        queue=table.name,
+        event=TOO_OLD,
+        lookup_ids=(first.lookup_id,),
+        count=sum(waiting.values()),
+        reason=f"Queue {table.name!r} has a backlog: message {first.lookup_id} in {first.sub_queue.value} was sent at {sent}; {said} wait.",
+        what_to_do="See whether its receive tasks run and succeed, whether the queue is halted or blocked, and whether they keep up.",
+        details={"oldest_enqueued_at": first.enqueued_at.isoformat(), "sub_queue": first.sub_queue.value},
+    )

@@ -1,0 +1,540 @@
+"""Delivering: keep a claim alive while an engine hands its messages to the handler, going on where earlier holders of the claim stopped.
+
+A pass that ends before its commit releases its claim: any later pass goes on at once, from what was journalled. The claim is not taken back, for its
+journals hold attempts that count. It only expires now instead of in two minutes, and only when nobody can write to its journals any more; else it
+expires by itself. Where its tasks are on nodes that share no folder, it shuts them out and expires in half a minute.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_poison.delivery.handlers import HandlerRef
+from airflow_poison.delivery.outage import Detection, Verdict
+from airflow_poison.delivery.progress import ForwardedLog, JournalProgress, Progress
+from airflow_poison.delivery.sessions import platform
+from airflow_poison.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
+from airflow_poison.delivery.sessions.returned import LearnedColumns
+from airflow_poison.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.dialogs.dialog_state import AS_ARRIVED, Place
+from airflow_poison.passes.conversations import dialog_state
+from airflow_poison.store.disk import named
+from airflow_poison.values.errors import ClaimLostError, OutputError, PoisonError, ReceiveStoppedError, SettingError
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.schema import table_schema
+from airflow_poison.values.texts import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.rules.policy import Opening, Policy
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
+    from airflow_poison.values.masking import Masking
+
+
+class ClaimKeeper:
+    """A claim that is renewed when a third of its lease is over."""
+
+    def __init__(self, receiving: ReceivePass, claim: Claim) -> None:
+        self.receiving, self.claim = receiving, claim
+
+    def keep_alive(self) -> None:
+        """Renew it when that is due. Raises ClaimLostError, and what ``check_stopped`` of the pass raises."""
+        of = self.receiving
+        of.check_stopped()
+        now = of.clock.now()
+        if self.claim.expires_at - now < of.lease * 2 / 3:
+            self.claim = of.table.renew(self.claim, lease=of.lease, now=now)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a delivery ended.
+
+    :param known: what had happened before the tasks began whose tallies count.
+    :param verdict: an outage has ended it.
+    :param given_back: messages that failed as the outage does.
+    """
+
+    known: RecoveredAttempts
+    verdict: Verdict | None = None
+    given_back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivering:
+    """What a pass does between its claim and its account.
+
+    :param converses: whether messages of conversations may be among the claimed.
+    :param outputs: with the columns that their tables have.
+    :param expects: the fingerprint of the outage that the pass probes; empty: it probes none.
+    :param masking: which values of messages the queue hides; None: none.
+    :param parks: messages wait behind earlier ones of their groups.
+    """
+
+    engine: Engine
+    held: ClaimKeeper
+    handler: HandlerRef | Transformation
+    opening: Opening
+    converses: bool
+    outputs: Sequence[Output] = ()
+    expects: str = ""
+    masking: Masking | None = None
+    parks: bool = False
+
+    def run(self) -> Ended:
+        """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
+        of, claim = self.held.receiving, self.held.claim
+        stage = Path(of.table.stage(claim))
+        folders = [Path(path) for path in of.table.journals(claim)]
+        story = read_history(folders, node=of.table.node)
+        job = self._job(story, stage)
+        self._begin_with_columns(job.outputs, job.journal_folder)
+        engine, telling = self.engine, PassProgress(job.journal_folder, of.endpoint, claim.messages, of.progress)
+        with self._begun(job), telling:
+            of.check_stopped()
+            keep_alive = self.held.keep_alive if job.transform is not None else telling.beating(self.held.keep_alive)
+            carry = story.carry
+            if verdicts := [*filter(None, map(Verdict.read, folders))]:
+                return self._closed(job, carry, verdicts, keep_alive)
+            if story.alone and not job.sections and job.order is Order.NONE and job.transform is None:
+                of.progress(f"delivering alone what was with its handler when everything died: {counted(len(story.alone), 'message')}")
+                alone = replace(job, only=story.alone, singly=True, forced=True, detection=None, carry=_saved(carry, stage))
+                engine.run(of.table, claim, alone, keep_alive=keep_alive)
+                carry = carry.merged(read_journals([Path(job.journal_folder)]))
+                reach("pass.receive.after_alone")
+                of.check_stopped()
+            engine.run(of.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
+            verdict = Verdict.read(Path(job.journal_folder))
+            if verdict is not None:
+                reach("pass.outage.after_verdict")
+                return self._closed(job, carry.merged(read_journals([Path(job.journal_folder)])), [verdict], keep_alive)
+        return Ended(carry)
+
+    def _closed(self, job: StageJob, known: RecoveredAttempts, verdicts: Sequence[Verdict], keep_alive: Callable[[], None]) -> Ended:
+        """Settle without a delivery what an outage has ended: as the journals say, but for what failed as the outage does."""
+        of, claim = self.held.receiving, self.held.claim
+        carry, given_back = known.without({verdict.fingerprint for verdict in verdicts})
+        of.progress(
+            f"an outage ({verdicts[-1].error}): {counted(given_back, 'message')} that failed so are given back uncounted, nothing more is delivered"
+        )
+        of.table.unstage(claim)
+        reach("pass.outage.after_unstaging")
+        closed = replace(job, closed=True, detection=None, forced=False, carry=_saved(carry, Path(of.table.stage(claim))))
+        self.engine.run(of.table, claim, closed, keep_alive=keep_alive)
+        reach("pass.outage.after_settling")
+        return Ended(carry, verdicts[-1], given_back)
+
+    def _job(self, story: ClaimHistory, stage: Path) -> StageJob:
+        """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
+        of, dialogs = self.held.receiving, self._dialogs(stage)
+        order = _order(of.policy)
+        if (dialogs is not None or self.parks) and order is Order.NONE:
+            order = Order.GROUPS  # the messages of a conversation, or of a group that is parked, are in one task
+        ordered = order is not Order.NONE
+        transform = self.handler if isinstance(self.handler, Transformation) else None
+        forced = transform is not None or story.careful or (ordered and bool(story.alone) and story.outdated)
+        singly = forced or (ordered and bool(story.alone))
+        return StageJob(
+            queue=of.table.name,
+            policy=of.policy,
+            handler=HandlerRef(self.handler.name) if isinstance(self.handler, Transformation) else self.handler,
+            journal_folder=str(stage / "journal"),  # made with the claim: a holder that was shut out must not make it anew
+            clock=of.clock,
+            read_from=of.policy.reads,
+            isolation=of.isolation,
+            unprocessable=of.unprocessable,
+            record_all=of.record_all,
+            opening=self.opening,
+            order=Order.QUEUE if ordered and singly else order,
+            stop_file=str(stage / "halted") if of.policy.spreads_groups else None,
+            alone=story.alone,
+            singly=singly,
+            forced=forced,
+            dialogs=dialogs,
+            outputs=tuple(self.outputs),
+            key=self.held.claim.key,
+            batching=of.batching,
+            detection=None if of.outage is None else Detection(of.outage, str(stage / "journal"), self.expects),
+            masking=self.masking,
+            parks=self.parks,
+            transform=transform,
+            deaths=story.deaths if transform is not None else {},
+            share=of.table.sharing(self.held.claim),
+            sections=_sections(story) if of.table.node else {},
+        )
+
+    def _begin_with_columns(self, outputs: Sequence[Output], folder: str) -> None:
+        """Write down the columns of the outputs; those that an earlier try of the claim has learned hold, for its rows land too.
+
+        Raises OutputError when an earlier try returned rows for an output that is not declared any more.
+        """
+        own, names = LearnedColumns(Path(folder)), {output.name for output in outputs}
+        for path in self.held.receiving.table.journals(self.held.claim):
+            earlier = LearnedColumns(Path(path))
+            if (other := next((name for name in earlier.names() if name not in names), None)) is not None:
+                raise OutputError(
+                    f"An earlier run of this pass may have returned rows for the output {other!r}, which this run does not declare. Nothing was "
+                    "delivered: declare it as before, with columns that its rows fit, and run the task again."
+                )
+            for output in outputs:
+                if (learned := earlier.known(output.name)) is not None and output.columns is None:
+                    own.write(output.name, learned)
+        for output in outputs:
+            if output.columns is not None:
+                own.write(output.name, output.columns)
+
+    def _dialogs(self, stage: Path) -> str | None:
+        """Write what tasks have to know of conversations into the stage; return where, None when the queue has none."""
+        if not self.converses:
+            return None
+        path = stage / "dialogs.json"
+        with named(str(stage)):
+            dialog_state(self.held.receiving.table, self.held.claim).save(path)
+        return str(path)
+
+    @contextmanager
+    def _begun(self, job: StageJob) -> Iterator[None]:
+        """Write down that a delivery begins, before it does; take that back where this process lives to see that no journal was lost."""
+        folder, local, of = Path(job.journal_folder), self.engine.local, self.held.receiving
+        machine = platform.machine() if local else ""
+        sections = job.policy.stateless and job.dialogs is None and job.transform is None
+        unforced = Forced.NOTHING if job.share is None else Forced.SHARED
+        forced = (Forced.SECTIONS if sections else Forced.MARKS) if job.forced else unforced
+        of.table.begin(self.held.claim, TryNote(machine, forced, of.table.node).to_json())
+        try:
+            yield
+        except BaseException:
+            journals = [*folder.glob("*.journal")]
+            if (local or not (journals or of.table.node)) and (not of.table.node or _quiet(folder)):  # what others are given must not change any more
+                with suppress(PoisonError, OSError):  # it stays then, and others ask themselves what became of this try
+                    platform.force_files(folder, [*folder.glob("*.log"), *folder.glob("*.rows"), *journals])  # words last: they need the others
+                    of.table.leave(self.held.claim)
+            raise
+
+
+MOST_ALONE = 32
+"""So many suspects of a lost node are delivered alone; more are cut into so many parts first."""
+
+
+def _sections(story: ClaimHistory) -> dict[int, int]:
+    """Return how many messages a section with a suspect may have, by lookup id. None: they come alone.
+
+    Those of most losses are cut finest, and one that has been charged comes alone.
+    """
+    if len(story.alone) <= MOST_ALONE:
+        return {}
+    together = Counter(story.deaths.values())
+    return {number: -(-together[story.deaths[number]] // MOST_ALONE) if number in story.deaths else 1 for number in story.alone}
+
+
+def _saved(carry: RecoveredAttempts, stage: Path) -> str | None:
+    if not len(carry.lookup_ids):
+        return None
+    path = stage / "carry"
+    with named(str(stage)):
+        carry.save(path)
+    reach("pass.receive.after_carry")
+    return str(path)
+
+
+def _order(policy: Policy) -> Order:
+    if policy.spreads_groups:
+        return Order.GROUPS
+    return Order.QUEUE if policy.halting else Order.NONE
+
+
+# How far it is ---------------------------------------------------------------------------------------------------------
+
+
+EVERY = 10.0
+"""Seconds between two lines of a pass that gets on."""
+AT_LEAST_EVERY = 60.0
+"""Seconds between two lines of one that does not."""
+
+
+class PassProgress:
+    """Tells of a pass while its block runs.
+
+    :param seconds: what time it is, in seconds that never go back.
+    """
+
+    def __init__(
+        self, journal_folder: str, queue: str, messages: int, progress: Callable[[str], None], seconds: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._output = ForwardedLog(journal_folder, queue)
+        self._journals = JournalProgress(Path(journal_folder))
+        self._queue, self._messages, self._progress, self._seconds = queue, messages, progress, seconds
+        self._began = self._told_at = seconds()
+        self._told = 0
+
+    def beat(self) -> None:
+        """Hand on what handlers have printed; say how far the pass is when it is time to."""
+        self._output.drain()
+        now = self._seconds()
+        if now - self._told_at < EVERY:
+            return
+        found = self._journals.look()
+        percent = 100 * found.done // max(1, self._messages)
+        if percent > self._told or now - self._told_at >= AT_LEAST_EVERY:
+            self._told, self._told_at = percent, now
+            self._progress(_line(self._queue, self._messages, found, percent, now - self._began))
+
+    def beating(self, keep_alive: Callable[[], None]) -> Callable[[], None]:
+        """Return what keeps a claim and then tells."""
+
+        def beat() -> None:
+            keep_alive()
+            self.beat()
+
+        return beat
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Hand on the rest."""
+        self._output.drain()
+
+
+def _line(queue: str, messages: int, found: Progress, percent: int, seconds: float) -> str:
+    return (
+        f"queue {queue}: {found.done:,} of {messages:,} messages ({percent} %) after {seconds:.0f} s: {found.settled:,} settled, "
+        f"{found.ended:,} rolled back for good, {found.rollbacks:,} rollbacks"
+    )
+
+
+# How a claim is released -----------------------------------------------------------------------------------------------
+
+
+PATIENCE_SECONDS = 4.0
+"""How long to wait for the end of what still writes. Airflow kills a task five seconds after it has asked it to end."""
+_LOOK_SECONDS = 0.05
+ENDED_WITHIN = timedelta(seconds=30)
+"""So long after its holder was shut out no task works on another node any more, if that reaches the store: it looks every 5 seconds, and ends 20
+seconds later (``spark/nodes.py``)."""
+
+
+INTERRUPTS: tuple[type[BaseException], ...] = (KeyboardInterrupt, SystemExit)
+
+
+@contextmanager
+def released_on_error(held: ClaimKeeper) -> Iterator[None]:
+    """Give the claim up when an error or an interrupt ends the block. Raises ClaimLostError where a missing file means that."""
+    of = held.receiving
+    ends: tuple[type[BaseException], ...] = (Exception, *of.interrupts)
+    try:
+        yield
+    except ClaimLostError:
+        raise
+    except ends as error:
+        if isinstance(error, FileNotFoundError):
+            of.table.stage(held.claim)  # says so when a later holder has shut this one out, and its folder is gone with that
+        expire_now(of.table, held.claim, of.clock, of.progress)
+        raise
+
+
+def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
+    """Let a claim expire now, when nobody works on it any more; else it expires by itself.
+
+    Nobody here sees whether tasks on other nodes have ended. They are shut out now, and not only by the next holder, and have the time that they
+    need to see that: who waits for it meets none that can reach the store.
+    """
+    with suppress(PoisonError, OSError):  # what ended the pass is what is told
+        begun = TryNote.read(Path(table.stage(claim), BEGUN))
+        leaving = replace(claim, given_up=True)
+        given_up = f"the claim of {counted(claim.messages, 'message')} is given up"
+        if table.node and begun is not None and not begun.machine:
+            table.close(claim)
+            reach("pass.release.after_close")
+            table.renew(leaving, lease=ENDED_WITHIN, now=clock.now())
+            tell(
+                f"{given_up}: what its tasks still do on other nodes ends within {ENDED_WITHIN.seconds} s, and any pass goes on then, with all "
+                "attempts counted"
+            )
+        elif _quiet(Path(table.stage(claim), "journal")):
+            table.renew(leaving, lease=timedelta(0), now=clock.now())
+            tell(f"{given_up}: the next pass goes on at once, with all attempts counted")
+
+
+def _quiet(folder: Path) -> bool:
+    """Wait until nobody can write to the journals any more; False when that takes too long."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not all(map(_is_left, folder.glob("*.journal"))):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return True
+
+
+def _is_left(journal: Path) -> bool:
+    with journal.open("rb") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+# Engines: what carries a receive stage out, Spark or this very process -----------------------------------------------
+
+
+class Engine(Protocol):
+    """Runs the receive stage over the files of a claim and leaves its rows in the claim's stage. A pass makes one, and uses it for all its claims."""
+
+    @property
+    def local(self) -> bool:
+        """Whether all its processes run on this machine, and end with this one."""
+        ...
+
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
+        """See whether it can deliver, before anything is claimed. Raises ExecutorError, SettingError.
+
+        :param outputs: where the rows go that a handler returns, with the columns that are known.
+        """
+        ...
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim, in the job's order; with ``job.only`` just these, and no row is left for them.
+
+        :param keep_alive: renews the claim; called every few seconds. What it raises (ClaimLostError) ends the run.
+        """
+        ...
+
+
+class LocalEngine:
+    """Runs the stage in this process: one task, no JVM. For tests, small queues and the memory store."""
+
+    local = True
+
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
+        """There is nothing to make ready: the handler has been checked in this process. Raises SettingError for a transformation."""
+        del outputs
+        if isinstance(handler, Transformation):
+            raise SettingError("transform", handler.name, f"a handler of messages here: queue {table.name!r} is received from without Spark")
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim in queue order."""
+        batches = self._batches(table, claim, job, keep_alive)
+        if job.only:
+            deliver_alone(job, batches)
+            return
+        rows = pa.Table.from_batches(deliver_partition(job, "0", batches), table_schema())
+        reach("pass.deliver.before_staging")
+        table.stage_table(claim, rows)
+        reach("pass.deliver.after_staging")
+
+    @staticmethod
+    def _batches(table: QueueTable, claim: Claim, job: StageJob, keep_alive: Callable[[], None]) -> Iterator[pa.RecordBatch]:
+        table.bring(claim.files)
+        read = pa.concat_tables([table.read(file) for file in claim.files])
+        if job.only:
+            read = read.filter(pc.is_in(read["lookup_id"], pa.array(job.only, pa.int64())))
+        ordered = read.sort_by("lookup_id") if job.parks else _in_receive_order(read, exceptions_of(job))
+        for batch in ordered.drop_columns(["sub_queue"]).combine_chunks().to_batches(max_chunksize=4096):
+            keep_alive()
+            yield batch
+
+
+def _in_receive_order(rows: pa.Table, exceptions: Mapping[int, Place]) -> pa.Table:
+    """Sort messages as they are received: by priority, then by arrival, but for those that overtake others of their dialog (spec SB-41)."""
+    if not exceptions:
+        return rows.sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+    ids = cast("list[int]", rows["lookup_id"].to_pylist())
+    places = [exceptions.get(number, Place(number, AS_ARRIVED)) for number in ids]
+    placed = rows.append_column("anchor", pa.array([place.anchor for place in places], pa.int64()))
+    placed = placed.append_column("precedence", pa.array([place.precedence for place in places], pa.int32()))
+    ordered = placed.sort_by([("priority", "descending"), ("anchor", "ascending"), ("precedence", "ascending"), ("lookup_id", "ascending")])
+    return ordered.drop_columns(["anchor", "precedence"])
+
+
+# Supervised, so that the claim is kept meanwhile ---------------------------------------------------------------------
+
+
+SECONDS = 1.0
+
+
+class SupervisedEngine:
+    """Runs an engine on a thread of its own, while the caller's thread renews the claim and can be interrupted.
+
+    When the claim is lost or the caller is interrupted, the engine is told with its next beat, and the run ends; what the thread still does it
+    does until its batch, or the process, ends. What it had journalled counts for whoever finishes the claim.
+
+    :param engine: makes what delivers, once, on such a thread: a Spark that is started there leaves the interrupts of the process alone.
+    :param seconds: between two beats.
+    :param patience: how many seconds an engine that is told to end has to do so.
+    """
+
+    def __init__(self, engine: Callable[[], Engine] = LocalEngine, *, seconds: float = SECONDS, patience: float = 0) -> None:
+        self._make, self._seconds, self._patience = engine, seconds, patience
+        self._made: Engine | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether all processes of the engine run on this machine."""
+        self._supervise(self._engine)
+        return self._engine().local
+
+    def prepare(self, table: QueueTable, handler: HandlerRef | Transformation, outputs: Sequence[Output] = ()) -> None:
+        """Make the engine, and let it see whether it can deliver. Raises what it raises."""
+        self._supervise(lambda: self._engine().prepare(table, handler, outputs))
+
+    def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
+        """Deliver every message of the claim. Raises what the engine raises, and what ``keep_alive`` raises."""
+        left = threading.Event()
+
+        def check() -> None:
+            if left.is_set():
+                raise ReceiveStoppedError(f"The pass {claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
+
+        self._supervise(lambda: self._engine().run(table, claim, job, keep_alive=check), keep_alive, left)
+
+    def _engine(self) -> Engine:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def _supervise(self, work: Callable[[], object], beat: Callable[[], None] = lambda: None, left: threading.Event | None = None) -> None:
+        """Do something on a thread of its own. Raises what it raises, and what the beat raises.
+
+        :param left: set when the caller goes away; the work then has ``patience`` seconds to end.
+        """
+        ended, raised = threading.Event(), list[BaseException]()
+
+        def do() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
+                raised.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=copy_context().run, args=(do,), name="poison-deliver", daemon=True).start()
+        try:
+            while not ended.wait(self._seconds):
+                beat()
+        except BaseException:
+            if left is not None:
+                left.set()
+                ended.wait(self._patience)
+            raise
+        if raised:
+            raise raised[0]

@@ -1,0 +1,193 @@
+"""History: what has happened to a queue and its messages, as commits recorded it; for people who look, and for subscribers who are told once."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from airflow_poison.values.errors import PoisonMessageError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.fault_points import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from datetime import datetime
+
+    from airflow_poison.store.control import Control
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
+    from airflow_poison.values.events import Event
+    from airflow_poison.values.failures import ErrorHandler
+
+BY_HAND = "hand"
+"""What the event of something that people did says in ``by``."""
+ENDED = "end conversation"
+"""What the event of a message says in ``by`` that went with its conversation (spec SB-30)."""
+FROM_THE_START = -1
+QUIET_VERSIONS = 50
+"""How many versions without anything to tell are read again before their number is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Events in the order of their commits.
+
+    :param earlier: how many older ones were left out.
+    """
+
+    queue: str
+    events: tuple[Event, ...]
+    earlier: int = 0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return {"queue": self.queue, "events": [plain(event) for event in self.events], "earlier": self.earlier}
+
+
+def recorded_events(
+    table: QueueTable,
+    *,
+    lookup_ids: Collection[int] | None = None,
+    types: Collection[EventType] | None = None,
+    since: datetime | None = None,
+    limit: int | None = None,
+) -> History:
+    """Return the newest events of a queue. Deliveries, commits and rollbacks are there when a pass was told to record them.
+
+    :param lookup_ids: only those of these messages; None: all, also of the queue itself.
+    :param limit: at most so many, the newest; None: all.
+    """
+    if limit is not None:
+        newest, earlier = table.newest_events(limit, lookup_ids=lookup_ids, types=types, since=since)
+        return History(table.name, tuple(newest), earlier)
+    events = table.events(types=types)
+    found = (event for event in events if (lookup_ids is None or event.lookup_id in lookup_ids) and (since is None or event.at >= since))
+    return History(table.name, tuple(found))
+
+
+def plain(event: Event) -> dict[str, object]:
+    """Return an event as plain values."""
+    counts = {"abort_count": event.abort_count, "move_count": event.move_count}
+    return {"at": event.at.isoformat(), "event": event.type.value, "lookup_id": event.lookup_id, **counts, "details": dict(event.details)}
+
+
+# Who is told of it ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Up to where a subscriber has been told, and what it is being told now: two counters of the queue's control row.
+
+    ``telling`` is committed before anybody is told and becomes ``told`` afterwards. A killed task leaves it behind, and whoever finds it tells
+    exactly the same again, under the same key, so that a receiver can drop what it has seen.
+
+    :param subscriber: who, the same in every run.
+    :param about: stands before the counters' names: what it is told of, where that is not the recorded events.
+    """
+
+    table: QueueTable
+    subscriber: str
+    clock: Clock
+    about: str = ""
+
+    def read(self, control: Control) -> tuple[int | None, int | None]:
+        """Return ``told`` and ``telling``; None where nothing is noted."""
+        told, telling = (control.counters.get(name) for name in self.names)
+        return told, telling
+
+    def write(self, seen: tuple[int | None, int | None], *, told: int | None, telling: int | None) -> bool:
+        """Note both, in one commit. False, and nothing is noted, when somebody else has noted something since ``seen`` was read."""
+
+        def change(control: Control) -> Control:
+            return control.with_counters(dict(zip(self.names, (told, telling), strict=True))) if self.read(control) == seen else control
+
+        after = self.table.alter(change, lambda _before, _after: (), self.clock.now())
+        return self.read(after) == (told, telling)
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of both counters."""
+        return f"{self.about}told:{self.subscriber}", f"{self.about}telling:{self.subscriber}"
+
+
+@dataclass(frozen=True, slots=True)
+class EventRange:
+    """The events after version ``since`` up to and with version ``until``.
+
+    :param key: names the range: the same whenever it is told again.
+    :param events: read while they are asked for, once: a range may hold millions.
+    :param repeated: an earlier run began to tell it and died: what has happened since is another range.
+    """
+
+    key: str
+    since: int
+    until: int
+    events: Iterator[Event]
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Somebody who is told of a queue's recorded events, at least once and in ranges that stay the same when repeated; its cursor counts versions.
+
+    :param name: who, the same in every run.
+    """
+
+    table: QueueTable
+    name: str
+    types: Collection[EventType]
+    clock: Clock
+
+    def begin(self) -> None:
+        """Start now, unless it has started before: what lies in the past is not told."""
+        snapshot = self.table.snapshot()
+        seen = self.cursor.read(snapshot.control)
+        if seen[0] is None:
+            self.cursor.write(seen, told=snapshot.version, telling=None)
+
+    @contextmanager
+    def range(self) -> Iterator[EventRange]:
+        """Give the events that are still to be told. They count as told when the block ends without an error."""
+        while True:
+            snapshot = self.table.snapshot()
+            seen = told, pending = self.cursor.read(snapshot.control)
+            since = FROM_THE_START if told is None else told
+            until = snapshot.version if pending is None else pending
+            events = self.table.events(since, until_version=until, types=self.types)
+            first = list(islice(events, 1))
+            if not first or pending is not None:
+                break
+            if self.cursor.write(seen, told=since, telling=until):
+                seen = since, until
+                break  # else another run has begun to tell, or has told, meanwhile: this one looks again
+        reach("pass.alert.before_telling")
+        yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
+        reach("pass.alert.after_telling")
+        if first or pending is not None or until - since >= QUIET_VERSIONS:
+            self.cursor.write(seen, told=until, telling=None)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Up to where it has been told."""
+        return Cursor(self.table, self.name, self.clock)
+
+
+def error_subscription(table: QueueTable, subscriber: str, clock: Clock) -> Subscription:
+    """Return the subscription behind an error handler."""
+    return Subscription(table, f"error:{subscriber}", frozenset({EventType.POISON_EXCEPTION}), clock)
+
+
+def hand_over(table: QueueTable, subscriber: str, handler: ErrorHandler, clock: Clock) -> list[int]:
+    """Call the error handler once for each poison exception that is recorded since the last time; return the messages that it did not deal with.
+
+    At least once: after a crash, or when the handler itself raises, the same ones are handed over again. An answer is final (spec WCF-26).
+    """
+    left = []
+    with error_subscription(table, subscriber, clock).range() as told:
+        for event in told.events:
+            number = event.lookup_id or 0
+            if not handler.handle_error(PoisonMessageError(number, table.name)):
+                left.append(number)
+    return left

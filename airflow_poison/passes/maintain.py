@@ -1,0 +1,152 @@
+"""Maintain: keep a queue's folder small and its log short, while senders and passes go on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from airflow_poison.dialogs.endpoint import ConversationState
+from airflow_poison.passes.relay import relay
+from airflow_poison.store.files import PlanState
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.events import EventType
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.texts import Plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import pyarrow as pa
+
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
+
+RETENTION = timedelta(days=7)
+WHILE_ROWS_WAIT = timedelta(days=3_650)
+"""The retention while returned rows wait for their outputs: a message whose row is refused comes back from such a version."""
+SAFE_AGE = timedelta(days=1)
+REMEMBER = timedelta(days=30)
+MIN_FILES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class MaintainResult(Plain):
+    """What a maintenance did.
+
+    :param relayed: messages that a killed pass had left in the outbox, sent on now.
+    :param compacted: small files that were joined, those of conversation endpoints with them: ``files``, ``into``, ``rows``, ``size`` (bytes).
+    :param removed: files, folders and plans that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``,
+        ``creations`` (of queues of the same store whose maker was killed), ``plans`` (that have ended more than 30 days ago).
+    :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``told``.
+    :param freed_bytes: what the removal has given back to the disk.
+    :param oldest_version: the oldest version that can still be read; ``checkpoint``: the newest checkpoint's, -1: none.
+    :param expired_claims: claims that nobody renews: ``key``, ``sub_queue``, ``messages``, ``expired_at``. The next receive task finishes them.
+    :param retained: what became of old poison, where the queue has a retention (``RetainResult``); None: it has none.
+    """
+
+    queue: str
+    relayed: int = 0
+    compacted: Mapping[str, int] = field(default_factory=dict)
+    removed: Mapping[str, int] = field(default_factory=dict)
+    kept: Mapping[str, int] = field(default_factory=dict)
+    freed_bytes: int = 0
+    oldest_version: int = 0
+    checkpoint: int = -1
+    expired_claims: tuple[Mapping[str, object], ...] = ()
+    retained: Mapping[str, object] | None = None
+
+
+def maintain(
+    table: QueueTable,
+    clock: Clock,
+    *,
+    store: QueueStore | None = None,
+    retention: timedelta = RETENTION,
+    safe_age: timedelta = SAFE_AGE,
+    min_files: int = MIN_FILES,
+    remember: timedelta = REMEMBER,
+) -> MaintainResult:
+    """Join small files, remove what nobody needs any more, shorten the log. Each step is whole by itself: killed anywhere, run it again.
+
+    :param store: where messages are sent on that a killed pass had left in the outbox, and where what killed makers of queues have left is removed;
+        without it they wait.
+    :param retention: how long versions of the table can still be read; longer than the longest pass and the slowest reader.
+    :param safe_age: what belongs to no version stays so long: a send that takes longer may lose its files, fails, and sends nothing.
+    :param min_files: as many small files have to follow each other before they are joined.
+    :param remember: how long it is known that a conversation has ended: messages that come later belong to none.
+
+    Claims are left alone; expired ones are reported. Raises SettingError, TableChangedError, ConservationError; nothing is lost then.
+    """
+    _check(retention, safe_age, min_files)
+    reach("pass.maintain.before_relay")
+    relayed = relay(store, table, clock) if store is not None else 0
+    plans = _remove_plans(table, clock.now() - REMEMBER)
+    reach("pass.maintain.before_compaction")
+    compacted = table.compact(min_files=min_files)
+    reach("pass.maintain.before_merging")
+    compacted = compacted.plus(table.merge_conversations(_remembered(clock.now() - remember), min_files=min_files))
+    if table.snapshot().landings:  # the bodies of their messages are in files of earlier versions
+        retention = max(retention, WHILE_ROWS_WAIT)
+    reach("pass.maintain.before_cleaning")
+    cleaned = table.clean(retention=retention, safe_age=safe_age)
+    reach("pass.maintain.before_shortening")
+    shortened = table.shorten_log(retention=retention)
+    reach("pass.maintain.after_shortening")
+    creations = store.sweep(safe_age) if store is not None else []
+    gone = {name: getattr(cleaned, name) for name in ("expired", "orphans", "stages", "temporary")}
+    return MaintainResult(
+        queue=table.name,
+        relayed=relayed,
+        compacted=asdict(compacted),
+        removed=gone | {"log_entries": shortened.entries, "creations": len(creations), "plans": plans},
+        kept={name: getattr(cleaned, f"kept_{name}") for name in ("retention", "young", "staged", "told")},
+        freed_bytes=cleaned.size + shortened.size,
+        oldest_version=shortened.oldest,
+        checkpoint=shortened.checkpoint,
+        expired_claims=tuple(_reported(claim) for claim in table.expired(clock.now())),
+    )
+
+
+_ENDED = frozenset({PlanState.DONE, PlanState.CANCELLED, PlanState.UNDONE})
+
+
+def _remove_plans(table: QueueTable, before: datetime) -> int:
+    """Remove plans that ended before an instant, and those of which the log knows no state any more; return how many."""
+    ended = [each for each in table.stored_plans() if each.state in _ENDED and datetime.fromisoformat(each.record["at"]) < before]
+    if ended:
+        late = {event.details.get("plan") for event in table.events(types={EventType.PLAN_CHANGED}) if event.at >= before}
+        ended = [each for each in ended if each.plan not in late]
+    return table.remove_plans(ended)
+
+
+def _remembered(since: datetime) -> Callable[[pa.Table], pa.Table]:
+    """Return what leaves out the conversation endpoints that were closed before."""
+
+    def keep(endpoints: pa.Table) -> pa.Table:
+        import pyarrow as pa
+
+        states = zip(*(endpoints.column(name).to_pylist() for name in ("message_type", "enqueued_at")), strict=True)
+        stays = [state != ConversationState.CLOSED or at is None or at >= since for state, at in states]
+        return endpoints.filter(pa.array(stays, pa.bool_()))
+
+    return keep
+
+
+def _check(retention: timedelta, safe_age: timedelta, min_files: int) -> None:
+    for name, value in (("retention", retention), ("safe_age", safe_age)):
+        if value < timedelta(0):
+            raise SettingError(name, value, "0 or more")
+    if min_files < 2:  # noqa: PLR2004
+        raise SettingError("min_files", min_files, "2 or more")
+
+
+def _reported(claim: Claim) -> Mapping[str, object]:
+    return {
+        "key": claim.key,
+        "sub_queue": claim.files[0].sub_queue,
+        "messages": claim.messages,
+        "expired_at": claim.expires_at.isoformat(),
+    }

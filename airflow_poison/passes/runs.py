@@ -1,0 +1,298 @@
+"""Runs of passes: the key under which a run is remembered, so that running it again is safe; what it did; and runs over many queues side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextvars import copy_context
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_poison.delivery.stage import Tally
+from airflow_poison.values.errors import QueueHaltedError, ReceiveStoppedError, SettingError
+from airflow_poison.values.texts import Plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from airflow_poison.delivery.stage import HaltRecord, OutageRecord
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.store.queue_table import QueueTable
+
+
+def run_key(*parts: object) -> str:
+    """Return 32 hexadecimal digits for what identifies a run: store, queue, DAG, run, task, map index. Never the try number."""
+    return hashlib.sha256("\x1f".join(str(part) for part in parts).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def check_key(key: str) -> str:
+    """Return a key that the table's log can keep. Raises SettingError."""
+    try:
+        key.encode()
+    except UnicodeEncodeError as error:
+        raise SettingError("key", key, "text that UTF-8 can hold (no lone surrogate)") from error
+    if not key.strip():
+        raise SettingError("key", key, "a name for what is done once; it is blank")
+    return key
+
+
+def installed(installation: str, key: str) -> str:
+    """Return a run key that says which Airflow installation it is of. Without one the key says of none."""
+    return f"by-{installation}.{key}" if installation else key
+
+
+def pass_key(key: str, ordinal: int) -> str:
+    """Return the key of one pass of a run; a run that is started again after its pass has finished makes another one."""
+    return f"{key}-{ordinal}"
+
+
+def finished(table: QueueTable, key: str) -> int:
+    """Return how many passes of a run key have finished."""
+    ordinal = 0
+    while table.result(pass_key(key, ordinal)) is not None:
+        ordinal += 1
+    return ordinal
+
+
+def check_named_once(queues: Iterable[str]) -> None:
+    """Raise SettingError for a queue of a task that is named twice: both passes would have the same run key."""
+    seen: set[str] = set()
+    for queue in queues:
+        if queue in seen:
+            raise SettingError("queues", queue, "every queue once; this one is named twice")
+        seen.add(queue)
+
+
+# What it did -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveResult(Plain):
+    """What a pass did. All numbers are messages unless they say otherwise.
+
+    ``received = settled + parked + poisoned + postponed + dropped + rejected + dead_lettered + requeued + exceptioned + untouched + blocked +
+    halted_messages``.
+
+    :param discarded: of the dropped, those whose conversation had ended, or that could not be of it (spec SB-30, SB-55).
+    :param sent: messages that partners get from this pass, EndDialog and Error messages among them.
+    :param requeued: sent to the backout queue (spec WMQ-10); ``exceptioned``: to the exception destination (spec DMP-7).
+    :param rollbacks: deliveries that were rolled back and counted; ``crashes`` and ``timeouts`` are among them.
+    :param probes: calls of a handler of batches with parts of a batch that had failed, to find out which messages made it fail.
+    :param rows_handed: messages in all its calls with a batch or a part of one; one that was handed over twice counts twice. Deliveries of a
+        message alone are not among them.
+    :param untouched: not reached before the endpoint halted, or behind a message of their group that failed in this pass; they are where they were.
+    :param behind: messages that wait now behind earlier ones of their groups (``park_group``), whichever pass found them; ``behind_groups``: so many
+        groups they are of.
+    :param halted: what halted the endpoint: ``{"how", "lookup_id", "error", "details", ...}``, or None.
+    :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
+    :param blocked_by: the message that blocks it; ``obstacle``: why blocked messages stay, one line.
+    :param outage: what ended the pass, or why it delivered nothing: ``{"error", "fingerprint", "since", "next_probe_at", "given_back", "at"}``.
+    :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
+    :param landed: returned rows that are in their outputs now, by output; those of an earlier run that was killed before that, too.
+    :param not_landed: deliveries that returned rows although no output is declared; they are dropped.
+    :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
+    :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
+    """
+
+    queue: str
+    key: str
+    received: int = 0
+    settled: int = 0
+    parked: int = 0
+    poisoned: int = 0
+    postponed: int = 0
+    dropped: int = 0
+    discarded: int = 0
+    sent: int = 0
+    rejected: int = 0
+    dead_lettered: int = 0
+    requeued: int = 0
+    exceptioned: int = 0
+    untouched: int = 0
+    blocked: int = 0
+    halted_messages: int = 0
+    deliveries: int = 0
+    rollbacks: int = 0
+    crashes: int = 0
+    timeouts: int = 0
+    probes: int = 0
+    rows_handed: int = 0
+    halted: HaltRecord | None = None
+    blocked_until: str | None = None
+    blocked_by: int | None = None
+    obstacle: str = ""
+    outage: OutageRecord | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+    sent_on: Mapping[str, int] = field(default_factory=dict)
+    landed: Mapping[str, int] = field(default_factory=dict)
+    not_landed: int = 0
+    errors: tuple[Mapping[str, object], ...] = ()
+    passes: int = 0
+    seconds: float = 0.0
+    behind: int = 0
+    behind_groups: int = 0
+
+    @property
+    def messages_per_second(self) -> float:
+        """Received messages in each second of the pass."""
+        return self.received / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return Plain.to_dict(self) | {"messages_per_second": round(self.messages_per_second, 1)}
+
+
+_NUMBERS = tuple(each.name for each in fields(ReceiveResult) if each.type == "int")
+_COUNTED = {
+    name: {"settled": "committed", "halted_messages": "halted"}.get(name, name)
+    for name in _NUMBERS
+    if name not in {"passes", "behind", "behind_groups"}
+}
+"""The numbers of a result that a tally has, and under which name."""
+
+
+def combined(queue: str, key: str, tallies: Sequence[Tally], sent_on: Mapping[str, int], seconds: float) -> ReceiveResult:
+    """Return the sum of the claims that a run finished."""
+    total = Tally()
+    for tally in tallies:
+        total.add(tally)
+    return ReceiveResult(
+        queue=queue,
+        key=key,
+        **cast("dict[str, Any]", {name: total.counts[counted_as] for name, counted_as in _COUNTED.items()}),
+        halted=total.halt,
+        blocked_until=None if total.block is None else total.block["until"] or "restart",
+        blocked_by=None if total.block is None else total.block["lookup_id"],
+        obstacle=total.obstacle,
+        outage=total.outage,
+        counters=total.counters,
+        sent_on=dict(sent_on),
+        errors=tuple({"fingerprint": fingerprint, "error": text, "messages": number} for fingerprint, text, number in total.commonest_errors(5)),
+        passes=len(tallies),
+        seconds=seconds,
+    )
+
+
+# Of many queues side by side -------------------------------------------------------------------------------------------
+
+
+class Stop:
+    """Ends passes; any thread may ask for it, and a signal handler: it takes no lock."""
+
+    __slots__ = ("_asked",)
+
+    def __init__(self) -> None:
+        self._asked = False
+
+    def ask(self) -> None:
+        """End every pass that heeds this, soon; their claims stay."""
+        self._asked = True
+
+    def check(self) -> None:
+        """Raise ReceiveStoppedError when somebody has asked."""
+        if self._asked:
+            raise ReceiveStoppedError(
+                "The pass was stopped, because its task ends. Its claim stays: run the task again, it goes on where this one stopped."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRun:
+    """One of the queues.
+
+    :param queue: its name, which no other run has.
+    :param open: opens the queue; returns its pass and its run key. Called once, on the thread that receives.
+    """
+
+    queue: str
+    open: Callable[[], tuple[ReceivePass, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveManyResult:
+    """What became of every queue, in the order in which they were given.
+
+    :param results: of the passes that ended, also of those that halted their queue.
+    :param errors: of the passes that did not; a queue that was halted before has a QueueHaltedError.
+    """
+
+    results: Mapping[str, ReceiveResult]
+    errors: Mapping[str, Exception]
+    seconds: float = 0.0
+
+    @property
+    def halted(self) -> list[str]:
+        """The queues that are halted now."""
+        refused = [queue for queue, error in self.errors.items() if isinstance(error, QueueHaltedError)]
+        return [queue for queue, result in self.results.items() if result.halted is not None] + refused
+
+    @property
+    def failed(self) -> Mapping[str, Exception]:
+        """The errors of the queues that are not halted."""
+        return {queue: error for queue, error in self.errors.items() if not isinstance(error, QueueHaltedError)}
+
+    def totals(self) -> dict[str, float]:
+        """Return the sums over all queues, by the names of ``ReceiveResult``, and the messages in each second of the whole."""
+        sums = {name: sum(getattr(result, name) for result in self.results.values()) for name in _NUMBERS}
+        rate = sums["received"] / self.seconds if self.seconds else 0.0
+        return {**sums, "seconds": self.seconds, "messages_per_second": round(rate, 1)}
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain values."""
+        return {
+            "queues": {queue: result.to_dict() for queue, result in self.results.items()},
+            "errors": {queue: f"{type(error).__name__}: {error}" for queue, error in self.errors.items()},
+            "halted": self.halted,
+            "totals": self.totals(),
+        }
+
+
+def receive_many(
+    runs: Sequence[QueueRun], *, parallelism: int, stop: Stop | None = None, ended: Callable[[str, ReceiveResult | Exception], None] | None = None
+) -> ReceiveManyResult:
+    """Run a pass over every queue, so many at the same time.
+
+    A queue that is halted, blocked or missing, or whose pass raises, stops no other. An interrupt of the caller, or ``stop``, ends all of
+    them; it is raised when they have ended.
+
+    :param parallelism: how many queues are received from at the same time, at least 1; a halting policy keeps one core of Spark busy.
+    :param ended: told of every queue when its pass has ended, on the caller's thread; what it raises ends the others.
+    Raises SettingError for a queue that is named twice, before anything is claimed.
+    """
+    check_named_once(run.queue for run in runs)
+    started, stop = time.monotonic(), stop or Stop()
+    became: dict[str, ReceiveResult | Exception] = {}
+    with ThreadPoolExecutor(max(1, min(parallelism, len(runs))), "poison-receive") as threads:
+        passes = {threads.submit(copy_context().run, _receive, run, stop): run.queue for run in runs}
+        try:
+            for done in as_completed(passes):
+                queue = passes[done]
+                became[queue] = end = _end(done.exception()) or done.result()
+                if ended is not None:
+                    ended(queue, end)
+        except BaseException:
+            stop.ask()
+            raise
+    ends = [(run.queue, became[run.queue]) for run in runs]
+    results = {queue: end for queue, end in ends if isinstance(end, ReceiveResult)}
+    errors = {queue: end for queue, end in ends if isinstance(end, Exception)}
+    return ReceiveManyResult(results, errors, time.monotonic() - started)
+
+
+def stoppable(receive: ReceivePass, stop: Stop) -> ReceivePass:
+    """Return the same pass, ended when somebody asks for it."""
+    return replace(receive, check_stopped=stop.check)
+
+
+def _receive(run: QueueRun, stop: Stop) -> ReceiveResult:
+    stop.check()
+    receive, key = run.open()
+    return stoppable(receive, stop).run(key)
+
+
+def _end(error: BaseException | None) -> Exception | None:
+    """Return what a pass raised; what is no Exception, for example an interrupt, is raised here, too."""
+    if error is not None and not isinstance(error, Exception):
+        raise error
+    return error

@@ -1,0 +1,389 @@
+"""A receive pass that is submitted to a cluster: what its driver is told, and what it tells through the store. ``carry_out`` is its driver.
+
+Each try has a folder in the queue's stage, with what it submits, an archive of the application, this package, the files that a user ships and
+the order; with what later tries must know; and in the end the outcome.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import sys
+import threading
+import time
+import traceback
+import zipfile
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.delivery.batching import BATCH_SIZE, Batching
+from airflow_poison.delivery.stage import Tally
+from airflow_poison.delivery.transform import Transformation
+from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
+from airflow_poison.spark.executors import own_package, shippable
+from airflow_poison.store.folder import second_name
+from airflow_poison.store.table.files import STAGE
+from airflow_poison.values.errors import HandlerNotFoundError, PoisonError, SparkJobError, StoreUnreachableError, recalled
+from airflow_poison.values.file_modes import PRIVATE_FOLDER, private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import NoReturn
+
+    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.passes.land import Deliver
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.spark.engine import SparkEngine
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+
+
+BEGUN, OUTCOME, APPLICATION, FETCHED = "begun.json", "outcome.json", "receive.py", "receive.jar"
+_FOLDER = "send-submitted-"
+KEEP_SECONDS = 600.0
+"""How often a folder is touched while its order is carried out: maintenance removes those that are a day old."""
+_FIELDS = tuple(each.name for each in fields(ReceiveResult))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassOrder:
+    """What the application is told.
+
+    :param store: the URI of the store.
+    :param attempt: the name of the try's folder.
+    :param policy: as ``to_dict`` gives it.
+    :param handler: the name of one that is imported where the driver runs; of one that travels by value, its name for people.
+    :param by_value: that handler, pickled, in base 64; empty: it is imported.
+    :param transforms: the handler is a transformation of a DataFrame, with these settings of it.
+    :param parallelism: how many tasks the pass has; None: as many as run at the same time.
+    :param batch: with ``batch_size`` and ``schema`` what ``Batching.of`` takes.
+    :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
+    :param outage: as ``to_dict`` gives it; None: none is looked for.
+    :param deliver: the name of the function that takes the rows of the output without a table; empty: there is none.
+    :param deliver_by_value: that function, as ``by_value``.
+    :param storage_options: for ``store``; with the credentials that the connection has, which is why orders are nobody else's business.
+    """
+
+    store: str
+    durable: bool
+    queue: str
+    key: str
+    policy: Mapping[str, object]
+    handler: str
+    by_value: str = ""
+    max_messages: int = 10_000_000
+    isolation: str = "process"
+    unprocessable: tuple[str, ...] = ()
+    outputs: str = ""
+    parallelism: int | None = None
+    since: int = 0
+    batch: str | None = None
+    batch_size: int = BATCH_SIZE
+    schema: str | None = None
+    outage: Mapping[str, object] | None = None
+    transforms: bool = False
+    mixes_rows: bool = False
+    spans: tuple[str, ...] = ()
+    deliver: str = ""
+    deliver_by_value: str = ""
+    attempt: str = ""
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> PassOrder:
+        """Return what ``asdict`` has made plain."""
+        return cls(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "spans")}})
+
+    def handled_by(self, handler: HandlerRef | Transformation) -> PassOrder:
+        """Return the same order with a checked handler."""
+        if isinstance(handler, Transformation):
+            return replace(self.handled_by(handler.ref()), transforms=True, schema=handler.schema, mixes_rows=handler.mixes_rows)
+        return replace(self, handler=handler.name, by_value=_as_text(handler))
+
+    def delivered_by(self, deliver: HandlerRef | None) -> PassOrder:
+        """Return the same order with a checked function that takes rows; None: without one."""
+        return self if deliver is None else replace(self, deliver=deliver.name, deliver_by_value=_as_text(deliver))
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The folder of a run key, the same for each of its tries, with a folder of its own for each try that submits.
+
+    :param attempt: the name of this try's folder; those of later tries come later in the alphabet.
+    """
+
+    table: QueueTable
+    key: str
+    attempt: str = field(default_factory=lambda: f"{time.time_ns():020}-{token_hex(4)}")
+
+    @property
+    def folder(self) -> str:
+        """The folder of the run key, below the queue's table."""
+        return f"{STAGE}/{_FOLDER}{self.key}"
+
+    @property
+    def application(self) -> str:
+        """What is submitted: where it lies on this node."""
+        return str(self._here(APPLICATION))
+
+    def fetched(self) -> str:
+        """Return where a machine of the cluster gets the application, for an hour: the path that all share, or a URL that is signed.
+
+        Python runs it under any name; a standalone cluster takes nothing but archives of Java.
+        """
+        return self.table.folder.fetched(self._below(FETCHED))
+
+    def write(self, order: PassOrder, py_files: Iterable[str], *, publish: bool = False) -> None:
+        """Put everything into this try's folder.
+
+        :param py_files: on this machine.
+        :param publish: a machine of the cluster fetches the application.
+        """
+        self._here(APPLICATION).parent.mkdir(PRIVATE_FOLDER, parents=True)  # the order holds a pickled handler, which is code, and credentials
+        files = {f"files/{Path(path).name}": path for path in map(shippable, (own_package(), *py_files))}
+        with open(self.application, "xb", opener=private) as target, zipfile.ZipFile(target, "w") as archive:
+            archive.write(Path(__file__).with_name("application.py"), "__main__.py")
+            archive.writestr("order.json", json.dumps({**asdict(replace(order, attempt=self.attempt)), "files": [*files]}))
+            for name, path in files.items():
+                archive.write(path, name)
+        write_whole(self._here(BEGUN), {"since": order.since})
+        if publish:
+            second_name(Path(self.application), self._here(FETCHED))
+        self.table.folder.share([self._below(name) for name in ([FETCHED, BEGUN] if publish else [BEGUN])])
+
+    def since(self) -> int | None:
+        """Return what the first order says of the passes before it; None: there is no order that nobody has read the result of."""
+        for attempt in self.attempts():
+            if begun := self._read(BEGUN, attempt):
+                return int(begun["since"])
+        return None
+
+    def outcome(self) -> ReceiveResult | None:
+        """Return the result that the driver told: of this try, or of the last one that submitted. None: it told nothing. Raises what it raised."""
+        attempts = self.attempts()
+        said = self._read(OUTCOME, self.attempt if self.attempt in attempts or not attempts else attempts[-1])
+        if "error" in said:
+            raise recalled(said["error"]["type"], said["error"]["text"])
+        return _result(said)
+
+    def left(self) -> ReceiveResult | None:
+        """Return the result of an earlier try that nobody has read, since its task was killed; None where there is none."""
+        return fullest(_result(self._read(OUTCOME, attempt)) for attempt in self.attempts())
+
+    def attempts(self) -> Sequence[str]:
+        """Return the names of the tries that have submitted, in their order."""
+        if not self.table.node:
+            with suppress(FileNotFoundError):
+                return sorted(path.name for path in Path(self.table.root, self.folder).iterdir())
+            return ()
+        return sorted(found.name for found in self.table.folder.stages() if found.path.rpartition("/")[0] == self.folder)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        self.table.folder.remove_tree(self.folder)
+
+    # The driver's side
+
+    def tell(self, outcome: object) -> None:
+        """Write what the pass came to; nothing when the folder is gone, for the queue has the result."""
+        if self.attempt not in self.attempts():
+            return
+        with suppress(FileNotFoundError):
+            write_whole(self._here(OUTCOME), outcome)
+            self.table.folder.share([self._below(OUTCOME)])
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep the folder young while its order is carried out."""
+        ended = threading.Event()
+
+        def touch() -> None:
+            while not ended.wait(KEEP_SECONDS):
+                with suppress(OSError, StoreUnreachableError):  # the next one may do
+                    if self.attempt in self.attempts():
+                        os.utime(self._here(BEGUN))
+                        self.table.folder.share([self._below(BEGUN)])
+
+        with suppress(FileNotFoundError):
+            self.table.folder.here(self._below(BEGUN))
+        threading.Thread(target=touch, name="poison-keep", daemon=True).start()
+        try:
+            yield
+        finally:
+            ended.set()
+
+    def _below(self, name: str) -> str:
+        return f"{self.folder}/{self.attempt}/{name}"
+
+    def _here(self, name: str) -> Path:
+        return Path(self.table.root, self._below(name))
+
+    def _read(self, name: str, attempt: str) -> dict[str, Any]:
+        """Return what a file says; nothing when it is not there, or another try has removed it."""
+        said: dict[str, Any] = {}
+        with suppress(FileNotFoundError):
+            said = json.loads(self.table.folder.here(f"{self.folder}/{attempt}/{name}").read_text())
+        return said
+
+
+def _as_text(function: HandlerRef) -> str:
+    """Return what travels by value in base 64; empty for what is imported."""
+    return base64.b64encode(function.by_value or b"").decode()
+
+
+def without_spark(receiving: ReceivePass, key: str) -> ReceiveResult | None:
+    """Receive where that needs no Spark: nothing to deliver, a halted or blocked queue. None: it needs Spark, and nothing is claimed.
+
+    :param receiving: with the engine ``needed``. Raises what it raises.
+    """
+    table, own = receiving.table, pass_key(key, finished(receiving.table, key))
+    claims = table.snapshot().claims
+    if any(claim.key == own for claim in claims) or table.expired(receiving.clock.now()):
+        return None
+    try:
+        return receiving.run(key)
+    except _SparkNeededError:
+        return None
+
+
+def needed() -> NoReturn:
+    """Be the engine of a pass that ends where it needs one."""
+    raise _SparkNeededError
+
+
+class _SparkNeededError(Exception):
+    """There is something to deliver."""
+
+
+def recorded(table: QueueTable, key: str, since: int) -> ReceiveResult | None:
+    """Return what the queue has recorded of the passes of a run key; None where there is none.
+
+    :param since: how many had finished before.
+    """
+    records = [table.result(pass_key(key, ordinal)) for ordinal in range(since, finished(table, key))]
+    return combined(table.name, key, [Tally.from_record(record) for record in records if record], {}, 0.0) if records else None
+
+
+def fullest(results: Iterable[ReceiveResult | None]) -> ReceiveResult | None:
+    """Return the result that tells of most passes, the first of equals: where two drivers of a run key met, the later one found nothing to do."""
+    return max(filter(None, results), key=lambda result: result.passes, default=None)
+
+
+def write_whole(path: Path, what: object) -> None:
+    """Write a file of JSON whole or not at all."""
+    part = path.with_suffix(".part")
+    with open(part, "w", encoding="utf-8", opener=private) as file:
+        json.dump(what, file)
+    part.replace(path)
+
+
+def _result(said: Mapping[str, Any]) -> ReceiveResult | None:
+    found = said.get("result")
+    if found is None:
+        return None
+    numbers = {name: found[name] for name in _FIELDS if name in found}
+    return ReceiveResult(**{**numbers, "errors": tuple(numbers["errors"])})
+
+
+# The driver's side -----------------------------------------------------------------------------------------------------
+
+
+def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
+    """Receive as an order says, and tell the outcome. Returns the exit code: 0 where the pass ended.
+
+    :param files: what was shipped with the order; executors are to import from it, too.
+    """
+    from airflow_poison.store import open_store
+
+    store = open_store(order.store, order.storage_options or None, durable=order.durable)
+    table = store.open(order.queue)
+    mine = Submission(table, order.key, order.attempt)
+    with mine.kept():
+        try:
+            outcome: dict[str, Any] = {"result": _receive(order, store, table, files)}
+        except PoisonError as error:
+            outcome = _told(error)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the task tells it)
+            traceback.print_exc()
+            what = f"{type(error).__name__}: {error}"
+            outcome = _told(SparkJobError(f"The driver of pass {order.key} failed: {what}\nIts own log has the rest; run the task again."))
+    mine.tell(outcome)
+    return 1 if "error" in outcome else 0
+
+
+def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequence[str]) -> dict[str, object]:
+    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.rules import policy_from_dict
+    from airflow_poison.rules.outage import checked_outage
+    from airflow_poison.values.clock import SystemClock
+
+    by_value = base64.b64decode(order.by_value)
+    handler = HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler
+    receiving = ReceivePass(
+        table=table,
+        policy=policy_from_dict(order.policy),
+        handler=Transformation(handler, order.schema, order.mixes_rows) if order.transforms else handler,  # type: ignore[arg-type]  # resolved already
+        engine=lambda: _engine(order, files),
+        clock=SystemClock(),
+        max_messages=order.max_messages,
+        isolation=order.isolation,
+        unprocessable=order.unprocessable,
+        outputs=pickle.loads(base64.b64decode(order.outputs)) if order.outputs else (),  # noqa: S301  (ours, like the handler)
+        batching=None if order.transforms else Batching.of(order.batch, order.batch_size, order.schema),
+        deliver=_deliver(order),
+        progress=_say,
+        store=store,
+        outage=checked_outage(order.outage),
+        spans=order.spans,
+    )
+    return receiving.run(order.key).to_dict()
+
+
+def _engine(order: PassOrder, files: Sequence[str]) -> SparkEngine:
+    """Return the engine of the driver's session, whose executors import from the files that were shipped."""
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.spark.engine import SparkEngine
+
+    session = SparkSession.builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # as results of transformations are read
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # a cluster that places the driver takes the application for a library of the executors
+        session = session.config("spark.jars", ",".join(jar for jar in _jars() if f"/{_FOLDER}" not in jar))
+    engine = SparkEngine(session.getOrCreate(), _say, parallelism=order.parallelism)
+    engine.ship(files)
+    return engine
+
+
+def _jars() -> Sequence[str]:
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # noqa: SLF001  (settings that were submitted are the JVM's)
+    return SparkConf().get("spark.jars", "").split(",")
+
+
+def _deliver(order: PassOrder) -> Deliver | None:
+    """Return the function that takes rows, found before anything is claimed. Raises HandlerNotFoundError."""
+    from airflow_poison.delivery.handlers import HandlerRef, load_handler
+
+    if not order.deliver:
+        return None
+    try:
+        found: Any = load_handler(HandlerRef(order.deliver, base64.b64decode(order.deliver_by_value) or None, tuple(sys.path)))
+    except HandlerNotFoundError as error:
+        raise HandlerNotFoundError(f"deliver: {error}") from error
+    return found  # type: ignore[no-any-return]  # checked when it was declared
+
+
+def _told(error: PoisonError) -> dict[str, Any]:
+    _say(f"{type(error).__name__}: {error}")
+    return {"error": {"type": type(error).__name__, "text": str(error)}}
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,181 @@
+"""Checks of settings, and their JSON form: shared by every messaging system's policy (spec WCF-11)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import fields
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
+from airflow_poison.values.texts import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from dataclasses import Field
+    from typing import Any, ClassVar
+
+LARGEST = 2_147_483_647
+"""The largest whole number that a setting takes."""
+
+LONGEST = timedelta(days=36_500)
+"""The longest duration that a setting takes; any instant of our days plus this is still a date."""
+
+TICK = timedelta(microseconds=1)
+"""The shortest duration that is one."""
+
+Check = Callable[[str, object], object]
+"""Returns the checked value of a setting. Raises SettingError."""
+
+Meaning = Callable[[str, str, object], object]
+"""Returns what a value means: of the word that was given for a setting, the setting's name, and the value."""
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+_quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
+
+
+class Settings(Protocol):
+    """A dataclass whose fields are a policy's settings."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    system: ClassVar[str]
+    aliases: ClassVar[Mapping[str, str]]
+
+
+def whole_number(setting: str, value: object, least: int = 0, most: int = LARGEST, error: type[SettingError] = SettingError) -> int:
+    """Return a whole number between two bounds; a bool or a float is none. Raises SettingError, or a kind of it."""
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise error(setting, value, f"a whole number from {least} to {most}")
+    return int(value)
+
+
+def duration(setting: str, value: object, least: timedelta = timedelta(0)) -> timedelta:
+    """Return a plain timedelta of at least ``least`` (a pendulum Duration is one, too). Raises SettingError."""
+    if not isinstance(value, timedelta) or not least <= value <= LONGEST:
+        raise SettingError(setting, value, f"a timedelta from {least} to {LONGEST}")
+    return timedelta(seconds=value.total_seconds())
+
+
+def seconds(setting: str, value: object) -> timedelta:
+    """Return the duration that JSON keeps as a number of seconds. Raises SettingError."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or abs(value) > LONGEST.total_seconds():
+        raise SettingError(setting, value, f"a number of seconds up to {LONGEST.total_seconds():.0f}")
+    return timedelta(seconds=value)
+
+
+def as_seconds(span: timedelta) -> float:
+    """Return a duration's seconds as JSON keeps them: as a whole number when they are one."""
+    total = span.total_seconds()
+    return int(total) if total.is_integer() else total
+
+
+def as_it_is(given: str, name: str, value: object) -> object:  # noqa: ARG001  (a Meaning)
+    """Return the value."""
+    return value
+
+
+def flag(setting: str, value: object) -> bool:
+    """Return a bool; nothing else is one. Raises SettingError."""
+    if not isinstance(value, bool):
+        raise SettingError(setting, value, "True or False")
+    return value
+
+
+def choice(setting: str, value: object, choices: type[Choice]) -> Choice:
+    """Return the member of an enum that a text names. Raises SettingError."""
+    if isinstance(value, str) and value in set(choices):
+        return choices(value)
+    raise SettingError(setting, value, ", ".join(choices))
+
+
+def optional(check: Check) -> Check:
+    """Return the check of a setting that can have no value."""
+    return lambda setting, value: value if value is None else check(setting, value)
+
+
+def put(policy: object, **checked: object) -> None:
+    """Store checked values in a frozen dataclass, from its ``__post_init__``."""
+    for name, value in checked.items():
+        object.__setattr__(policy, name, value)
+
+
+def check(policy: Settings, checks: Mapping[str, Check]) -> None:
+    """Check every setting, from ``__post_init__``: as ``checks`` say, else by the kind of its default. Raises SettingError."""
+    for field in fields(policy):
+        checked = checks.get(field.name) or _check_like(field.default)
+        put(policy, **{field.name: checked(field.name, getattr(policy, field.name))})
+
+
+def _check_like(default: object) -> Check:
+    match default:
+        case bool():
+            return flag
+        case int():
+            return whole_number
+        case timedelta():
+            return duration
+        case StrEnum():
+            return partial(choice, choices=type(default))
+        case _:
+            return lambda _, value: value
+
+
+def warn(text: ConfigurationWarning) -> None:
+    """Warn whoever constructs a policy; silent while a stored policy is read back, because its author was warned already.
+
+    Called from ``__post_init__``, called from the constructor: the warning shows the constructor's caller.
+    """
+    if not _quiet.get():
+        warnings.warn(text, stacklevel=4)
+
+
+@contextmanager
+def stored() -> Iterator[None]:
+    """Read stored settings: they have been warned about when they were declared."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
+
+
+def to_json(policy: Settings) -> dict[str, object]:
+    """Return every setting as a JSON value (durations as seconds), with ``system``."""
+    return {"system": policy.system} | {field.name: _plain(getattr(policy, field.name)) for field in fields(policy)}
+
+
+def from_json(policy: type[Settings], settings: Mapping[str, object], meant: Meaning = as_it_is) -> dict[str, Any]:
+    """Return the keyword arguments of a policy from their JSON form; absent ones keep their defaults. Raises SettingError.
+
+    :param meant: says what a value of the manual means.
+    """
+    defaults = {field.name: field.default for field in fields(policy)}
+    if settings.get("system", policy.system) != policy.system:
+        raise SettingError("system", settings["system"], policy.system)
+    arguments: dict[str, Any] = {}
+    aliases = {alias.lower(): name for alias, name in policy.aliases.items()}
+    for given, value in settings.items():
+        name = given if given in defaults else aliases.get(given.lower(), given)
+        if name in arguments:
+            raise SettingError(given, value, f"one word for {name}: it was given twice")
+        if name in defaults:
+            plain = meant(given, name, value)
+            arguments[name] = seconds(name, plain) if isinstance(defaults[name], timedelta) else plain
+        elif name != "system":
+            raise SettingError(name, value, f"a setting of {policy.system}; the nearest is {nearest(name, defaults)}")
+    return arguments
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, timedelta):
+        return as_seconds(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value) if isinstance(value, StrEnum) else value

@@ -1,0 +1,164 @@
+"""The seam of sources: a position says how far one was taken, a plan says what is new behind it, and the rows come with a new position.
+
+Whoever takes records the new position in the commit that adds the messages (``passes.take``): killed anywhere and run again, nothing is missing
+and nothing comes twice. Planning and reading write nothing, neither here nor there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison.sources.decoding import Schema
+
+ERROR = "poison.error"
+"""The column that says what is wrong with a record; null where nothing is. No source has a column of its own of this name."""
+NO_BODY = "poison.no_body"
+"""The column that says, by true, that a record has no body and that this is right: its body is empty then, no schema decodes it, and no
+mapping looks for fields in it."""
+
+JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+def no_keys() -> pa.Table:
+    """Return no keys: the columns ``key`` (text) and ``at`` (int64)."""
+    import pyarrow as pa
+
+    return pa.table({"key": pa.array([], pa.string()), "at": pa.array([], pa.int64())})
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a source has been taken.
+
+    :param at: what the source itself says, plain JSON values; empty at the beginning.
+    :param keys: asked for when needed: what has been taken where no order tells it (names of files, ids within a window): a table with the columns
+        ``key`` (text) and ``at`` (int64, whatever the source orders them by).
+    """
+
+    at: Mapping[str, JsonValue] = field(default_factory=dict)
+    keys: Callable[[], pa.Table] = no_keys
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A position after a take.
+
+    :param at: takes the place of the earlier one.
+    :param keys: are added to those taken before: the columns ``key`` and ``at``.
+    :param keys_since: keys with a smaller ``at`` are forgotten. None: none is.
+    """
+
+    at: Mapping[str, JsonValue]
+    keys: pa.Table | None = None
+    keys_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take:
+    """What is new in a source.
+
+    :param what: it in words, for logs: ``3 files, 12.1 MiB``, ``offsets 120 to 180 of 3 partitions``.
+    :param batches: called once; yields the records. Columns: those of a message that are a sender's (``passes.send.SENT``), or, where the
+        source has ``columns``, any, or those of a message with the column
+        ``ERROR``, which says what is wrong with a record; its body is what arrived, byte by byte.
+    :param reached: called after the last batch: the position behind them.
+    :param messages: how many there are at most, where that is known without reading.
+    :param passed_over: what there is and is not taken, a sentence for each reason, with what to do. A take whose ``what`` is empty has nothing else.
+    :param frame: called once, instead of ``batches``; returns the same records, in their order, as a DataFrame that Spark's executors read. None:
+        they cannot be read there.
+    """
+
+    what: str
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+    reached: Callable[[], Reached]
+    messages: int | None = None
+    frame: Callable[[SparkSession], DataFrame] | None = None
+    passed_over: tuple[str, ...] = ()
+
+
+class Source(ABC):
+    """Where messages come from. A subclass is small: what names it, and what is new behind a position.
+
+    Sources travel: they are made in DAG files, so making one reads nothing, connects to nothing and imports nothing heavy, and they can be pickled.
+    """
+
+    columns: bool = False
+    """Whether records are rows with columns of their own, which a mapping makes messages of."""
+    schema: Schema | None = None
+    """What the bodies are checked against, or decoded with, before they are sent."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """What the source's position is kept under in a queue; two sources of one queue have two names."""
+
+    @abstractmethod
+    def plan(self, position: Position, *, limit: int | None) -> Take | None:
+        """Say what is new behind a position; None, or a take whose ``what`` is empty: nothing is. Reads little, writes nothing.
+
+        :param limit: take at most so many messages, or the least number above it that can be taken (a file, a version).
+        Raises SourceError for what cannot be read at all: no server, no rights, a position that the source has no more.
+        """
+
+    def acknowledge(self, position: Position) -> None:
+        """Do at the source what may only be done when a position is recorded: remove or mark what was taken. By itself nothing.
+
+        Called before each plan with the position that is recorded, and after the commit of a new one: twice has to be the same as once.
+        Raises SourceError.
+        """
+        del position
+
+    def between(self, start: str, end: str) -> Take:
+        """Return what lies between two places, whatever was taken before: a backfill. Its position is not recorded.
+
+        :param start: in the source's own words, included.
+        :param end: excluded.
+        Raises SourceError, InputError.
+        """
+        from airflow_poison.values.errors import InputError
+
+        raise InputError(
+            f"{type(self).__name__} cannot be taken from {start!r} to {end!r}: it has no order. Reset its position to take all of it again."
+        )
+
+    def describe(self, at: Mapping[str, JsonValue]) -> str:
+        """Return a position in words, one line."""
+        return ", ".join(f"{name}: {value}" for name, value in at.items()) or "the beginning"
+
+    @property
+    def asset_uri(self) -> str:
+        """What is read, as assets and lineage name it: ``kafka://host:9092/orders``. Asked of what ``connected`` returned. Empty: nobody is told."""
+        return ""
+
+    def connected(self, find: Callable[[str], Connection]) -> Source:
+        """Return the source with the connections that it names looked up; itself when it names none.
+
+        :param find: returns a connection by its id. Raises SourceError when there is none.
+        """
+        del find
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What a named connection says, as Airflow keeps it. Its text shows no password.
+
+    :param extra: its further fields.
+    """
+
+    conn_id: str
+    kind: str = ""
+    host: str = ""
+    port: int | None = None
+    login: str = ""
+    password: str = field(default="", repr=False)
+    path: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -1,0 +1,308 @@
+"""Files as lines: opened, decompressed, split and decoded. Each byte is in one line, and no line in memory is longer than a body may be."""
+
+from __future__ import annotations
+
+import bz2
+import errno
+import io
+import re
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, Literal
+
+from airflow_poison.sources.source import ERROR
+from airflow_poison.values.errors import ConservationError, MalformedError
+from airflow_poison.values.json_text import MARKS
+from airflow_poison.values.schema import MAX_BODY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from io import BufferedReader
+
+    import pyarrow as pa
+
+PATH, LINE = "file.path", "file.line"
+PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+"""Endings of names of compressed files, and how Arrow names what they are compressed with."""
+ROWS, BYTES = 10_000, 64 << 20
+"""Of a batch, about."""
+_BLOCK = 128 << 10
+WIDTHS: Final[Mapping[str, int]] = {"utf-16": 2, "utf-32": 4}
+"""Bytes of a unit of those encodings in which ASCII is not a byte."""
+_IN_THE_FILE = frozenset({None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG})
+"""Numbers of errors that what is in a file causes; others are of the disk. A broken Parquet file makes Arrow read at impossible places."""
+
+
+def raise_of_the_disk(error: Exception) -> None:
+    """Raise an error that is of no file: other files would have it, too."""
+    if isinstance(error, OSError) and error.errno not in _IN_THE_FILE:
+        raise error
+
+
+@contextmanager
+def opened(source: Path | IO[bytes]) -> Iterator[Any]:
+    """Open a file, decompressed as the ending of its name says. Raises OSError."""
+    if not isinstance(source, Path):
+        yield source
+        return
+    packed = PACKED.get(source.suffix.lower())
+    with source.open("rb") as raw:  # Python's: Arrow opens no name that is no UTF-8, and its errors do not name the file
+        yield raw if packed is None else _Packed(raw, packed)
+
+
+class _Packed:
+    """What a compressed file contains, in one part or several; of a broken one all that is before the break."""
+
+    def __init__(self, raw: BufferedReader, codec: Literal["gzip", "bz2", "zstd", "lz4"]) -> None:
+        self._raw, self._codec, self._given = raw, codec, 0
+        self._stream = self._begun()
+        self._broken: Exception | None = None
+
+    def seekable(self) -> bool:
+        """Whether it can be read at any place: it cannot."""
+        return False
+
+    def read(self, size: int | None = None) -> bytes:
+        """Return what comes next. Raises what Arrow raises for a broken file."""
+        if self._broken is not None:
+            raise self._broken
+        try:
+            found = bytes(self._stream.read(size))
+        except Exception as error:
+            raise_of_the_disk(error)
+            found = self._before_the_break()
+            if not found:
+                raise
+        self._given += len(found)
+        return found
+
+    def _begun(self) -> pa.NativeFile | _Bz2:
+        import pyarrow as pa
+
+        self._raw.seek(0)
+        if self._codec == "bz2":
+            return _Bz2(self._raw)
+        return pa.input_stream(self._raw, compression=self._codec)
+
+    def _before_the_break(self) -> bytes:
+        """Return what a read that failed has thrown away: from the beginning of the file again, at last byte by byte."""
+        again, found = self._begun(), bytearray()
+        left = self._given
+        try:
+            while left:
+                left -= len(again.read(min(left, _BLOCK)))
+            while more := again.read(1):
+                found += more
+        except Exception as error:  # noqa: BLE001  (the same)
+            raise_of_the_disk(error)
+            self._broken = error
+        return bytes(found)
+
+
+class _Bz2:
+    """The content of a file of bzip2, in one part or several. Arrow refuses an empty part, and Python passes over what follows the last one."""
+
+    def __init__(self, raw: BufferedReader) -> None:
+        self._raw, self._unread = raw, b""
+        self._part = bz2.BZ2Decompressor()
+        self._begun = False
+
+    def read(self, size: int | None = None) -> bytes:
+        """Return what comes next. Raises OSError, EOFError."""
+        found = bytearray()
+        while size is None or len(found) < size:
+            if self._part.eof:
+                self._unread, self._part, self._begun = self._part.unused_data, bz2.BZ2Decompressor(), False
+            if self._part.needs_input and not self._unread:
+                self._unread = self._raw.read(_BLOCK)
+                if not self._unread and self._begun:
+                    raise EOFError("Truncated compressed stream")
+                if not self._unread:
+                    break
+            found += self._part.decompress(self._unread, -1 if size is None else size - len(found))
+            self._unread, self._begun = b"", True
+        return bytes(found)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of what an error says."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:500].rstrip(".")
+
+
+class Long(bytes):
+    """The beginning of a line that is longer than a body may be."""
+
+    size: int
+
+    @classmethod
+    def of(cls, head: bytes, size: int) -> Long:
+        """Return the beginning of a line of so many bytes."""
+        made = cls(head)
+        made.size = size
+        return made
+
+    def error(self) -> str:
+        """Return what is wrong with it."""
+        return f"it has {self.size:,} bytes; at most {MAX_BODY_BYTES:,} are allowed. These are the first of them"
+
+
+class Lines:
+    """The lines of a text file in an encoding, each with its end.
+
+    :param returns: whether a carriage return alone ends a line. None: of a line that is too long otherwise.
+    :ivar codec: what it is written in: as its byte order mark says, else as the layout does.
+    """
+
+    def __init__(self, content: Any, encoding: str, *, returns: bool | None) -> None:
+        self._content, self._returns = content, returns
+        begin = bytes(content.read(4))
+        mark, self.codec = next(((mark, codec) for mark, codec in MARKS if begin.startswith(mark)), (b"", encoding))
+        self._begin = begin[len(mark) :]
+        self.plain = self.codec == "utf-8"
+        """Whether the bytes of a line are its body."""
+        self._width = WIDTHS.get(self.codec[:6], 1)
+        self._feed, self._return = "\n".encode(self.codec), "\r".encode(self.codec)
+        self._limit = MAX_BODY_BYTES * self._width
+        self._broken: Exception | None = None
+        self._seen = self._given = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the lines; one that is longer than a body may be as ``Long``, its end included in its size."""
+        rest, head, dropped = self._begin, b"", 0
+        self._seen = len(rest)
+        is_there = True
+        while is_there:
+            block = self._read(max(_BLOCK, len(rest)))
+            is_there = bool(block)
+            self._seen += len(block)
+            whole = rest + block
+            lines = self.cut(whole, returns=bool(self._returns))
+            rest = lines.pop() if lines and (is_there or (self._broken is not None and not lines[-1].endswith(self._feed))) else b""
+            if self._returns is None and len(rest) > self._limit and not dropped and self._return in rest:
+                lines += self.cut(rest, returns=True)
+                rest = lines.pop()
+            if dropped and lines:
+                lines[0], dropped = Long.of(head, dropped + len(lines[0])), 0
+            if len(whole) > self._limit:
+                lines = [self._checked(line) for line in lines]
+            self._given += sum(line.size if isinstance(line, Long) else len(line) for line in lines)
+            yield from lines
+            if is_there and len(rest) > self._limit + 2 * self._width:
+                over = (len(rest) - 2 * self._width) // self._width * self._width
+                head = head if dropped else rest[: self._limit]
+                rest, dropped = rest[over:], dropped + over
+        if self._broken is None and self._given != self._seen:
+            raise ConservationError(f"{self._seen:,} bytes were read, and their lines have {self._given:,}. Nothing was sent; report this.")
+
+    def finish(self, lines: int) -> None:
+        """Raise MalformedError when the file could not be read to its end.
+
+        :param lines: how many were read.
+        """
+        if self._broken is not None:
+            raise MalformedError(f"{one_line(self._broken)}, behind line {lines:,}, byte {self._seen:,} of its content") from self._broken
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the last line came because the file could not be read further."""
+        return self._broken is not None
+
+    def cut(self, text: bytes, *, returns: bool) -> list[bytes]:
+        """Return lines with their ends. The last one may be only the beginning of one.
+
+        :param returns: whether a carriage return alone ends a line.
+        """
+        if self._width == 1:
+            return text.splitlines(keepends=True) if returns else io.BytesIO(text).readlines()
+        ends = (self._return + self._feed, self._return, self._feed) if returns else (self._feed,)
+        places = [0] if text else []
+        all_ends = re.finditer(b"|".join(map(re.escape, ends)), text)
+        places += [found.end() for found in all_ends if found.start() % self._width == 0]  # others are parts of two signs
+        if places and places[-1] == len(text):
+            places.pop()
+        return [text[begin:end] for begin, end in zip(places, [*places[1:], len(text)], strict=True)]
+
+    def bare(self, line: bytes) -> bytes:
+        """Return a line without its end."""
+        if len(line) % self._width:
+            return line
+        if line.endswith(self._feed):
+            return line[: -self._width].removesuffix(self._return)
+        return line.removesuffix(self._return) if self._returns else line
+
+    def split(self, line: bytes) -> list[bytes]:
+        """Return a line as what its carriage returns part."""
+        if self._return not in self.bare(line):
+            return [line]
+        return [piece for piece in self.cut(line, returns=True) if piece]
+
+    def body(self, line: bytes) -> tuple[bytes, str | None]:
+        """Return the body that a line is, in UTF-8, and what is wrong with it."""
+        if isinstance(line, Long):
+            return line, line.error()
+        bare = self.bare(line)
+        if self.plain:
+            return bare, None
+        try:
+            return bare.decode(self.codec).encode(), None
+        except ValueError as error:
+            return bare, self.undecodable(error)
+
+    def undecodable(self, error: ValueError) -> str:
+        """Return what is wrong with bytes that are not in the encoding."""
+        where = f"byte {error.start + 1} is" if isinstance(error, UnicodeDecodeError) else "it is"
+        return f"{where} no {self.codec}; encoding= names another one"
+
+    def _checked(self, line: bytes) -> bytes:
+        return line if len(line) <= self._limit or len(self.bare(line)) <= self._limit else Long.of(line[: self._limit], len(line))
+
+    def _read(self, size: int) -> bytes:
+        try:
+            return bytes(self._content.read(size))
+        except Exception as error:  # noqa: BLE001  (the same)
+            raise_of_the_disk(error)
+            self._broken = error
+            return b""
+
+
+def check_count(name: str, lines: int, accounted: int) -> None:
+    """Raise ConservationError: an error of this module."""
+    if lines != accounted:
+        raise ConservationError(f"{name} has {lines:,} lines, of which {accounted:,} became records. Nothing was sent; report this.")
+
+
+class Bodies:
+    """Records that are bodies, up to a batch of them."""
+
+    def __init__(self, name: str, unit: str = "line") -> None:
+        self._name, self._unit, self._held = name, unit, 0
+        self._rows: list[tuple[bytes, int, str | None]] = []
+        self.count = 0
+
+    def add(self, body: bytes, number: int, error: str | None) -> bool:
+        """Take a record; True when these are a batch.
+
+        :param number: of the line.
+        """
+        self._rows.append((body, number, error))
+        self._held += len(body)
+        self.count += 1
+        return len(self._rows) >= ROWS or self._held >= BYTES
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Yield a batch of what was added since the last one."""
+        import pyarrow as pa
+
+        if not self._rows:
+            return
+        bodies, numbers, errors = zip(*self._rows, strict=True)
+        self._rows, self._held = [], 0
+        texts = [None if error is None else f"{self._unit} {number} of {self._name}: {error}" for number, error in zip(numbers, errors, strict=True)]
+        yield pa.record_batch(
+            {
+                "body": pa.array(bodies, pa.binary()),
+                "message_id": pa.array([f"{self._name}:{number}" for number in numbers]),
+                "properties": pa.array([[(PATH, self._name), (LINE, str(number))] for number in numbers], pa.map_(pa.string(), pa.string())),
+                ERROR: pa.array(texts, pa.string()),
+            }
+        )

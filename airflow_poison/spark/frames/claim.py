@@ -1,0 +1,181 @@
+"""A claim that a transformation takes: its messages are read, transformed in units, and settled; its results go to the outputs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_poison.delivery.sessions.journal import Journal
+from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.sessions.rows import BatchEntry
+from airflow_poison.delivery.stage import sized
+from airflow_poison.delivery.units.account import open_ids, settled
+from airflow_poison.delivery.units.counts import LARGEST_BODY
+from airflow_poison.delivery.units.delivery import UnitDelivery, UnitRules
+from airflow_poison.rules.decisions import Counts
+from airflow_poison.spark.frames.failures import expected
+from airflow_poison.spark.frames.units import SparkUnits
+from airflow_poison.store.table.outcomes import OutcomeWriter
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.schema import LOOKUP_ID, message_schema
+from airflow_poison.values.texts import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import SparkSession
+
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.spark.jobs import Jobs
+    from airflow_poison.spark.nodes import NodeSite
+    from airflow_poison.store.files import Claim, DataFile
+    from airflow_poison.store.queue_table import QueueTable
+
+RESULTS = "results"
+"""The folder of a stage where results are kept."""
+_TASK = "frames"
+_MOST_SIDE_BY_SIDE = 8
+_BATCH_ROWS = 16_384
+_AHEAD = 2
+"""Batches that are read beside the one that is settled."""
+_READ = ("lookup_id", "priority", "expires_at", "abort_count")
+
+
+def transform_claim(
+    spark: SparkSession,
+    jobs: Jobs,
+    table: QueueTable,
+    claim: Claim,
+    job: StageJob,
+    *,
+    site: NodeSite | None = None,
+    keep_alive: Callable[[], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Deliver a claim's messages to a transformation: its results stand in the stage then, and what remains of the messages.
+
+    Once an outage is found, nothing does.
+
+    :param site: where tasks work that do not see the table's folder; None: they do.
+    """
+    assert job.transform is not None, "it has one"
+    stage = Path(table.stage(claim))
+    folder = stage / RESULTS
+    shutil.rmtree(folder, ignore_errors=True)
+    messages = _messages(table.root, claim.files, job.policy, with_errors=job.detection is not None)
+    ids = messages.column(LOOKUP_ID).to_numpy()
+    carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
+    units = SparkUnits(
+        spark,
+        jobs,
+        table,
+        claim,
+        lookup_ids=ids,
+        transformation=job.transform,
+        folder=folder,
+        limit=job.policy.effective_transaction_timeout.total_seconds(),
+        outputs=job.outputs,
+        site=site,
+    )
+    cores = jobs.cores()
+    rules = UnitRules(
+        side_by_side=1 if cores is None else max(2, min(cores, _MOST_SIDE_BY_SIDE)),  # a server resolves temporary views when a job runs
+        mixes_rows=job.transform.mixes_rows,
+    )
+    name, began = f"queue {table.name}", time.monotonic()
+
+    def told(line: str) -> None:
+        tell(f"{name}: {line}")
+
+    def alive(batch: pa.RecordBatch) -> pa.RecordBatch:
+        keep_alive()
+        return batch
+
+    told(f"transforming {counted(claim.messages, 'message')}")
+    with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark):
+        outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
+        if job.detection is not None and job.detection.found:
+            return  # the claim is settled anew, without what failed so
+        told(f"{claim.messages:,} messages transformed in {outcome.units:,} units and {time.monotonic() - began:.1f} s")
+        reach("frames.outcome.before")
+        with OutcomeWriter(stage / "out", _TASK) as writer:
+            chosen = map(alive, _chosen(table.root, claim.files, open_ids(job, outcome)))
+            messages_left = sized(chosen, _BATCH_ROWS)  # each batch that is settled costs the same, however small
+            for rows in settled(job, outcome, carry, messages_left, _results(job, units)):
+                keep_alive()
+                writer.write(pa.Table.from_batches([rows]))
+        reach("frames.outcome.after")
+
+
+def _results(job: StageJob, units: SparkUnits) -> Iterator[pa.Table]:
+    """Yield what was made of the messages that settle, as rows of the partition ``_output``."""
+    from airflow_poison.delivery.landing_rows import MOST_ROWS, landing_frame
+
+    outputs = {output.name: output for output in job.outputs}
+    for name, batch in units.results(MOST_ROWS) if outputs else ():
+        yield landing_frame(job, outputs[name], batch, job.clock.now())
+
+
+def _messages(root: str, files: Sequence[DataFile], policy: Policy, *, with_errors: bool) -> pa.RecordBatch:
+    """Return what decisions about messages depend on, in the order of the files' rows; bodies only where they are too large to be handed over.
+
+    :param with_errors: their last failures, too: they tell poison that comes back from an outage.
+    """
+    with_properties = policy.reads_properties
+    tables = []
+    for file in files:
+        columns = [*_READ, *(["properties"] if with_properties else ()), *(["last_error"] if with_errors else ())]
+        rows = pq.read_table(f"{root}/{file.path}", columns=columns, partitioning=None)
+        if not with_properties:
+            rows = rows.append_column(message_schema().field("properties"), pa.nulls(rows.num_rows, message_schema().field("properties").type))
+        bodies = _large_bodies(f"{root}/{file.path}", policy) if policy.unreadable(_sized(LARGEST_BODY)) else pa.nulls(rows.num_rows, pa.binary())
+        rows = rows.append_column(pa.field("body", pa.binary()), bodies)
+        tables.append(rows.append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
+    found = pa.concat_tables(tables).combine_chunks()
+    return found.to_batches()[0]
+
+
+def _sized(size: int) -> BatchEntry:
+    return BatchEntry(0, 0, size, None, Counts())
+
+
+def _large_bodies(path: str, policy: Policy) -> pa.ChunkedArray[Any]:
+    """Return the bodies that the policy does not let be handed over, null for all others."""
+    pieces: list[pa.Array[Any]] = []
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=["body"]):
+            sizes = pc.binary_length(cast("Any", batch.column("body"))).to_pylist()
+            refused = [policy.unreadable(_sized(size or 0)) is not None for size in sizes]
+            pieces.append(pc.if_else(pa.array(refused, pa.bool_()), batch.column("body"), pa.scalar(None, pa.binary())))
+    return pa.chunked_array(pieces, pa.binary())
+
+
+def _chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """Yield messages in batches of ``message_schema()`` and ``move_count``, of row groups that have any of them."""
+    from pyarrow import dataset
+    from pyarrow.fs import LocalFileSystem
+
+    wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat()
+    for file in files:
+        path, first = f"{root}/{file.path}", np.searchsorted(wanted, file.min_lookup_id)
+        here = wanted[first : np.searchsorted(wanted, file.max_lookup_id, side="right")]
+        if not len(here):
+            continue
+        with pq.ParquetFile(path) as parquet:
+            ids = [parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy() for group in range(parquet.num_row_groups)]
+        groups = [group for group, found in enumerate(ids) if np.isin(found, here).any()]
+        of_them = dataset.field(LOOKUP_ID).isin(pa.array(here))
+        reading = form.make_fragment(path, LocalFileSystem(), row_groups=groups)
+        for batch in reading.to_batches(columns=names, filter=of_them, batch_size=_BATCH_ROWS, batch_readahead=_AHEAD, fragment_readahead=1):
+            if batch.num_rows:
+                columns = [batch.column(field.name).cast(field.type) for field in message_schema()]
+                yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])

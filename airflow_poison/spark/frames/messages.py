@@ -1,0 +1,265 @@
+"""The messages of a claim as DataFrames: with the columns of messages, or with those of their bodies."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import contextmanager
+from inspect import signature
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_poison.delivery.bodies import columns_of
+from airflow_poison.delivery.transform import VERDICT
+from airflow_poison.spark.jobs import is_connect, jobs_of, why
+from airflow_poison.values.ddl import parse_ddl
+from airflow_poison.values.errors import BodyError, ExecutorError
+from airflow_poison.values.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from airflow_poison.store.files import DataFile
+
+WHY = VERDICT
+"""The column of ``parsed`` that says why a body does not fit: no schema has this name."""
+_UNFIT = "poison: a body does not fit"
+_PIECE_BYTES = 16 << 20
+"""Bytes of bodies that an executor's Python makes columns of at once: of what Spark hands over, it holds so much more than once."""
+SPREAD, LARGEST_SPREAD = 8, 100_000
+"""Into so many tasks a unit is spread whose culprit is looked for: the one that fails says where it is. Each that runs Python costs a quarter of a
+second. And so large may the unit be: its bodies are shuffled."""
+_KEYS = "12, 6, 5, 1, 25, 15, 2, 0"
+"""Integers that Spark's hash puts into partition 0, 1, and so on of ``SPREAD``: only so can a partition be chosen."""
+_LISTED = 1_000
+"""So many lookup ids stand in a filter; more are joined with."""
+
+
+def given_schema(schema: str | None) -> StructType:
+    """Return the columns that a transformation is given.
+
+    :param schema: of the bodies; None: the columns of messages.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    if schema is None:
+        stored = pa.schema([field for field in message_schema() if field.name in FRAME_COLUMNS]).append(pa.field("move_count", pa.int32()))
+        return from_arrow_schema(pa.schema([stored.field(name) for name in FRAME_COLUMNS]), prefer_timestamp_ntz=True)
+    columns = parse_ddl(schema).insert(0, pa.field(LOOKUP_ID, pa.int64()))
+    return from_arrow_schema(pa.schema([field.with_nullable(True) for field in columns]), prefer_timestamp_ntz=True)  # noqa: FBT003  (Arrow's)
+
+
+def arrow_schema(frame: DataFrame) -> pa.Schema:
+    """Return a frame's columns as Arrow has them: instants are in UTC, which Spark 4.3 must be given and older versions assume."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    named: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(frame.schema, **named)
+
+
+class ClaimFrames:
+    """The messages of a claim as DataFrames: all, or some of them.
+
+    :param lookup_ids: of the messages, in the order of the files' rows.
+    :param read: reads files where Spark does not see them; None: it does.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        root: str,
+        files: Sequence[DataFile],
+        lookup_ids: NDArray[np.int64],
+        schema: str | None,
+        *,
+        read: Callable[[Sequence[DataFile]], DataFrame] | None = None,
+    ) -> None:
+        self._spark, self._root, self._files, self._schema = spark, root, files, schema
+        self._read = read or self._seen
+        self._sorted = np.sort(lookup_ids)
+        of_files = np.repeat(np.arange(len(files)), [file.rows for file in files])
+        self._file_of = of_files[np.argsort(lookup_ids, kind="stable")]
+
+    def raw(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32] | None = None, *, spread: bool = False) -> DataFrame:
+        """Return messages with the columns ``FRAME_COLUMNS``; with a schema, ``lookup_id`` and ``body`` alone.
+
+        :param lookup_ids: ascending.
+        :param attempts: rollbacks of each that are counted since the files were written: ``abort_count`` is that of this delivery; None: none.
+        :param spread: each task has those of its number in ``shares``; otherwise a message that is alone is one task's, which costs least.
+        """
+        from pyspark.sql import functions as f
+
+        places = np.searchsorted(self._sorted, lookup_ids)
+        files = [self._files[number] for number in np.unique(self._file_of[places]).tolist()]
+        frame = self._read(files).select(*(FRAME_COLUMNS if self._schema is None else (LOOKUP_ID, "body")))
+        if sum(file.rows for file in files) != len(lookup_ids):
+            frame = self._only(frame, lookup_ids)
+        if self._schema is None and attempts is not None and attempts.any():
+            frame = self._counted(frame, lookup_ids, attempts)
+        if spread:
+            share = f"({LOOKUP_ID} - {lookup_ids[0]}L) * {SPREAD} div {lookup_ids[-1] - lookup_ids[0] + 1}L"
+            frame = frame.repartition(SPREAD, f.expr(f"element_at(array({_KEYS}), cast({share} as int) + 1)"))
+        elif len(lookup_ids) == 1:
+            frame = frame.coalesce(1)
+        return frame
+
+    def _counted(self, frame: DataFrame, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32]) -> DataFrame:
+        """Return messages with the ``abort_count`` that this delivery sees, as a handler would."""
+        from pyspark.sql import functions as f
+
+        if (attempts == attempts[0]).all():
+            return frame.withColumn("abort_count", f.expr(f"cast(coalesce(abort_count, 0) + {attempts[0]} as int)"))
+        more = self._spark.createDataFrame(pa.table({LOOKUP_ID: lookup_ids, WHY: attempts}))
+        seen = frame.join(f.broadcast(more), LOOKUP_ID).withColumn("abort_count", f.expr(f"cast(coalesce(abort_count, 0) + {WHY} as int)"))
+        return seen.select(*FRAME_COLUMNS)
+
+    def _seen(self, files: Sequence[DataFile]) -> DataFrame:
+        """Return the rows of files, as Spark reads them."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StructType
+
+        frame: DataFrame | None = None
+        stored = StructType([field for field in given_schema(None).fields if field.name != "move_count"])
+        for move_count in sorted({file.move_count for file in files}):
+            paths = [f"{self._root}/{file.path}" for file in files if file.move_count == move_count]
+            part = self._spark.read.schema(stored).parquet(*paths).withColumn("move_count", f.lit(move_count))
+            frame = part if frame is None else frame.unionByName(part)
+        assert frame is not None, "a unit has at least one message"
+        return frame
+
+    def _only(self, frame: DataFrame, lookup_ids: NDArray[np.int64]) -> DataFrame:
+        """Return those rows of a frame; a range of lookup ids lets Spark pass over row groups."""
+        from pyspark.sql import functions as f
+
+        column = f.col(LOOKUP_ID)
+        first, last = int(lookup_ids[0]), int(lookup_ids[-1])
+        frame = frame.where(column.between(f.lit(first).cast("long"), f.lit(last).cast("long")))
+        within = self._sorted[np.searchsorted(self._sorted, first) : np.searchsorted(self._sorted, last, side="right")]
+        if len(within) == len(lookup_ids):
+            return frame
+        others = np.setdiff1d(within, lookup_ids, assume_unique=True)
+        few = others if len(others) < len(lookup_ids) else lookup_ids
+        if len(few) <= _LISTED:  # as text: each value of ``isin`` is a call of the JVM
+            return frame.where(f"{LOOKUP_ID} {'' if few is lookup_ids else 'NOT '}IN ({', '.join(map(str, few.tolist()))})")
+        ids = self._spark.createDataFrame(pa.table({LOOKUP_ID: few}))
+        return frame.join(f.broadcast(ids), LOOKUP_ID, "left_semi" if few is lookup_ids else "left_anti")
+
+    def given(self, raw: DataFrame, mark: str | None = None, observed: Any = None, *, strict: bool = False) -> DataFrame:
+        """Return what the transformation is given: with a schema the columns of the bodies that fit it.
+
+        :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
+        :param observed: an ``Observation`` that counts, as ``bad``, the bodies that do not fit.
+        :param strict: the first body that does not fit fails the job (``is_of_body``), so that nothing has to be counted.
+        """
+        from pyspark.sql import functions as f
+
+        frame = raw
+        if self._schema is not None:
+            frame = self.parsed(raw, strict=strict)
+            if not strict:
+                frame = frame.observe(observed or "poison_unfit", f.count(WHY).alias("bad")).where(f"{WHY} IS NULL").drop(WHY)
+        if mark is not None:  # above the bodies: Python reads ahead
+            noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
+            frame = frame.where(f"coalesce({noted}, '') != '-'")
+        return frame
+
+    def parsed(self, raw: DataFrame, *, strict: bool = False) -> DataFrame:
+        """Return messages with the columns of their bodies and, unless the first one that does not fit fails the job, ``WHY``."""
+        from pyspark.sql.types import StringType
+
+        assert self._schema is not None, "there is something to parse"
+        given = given_schema(self._schema)
+        with _this_python(self._spark):
+            return raw.mapInArrow(_parser(self._schema, strict=strict), given if strict else given.add(WHY, StringType()))
+
+
+_swapping = threading.Lock()
+_tried: set[str] = set()
+
+
+@contextmanager
+def _this_python(spark: SparkSession) -> Iterator[None]:
+    """Let the functions of a local session run in this Python while the block runs: ``python3`` of the path may lack this package."""
+    if is_connect(spark) or not jobs_of(spark).local:
+        yield
+        return
+    context: Any = spark.sparkContext
+    with _swapping:
+        before, context.pythonExec = context.pythonExec, sys.executable
+        try:
+            yield
+        finally:
+            context.pythonExec = before
+
+
+def check_bodies(spark: SparkSession) -> None:
+    """Have the Python of a local session make columns of a body, once. Raises ExecutorError: otherwise each message would be charged for it.
+
+    Executors elsewhere have been tried with all that they need (``Executors.make_ready``).
+    """
+    jobs = jobs_of(spark)
+    if not jobs.local or jobs.identity in _tried:
+        return
+    try:
+        with _this_python(spark):
+            body = spark.createDataFrame([(1, bytearray(b"{}"))], f"{LOOKUP_ID} long, body binary")
+            body.mapInArrow(_parser("tried int", strict=True), given_schema("tried int")).collect()
+    except Exception as error:
+        raise ExecutorError(
+            f"Spark's Python ({sys.executable}) cannot make columns of bodies: {why(error)}\nNothing was claimed. It needs this package, numpy and "
+            "pyarrow: install them for this Python, or put them on PYTHONPATH."
+        ) from error
+    _tried.add(jobs.identity)
+
+
+def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what makes columns of bodies in the Python of executors. Its name stands in plans: by it ``has_python`` knows that it is ours."""
+
+    def poison_columns_of_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        columns = parse_ddl(schema)
+        for batch in batches:
+            for piece in _pieces(batch):
+                table, failures = columns_of(piece.column("body"), columns)
+                if strict and failures:
+                    raise BodyError(f"{_UNFIT}: {next(iter(failures.values()))}")
+                table = table.add_column(0, LOOKUP_ID, piece.column(LOOKUP_ID))
+                if not strict:
+                    whys = [None if place not in failures else str(failures[place]) for place in range(piece.num_rows)] if failures else None
+                    table = table.append_column(WHY, pa.nulls(piece.num_rows, pa.string()) if whys is None else pa.array(whys, pa.string()))
+                yield from table.to_batches()
+
+    return poison_columns_of_bodies
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in pieces of some bytes; a larger body comes alone."""
+    behind = np.cumsum(pc.fill_null(pc.binary_length(cast("Any", batch.column("body"))), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
+    first = 0
+    while first < batch.num_rows:
+        before = behind[first - 1] if first else 0
+        end = max(int(np.searchsorted(behind, before + _PIECE_BYTES, side="right")), first + 1)
+        yield batch.slice(first, end - first)
+        first = end
+
+
+def is_of_body(error: Exception) -> bool:
+    """Whether a job has failed for a body that does not fit."""
+    return _UNFIT in str(error)
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as SQL has it."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def shares(lookup_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers of the tasks that have these messages when they are spread."""
+    found: NDArray[np.int64] = (lookup_ids - lookup_ids[0]) * SPREAD // (lookup_ids[-1] - lookup_ids[0] + 1)
+    return found

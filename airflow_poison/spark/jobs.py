@@ -1,0 +1,262 @@
+"""Spark jobs: what the two kinds of sessions do differently, one seam that is chosen by the session; and what to tell people of a job that failed.
+
+A *classic* session has its driver, a JVM, in this process's family: job groups, the status tracker, ``addPyFile``. A *Connect* session is a
+client of a server: tags, progress messages, artifacts; no JVM is started and Py4J is not used. Everything else of this package is the same.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from airflow_poison.values import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as Session
+
+
+class JobProgress(NamedTuple):
+    """How far the tasks of the running stages are."""
+
+    done: int
+    tasks: int
+
+
+_GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
+
+
+class ClassicJobs:
+    """What a classic session runs jobs with."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._context = spark.sparkContext
+
+    @property
+    def identity(self) -> str:
+        """Names the session, by the application's id: no other one, here or elsewhere, has the same."""
+        return str(self._context.applicationId)
+
+    @property
+    def local(self) -> bool:
+        """Whether all tasks run on this machine, in processes that end with this one: the master is ``local[…]``."""
+        return str(self._context.master).startswith("local")
+
+    def cores(self) -> int | None:
+        """Return how many tasks run at the same time, on the executors that have registered so far; None where only a job can tell."""
+        return int(self._context.defaultParallelism)
+
+    def ship(self, path: str) -> None:
+        """Let every executor import a ``.py`` file, or what is in a ``.zip`` or ``.egg``."""
+        self._context.addPyFile(path)
+
+    def watch(self, group: str, about: str) -> ClassicWatched:
+        """Return what marks and cancels jobs, a job group.
+
+        :param group: a name that no others have.
+        :param about: what they do, for Spark's own pages.
+        """
+        return ClassicWatched(self._context, group, about)
+
+
+class ClassicWatched:
+    """The Spark jobs that one thread starts between ``begin`` and ``end``: a job group.
+
+    Unlike a session's tags, any thread can cancel it, and the threads of other passes in this process have their own.
+    """
+
+    def __init__(self, context: SparkContext, group: str, about: str) -> None:
+        self._context, self._group, self._about = context, group, about
+        self._tracker = context.statusTracker()
+        self._client: object = getattr(context._gateway, "_gateway_client", None)  # noqa: SLF001  (there is no public way)
+        self._before: dict[str, str | None] = {}
+
+    def begin(self) -> None:
+        """Mark the jobs that the calling thread starts from now on: set their group."""
+        self._before = {name: self._context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION)}
+        self._context.setJobGroup(self._group, self._about)
+
+    def end(self) -> None:
+        """Mark no more of them; called by the same thread, which gets the group that it had before."""
+        with _without_jvm():
+            for name, value in self._before.items():
+                self._context.setLocalProperty(name, value)  # type: ignore[arg-type]  # None takes it away
+
+    def cancel(self) -> None:
+        """Cancel the marked jobs. Any thread may do so; nothing happens when Spark is gone."""
+        with _without_jvm():
+            self._context.cancelJobGroup(self._group)
+
+    def progress(self) -> JobProgress | None:
+        """Return how far they are: the tasks of the group's active stages; None while nobody knows. Any thread may ask."""
+        with _without_jvm():
+            jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
+            ours = {stage_id for job in jobs for stage_id in job.stageIds}
+            stages = filter(None, map(self._tracker.getStageInfo, sorted(ours.intersection(self._tracker.getActiveStageIds()))))
+            found = [(stage.numCompletedTasks, stage.numTasks) for stage in stages]
+            if found:
+                return JobProgress(*map(sum, zip(*found, strict=True)))
+        return None
+
+    def works(self) -> bool:
+        """Whether a task of theirs works now. Any thread may ask."""
+        with _without_jvm():
+            jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
+            stages = map(self._tracker.getStageInfo, {stage_id for job in jobs for stage_id in job.stageIds})
+            return any(stage.numActiveTasks > 0 for stage in stages if stage is not None)
+        return False
+
+    def hang_up(self) -> None:
+        """Close the connection of the calling thread, which is not the one that runs the jobs; Py4J would leave that to the garbage collector."""
+        of_this_thread = getattr(self._client, "get_thread_connection", None)
+        connection = of_this_thread() if of_this_thread else None
+        if connection is not None:
+            connection.close()
+
+
+class _ConnectJobs:
+    """What a session of Spark Connect runs jobs with: the same, of a client."""
+
+    local = False
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @property
+    def identity(self) -> str:
+        return str(cast("Session", self._spark).session_id)
+
+    def cores(self) -> int | None:
+        return None  # no call tells, only a job
+
+    def ship(self, path: str) -> None:
+        self._spark.addArtifacts(path, pyfile=True)
+
+    def watch(self, group: str, about: str) -> _ConnectWatched:
+        del about  # Spark's pages have no place for it
+        return _ConnectWatched(self._spark, group)
+
+
+class _ConnectWatched:
+    """The Spark jobs that one thread starts, by a tag: a thread's requests carry it, and any thread of the session can interrupt what carries it."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark, self._tag = spark, tag
+        self._runs_on = 0
+        self._progress: JobProgress | None = None
+
+    def begin(self) -> None:
+        self._runs_on = threading.get_ident()
+        self._spark.addTag(self._tag)
+        self._spark.registerProgressHandler(self._take)
+
+    def end(self) -> None:
+        self._spark.removeProgressHandler(self._take)
+        self._spark.removeTag(self._tag)
+
+    def cancel(self) -> None:
+        with suppress(Exception):  # a server that cannot be reached is the action's to tell
+            self._spark.interruptTag(self._tag)
+
+    def progress(self) -> JobProgress | None:
+        return self._progress
+
+    def works(self) -> bool:
+        """Always: the server does not tell for how long its tasks have waited."""
+        return True
+
+    def hang_up(self) -> None:
+        """Have nothing to let go of."""
+
+    def _take(self, stages: Iterable[object] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: FBT001  (Spark's)
+        """Take note of a message of the server, which comes on the thread whose request it is about."""
+        del inflight_tasks, operation_id, done
+        found = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]  # type: ignore[attr-defined]
+        if found and threading.get_ident() == self._runs_on:
+            self._progress = JobProgress(*map(sum, zip(*found, strict=True)))
+
+
+Jobs = ClassicJobs | _ConnectJobs
+Watched = ClassicWatched | _ConnectWatched
+
+
+def jobs_of(spark: SparkSession) -> Jobs:
+    """Return what this kind of session runs jobs with."""
+    return _ConnectJobs(spark) if is_connect(spark) else ClassicJobs(spark)
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is a client of a Spark Connect server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def _without_jvm() -> suppress:
+    """Suppress what every call says when the JVM is gone; the action says so, too."""
+    from py4j.protocol import Py4JError  # which a client of a Spark Connect server need not have
+
+    return suppress(Py4JError, OSError)
+
+
+# Jobs that failed: one error of ours, without the JVM's stack traces ----------------------------------------------------
+
+
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n\s*at |\n\s*\nJVM stacktrace:|\Z)", re.DOTALL)
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?\Z", re.DOTALL | re.MULTILINE)
+_LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
+_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+_PY4J = "An error occurred while calling"
+_LONGEST = 2_000
+
+
+def readable_error(error: Exception, key: str) -> errors.PoisonError:
+    """Return what a task raised when it is an error of ours; otherwise a SparkJobError with the task's last words."""
+    raised = _raised_by_a_task(error)
+    if raised is not None and raised[0].startswith(f"{errors.__name__}."):
+        return errors.recalled(raised[0].rpartition(".")[2], raised[1])
+    return errors.SparkJobError(
+        f"The Spark job of pass {key} failed: {why(error)}\n"
+        "Nothing was committed. Spark's own log has the rest; run the task again: it goes on where this one stopped."
+    )
+
+
+def why(error: Exception) -> str:
+    """Return a task's last words, or what Spark says."""
+    raised = _raised_by_a_task(error)
+    words = _without_python(error) if raised is None else ": ".join(filter(None, raised))
+    return words.strip()[:_LONGEST]
+
+
+def has_ended(error: Exception) -> bool:
+    """Whether an error says that the JVM is not there any more."""
+    return isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"
+
+
+def _raised_by_a_task(error: Exception) -> tuple[str, str] | None:
+    python = _PYTHON.search(str(error))
+    return None if python is None else _raised(python[1])
+
+
+def _without_python(error: Exception) -> str:
+    """Return what the JVM or the Connect server says, or that there is none."""
+    from airflow_poison.spark import session
+
+    if has_ended(error):
+        return f"its JVM has ended ({error})"
+    text = session.why(error) if session.is_of_connect(error) else str(error)
+    lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith(_PY4J)]
+    task = _LOST_TASK.search(text)
+    words = task[1] if task else next(iter(lines), type(error).__name__)
+    causes = _CAUSE.findall(text)
+    return causes[-1] if causes and words.rstrip().endswith(":") else words  # "Exception thrown in awaitResult:"
+
+
+def _raised(traceback: str) -> tuple[str, str] | None:
+    """Return type and text of the exception behind the last frame of a traceback."""
+    frames = [match.end() for match in re.finditer(r"^  .*\n", traceback, re.MULTILINE)]
+    match = _RAISED.search(traceback[frames[-1] :] if frames else traceback)
+    return None if match is None else (match[1], (match[2] or "").strip())

@@ -1,0 +1,232 @@
+"""What a task of the receive stage does: which rows of the claimed files it delivers, how it reads them, and what ends it.
+
+Tasks read and write Parquet themselves, with Arrow, instead of letting the JVM decode rows and hand them over: reading was measured four
+times as fast on messages of 1 KB, where it costs more than most handlers (docs/explanation/speed.md). Spark decides where tasks run, runs
+them again when one fails, sorts where order is promised, and says when all have ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+from airflow_poison.store.table.stage import OUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    import pyarrow as pa
+
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.store.files import DataFile
+
+
+LEFT = "files array<string>"
+"""The row of a task: the files that the driver has to fetch, where it does not see them."""
+FEWEST_ROWS = 250
+"""A task is worth its start from about so many messages on (tens of milliseconds)."""
+BATCH_ROWS, BATCH_BYTES = 16_384, 16 * 1024 * 1024
+"""A batch has so many messages at most, and fewer where they are large: what a task holds in memory. Larger ones save little more."""
+
+LOOK_SECONDS = 1.0
+GRACE_SECONDS = 20.0
+"""How long a task that was shut out may still work: a share that is nearly done is done, and nothing of it is delivered again. The later holder
+waits three times as long."""
+SHUT_OUT = 75
+"""The exit code of a worker that ended itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive rows of one file.
+
+    :param path: below the table.
+    :param start: the first row, from 0.
+    """
+
+    path: str
+    move_count: int
+    start: int
+    rows: int
+
+
+def plan_shares(files: Sequence[DataFile], tasks: int) -> list[list[Part]]:
+    """Divide the rows evenly: consecutive rows, in the order of the files, at most ``tasks`` shares."""
+    total = sum(file.rows for file in files)
+    size = max(FEWEST_ROWS, -(-total // tasks))
+    shares: list[list[Part]] = [[]]
+    room = size
+    for file in files:
+        start = 0
+        while start < file.rows:
+            if not room:
+                shares.append([])
+                room = size
+            rows = min(room, file.rows - start)
+            shares[-1].append(Part(file.path, file.move_count, start, rows))
+            start += rows
+            room -= rows
+    return shares
+
+
+class Fence:
+    """Ends a task whose driver does not rule it any more: watches, while its block runs, whether the claim is still its driver's.
+
+    A Spark Connect server goes on with a job when its client dies, and an executor may be cut off from its driver. When a later holder has
+    taken the claim over, their journal's folder has another name; such a task may finish what it is about to, and its process ends after that.
+
+    :param folder: of the journals.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder, self._left = folder, threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="poison-fence", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._left.wait(LOOK_SECONDS):
+            if not os.path.isdir(self._folder) and not self._left.wait(GRACE_SECONDS):  # noqa: PTH112  (every second)
+                sys.stderr.write(f"{self._folder} is shut out: a later holder of the claim goes on. This worker ends.\n")
+                sys.stderr.flush()
+                os._exit(SHUT_OUT)
+
+
+class Site(Protocol):
+    """Where the tasks of a pass work: in the folder of their driver, or each in that of its own node. Picklable."""
+
+    def here(self, path: str) -> str:
+        """Return where a claimed file lies for the task, by its path below the table."""
+
+    def working(self, job: StageJob, task: str) -> AbstractContextManager[StageJob]:
+        """Enter with what a task is told, in terms of its site; what it then writes lies beside the folder of the journals."""
+
+    def left(self, task: str) -> Sequence[str]:
+        """Return what the driver has to fetch of what a task that has ended has left, as paths below the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSite:
+    """The folder of the table, which the driver and all tasks see.
+
+    :param root: the folder.
+    """
+
+    root: str
+
+    def here(self, path: str) -> str:
+        """Return its place in the folder."""
+        return f"{self.root}/{path}"
+
+    @contextmanager
+    def working(self, job: StageJob, task: str) -> Iterator[StageJob]:
+        """Work until the claim is not the driver's any more."""
+        del task
+        with Fence(job.journal_folder):
+            yield job
+
+    def left(self, task: str) -> Sequence[str]:
+        """Return nothing: the driver sees it."""
+        del task
+        return ()
+
+
+def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:
+    """Deliver the messages of one task and write what remains into the claim's stage; return one row for Spark: the files to fetch."""
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from airflow_poison.delivery.progress import forwarding
+    from airflow_poison.delivery.stage import deliver_partition
+    from airflow_poison.store.table.outcomes import OutcomeWriter
+
+    with site.working(job, task) as here:
+        out = Path(here.journal_folder).with_name(OUT)
+        with forwarding(here.journal_folder, task), OutcomeWriter(out, task) as writer:
+            for rows in deliver_partition(here, task, batches):
+                writer.write(pa.Table.from_batches([rows]))
+    return told(site.left(task))
+
+
+def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.RecordBatch:
+    """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the files to fetch."""
+    from airflow_poison.delivery.progress import forwarding
+    from airflow_poison.delivery.sessions.crash_attribution import ALONE
+    from airflow_poison.delivery.stage import deliver_alone
+
+    with site.working(job, ALONE) as here, forwarding(here.journal_folder, ALONE):
+        alone = _read_only(job.only, site, files)
+        deliver_alone(here, (alone.sort_by("lookup_id") if job.parks else alone).to_batches())
+    return told(site.left(ALONE))
+
+
+def told(files: Sequence[str]) -> pa.RecordBatch:
+    """Return a task's row for Spark (``LEFT``): the files that the driver has to fetch."""
+    import pyarrow as pa
+
+    return pa.record_batch([pa.array([list(files)], pa.list_(pa.string()))], names=["files"])
+
+
+def _read_only(lookup_ids: Sequence[int], site: Site, files: Sequence[DataFile]) -> pa.Table:
+    """Read some messages, in queue order; Arrow passes over row groups that have none of them."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from airflow_poison.values.schema import message_schema
+
+    wanted, found = pc.field("lookup_id").isin(list(lookup_ids)), []
+    for file in files:
+        if any(file.min_lookup_id <= number <= file.max_lookup_id for number in lookup_ids):
+            rows = pq.read_table(site.here(file.path), columns=message_schema().names, filters=wanted, partitioning=None)
+            found.append(rows.cast(message_schema()).append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
+    return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
+
+
+def read_share(site: Site, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a share as batches of ``message_schema()`` and ``move_count``; memory stays at a few batches."""
+    for part in parts:
+        yield from _read(site, part)
+
+
+def _read(site: Site, part: Part) -> Iterator[pa.RecordBatch]:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from airflow_poison.values.schema import message_schema
+
+    names = message_schema().names
+    with pq.ParquetFile(site.here(part.path)) as file:
+        groups, before, first, size, read = [], 0, None, 0, 0
+        for number in range(file.metadata.num_row_groups):
+            group = file.metadata.row_group(number)
+            rows = group.num_rows
+            if before < part.start + part.rows and before + rows > part.start:
+                groups.append(number)
+                size, read = size + group.total_byte_size, read + rows
+                first = before if first is None else first
+            before += rows
+        skip, left = part.start - (first or 0), part.rows
+        fitting = max(1, min(BATCH_ROWS, BATCH_BYTES * read // max(size, 1)))
+        for batch in file.iter_batches(batch_size=fitting, row_groups=groups, columns=names):
+            wanted = batch.slice(skip, left)
+            skip = max(0, skip - batch.num_rows)
+            left -= wanted.num_rows
+            if wanted.num_rows:
+                counts = pa.array(np.full(wanted.num_rows, part.move_count, np.int32))
+                cast = [wanted.column(field.name).cast(field.type) for field in message_schema()]
+                yield pa.record_batch([*cast, counts], names=[*names, "move_count"])

@@ -1,0 +1,404 @@
+"""The entries of a Delta log: reading and acknowledging them (a mark with a copy of each), and the newest version of the table in memory.
+
+For each commit that somebody was told of there is a mark outside the log, with a copy of the entry. The mark is written after the entry was forced
+to disk and before the commit is acknowledged. So an entry that is damaged and has no mark was never acknowledged to anybody (a loss of power cut it
+short), and one that has a mark was: only damage from outside can have changed it. The mark is the file's *name*, which says version, size and
+checksum of the entry; its content is a copy that a repair can put back.
+
+delta-rs brings a loaded table up to date *in place*. So a loaded table belongs to one version's state alone, as long as anybody has that state:
+one that moved on under somebody's feet would let a commit through that was planned on an older version. Only when nobody has the state any more
+does the next read get its table; threads and nested reads find none then, and load their own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import weakref
+import zlib
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.store import disk
+from airflow_poison.store.delta.entry import actions, details_of
+from airflow_poison.store.files import DataFile
+from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.fault_points import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+LOG = "_delta_log"
+FOLDER = "_acknowledged"
+HINT = "_last_checkpoint"
+KEPT = 40  # marks; more than there are entries since the last checkpoint, which are those that a reader takes from the log
+ENTRY = re.compile(r"(\d{20})\.json")
+CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+_MARK = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{8})\.json")
+_MAGIC = b"PAR1"
+READS = 4
+_COLUMNS = {
+    "path": "path",
+    "sub_queue": "partition.sub_queue",
+    "move_count": "partition.move_count",
+    "rows": "num_records",
+    "size": "size_bytes",
+    "min_lookup_id": "min.lookup_id",
+    "max_lookup_id": "max.lookup_id",
+    "min_priority": "min.priority",
+    "max_priority": "max.priority",
+    "min_enqueued_at": "min.enqueued_at",
+    "min_due_at": "min.due_at",
+    "max_due_at": "max.due_at",
+}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def names(folder: str | Path) -> list[str]:
+    """Return the names in a folder, nothing else is asked; none when it is not there."""
+    try:
+        return os.listdir(folder)  # noqa: PTH208  (names only; asked at every look)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def entry_path(root: str, version: int) -> Path:
+    """Return where a version's commit lies."""
+    return Path(root, LOG, f"{version:020d}.json")
+
+
+def commit_info(path: Path) -> Mapping[str, object] | None:
+    """Return what a commit says of itself; empty where that cannot be read, None when its entry was cleaned up."""
+    content = read_entry(path)
+    try:
+        return None if content is None else next((info for _, info in actions(content, "commitInfo")), {})
+    except ValueError:
+        return {}
+
+
+# Marks of acknowledged versions ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """One acknowledged version.
+
+    :param size: bytes of its entry in the log; ``checksum``: their CRC-32.
+    """
+
+    version: int
+    size: int
+    checksum: int
+
+    @property
+    def name(self) -> str:
+        """The name of its mark."""
+        return f"{self.version:020d}-{self.size}-{self.checksum:08x}.json"
+
+    def copy(self, root: str) -> bytes | None:
+        """Return the copy of the entry; None when it is not whole: its writer died, or the disk was full."""
+        return self.content(Path(root, FOLDER, self.name))
+
+    def content(self, path: Path) -> bytes | None:
+        """Return what a file holds when it is this entry; None otherwise."""
+        found = read_entry(path)
+        return found if found is not None and self.is_of(found) else None
+
+    def is_of(self, entry: bytes) -> bool:
+        """Whether an entry with this content is the one that was acknowledged."""
+        return (len(entry), zlib.crc32(entry)) == (self.size, self.checksum)
+
+
+def read_marks(root: str) -> dict[int, Acknowledged]:
+    """Return the marks by version, the oldest first; none: the table was made by a release without marks, or somebody removed them."""
+    matches = (_MARK.fullmatch(name) for name in sorted(names(Path(root, FOLDER))))
+    found = (Acknowledged(int(match[1]), int(match[2]), int(match[3], 16)) for match in matches if match)
+    return {each.version: each for each in found}
+
+
+def note(root: str, version: int, content: bytes, *, durable: bool) -> None:
+    """Mark a version whose entry, with this content, is on disk, and remove marks that are too old to be needed. Raises OSError."""
+    mark = Acknowledged(version, len(content), zlib.crc32(content))
+    folder = Path(root, FOLDER)
+    known = read_marks(root)
+    if known.get(version) != mark:
+        _write(folder, mark, content, durable=durable)
+        reach("store.log.before_mark_is_synced")
+        if durable:
+            disk.sync(folder)
+        if version in known:  # of entries that a restored backup or a repair has replaced; several, where a repair was killed here
+            for former in folder.glob(f"{version:020d}-*.json"):
+                if former.name != mark.name:
+                    former.unlink(missing_ok=True)
+    for old in [*known.values()][:-KEPT]:
+        (folder / old.name).unlink(missing_ok=True)
+
+
+def _write(folder: Path, mark: Acknowledged, content: bytes, *, durable: bool) -> None:
+    """Write a mark. Its name has to be there; a copy for which the disk has no room is left out."""
+    try:
+        descriptor = os.open(folder / mark.name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except FileNotFoundError:
+        folder.mkdir(exist_ok=True)
+        if durable:
+            disk.sync(folder.parent)
+        descriptor = os.open(folder / mark.name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    with os.fdopen(descriptor, "wb") as file, suppress(OSError):
+        file.write(content)
+
+
+def acknowledge(root: str, version: int, mark: str = "", *, durable: bool) -> None:
+    """Force the log up to a version to disk, and mark what has no mark yet: from now on it counts, whatever becomes of its entries.
+
+    Writers of earlier entries may have died before they marked them, or be strangers, who mark and sync nothing.
+
+    :param mark: of the commit that has to be there; empty: whoever made it. Raises TableChangedError when it is not.
+    """
+    marks = read_marks(root)
+    last = max(marks, default=-1)
+    fresh = range(max(last, version - KEPT) + 1, version + 1)
+    if durable and fresh:
+        for number in fresh:
+            disk.sync_if_there(entry_path(root, number))
+        disk.sync(Path(root, LOG))
+    for number in fresh:
+        content = read_entry(entry_path(root, number))
+        if content is not None and is_complete(content):
+            note(root, number, content, durable=durable)
+        elif content is not None or marks:  # without any, a checkpoint may stand for what is not there
+            raise _replaced(root, number)
+    entry = read_entry(entry_path(root, version))
+    known = marks.get(version)
+    if (mark and (entry is None or mark.encode() not in entry)) or (known is not None and entry is not None and not known.is_of(entry)):
+        raise _replaced(root, version)
+
+
+def _replaced(root: str, version: int) -> TableChangedError:
+    return TableChangedError(
+        f"The entry of version {version} in the log of the queue table {root} is not what was written: somebody has changed, removed or "
+        "replaced it at this moment. Find who changes files there; look at the table with 'airflow poison check', and run the task again."
+    )
+
+
+def versions(log: Path, pattern: re.Pattern[str] = ENTRY) -> list[int]:
+    """Return the versions of which a log has an entry (or what else the pattern says), sorted."""
+    return sorted(int(match[1]) for name in names(log) if (match := pattern.fullmatch(name)))
+
+
+def is_readable(entry: Path) -> bool:
+    """Whether every line of an entry is an action, and a commit of ours has all of its lines."""
+    content = read_entry(entry)
+    return content is not None and is_complete(content)
+
+
+def read_entry(entry: Path) -> bytes | None:
+    """Return what an entry holds; None when it is not there."""
+    try:
+        return entry.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def is_complete(content: bytes) -> bool:
+    """Whether every line of what an entry holds is an action, and a commit of ours has all of its lines."""
+    try:
+        found = list(actions(content))
+        info: Mapping[str, object] = next((what for kind, what in found if kind == "commitInfo"), {})
+        expected: Any = (details_of(info) or {}).get("actions", 0)
+        return len(found) > int(expected)
+    except (ValueError, AttributeError, TypeError):
+        return False
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a checkpoint ends as a Parquet file does."""
+    size = checkpoint.stat().st_size
+    if size < 2 * len(_MAGIC):
+        return False
+    with checkpoint.open("rb") as file:
+        file.seek(-len(_MAGIC), os.SEEK_END)
+        return file.read() == _MAGIC
+
+
+def remains(place: Path) -> bool:
+    """Whether a folder without a log has been a queue table."""
+    return any(name.startswith("sub_queue=") or name == FOLDER for name in names(place))
+
+
+# Versions in memory ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFingerprint:
+    """What tells a version's entry in the log from another one that took its place (a torn one was taken away, a backup put back)."""
+
+    inode: int
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, root: str, version: int) -> EntryFingerprint | None:
+        """Return the mark of an entry; None when it is not there: cleaned up behind a checkpoint."""
+        try:
+            found = os.stat(f"{root}/{LOG}/{version:020d}.json")  # noqa: PTH116  (asked twice at every read)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return cls(found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A loaded table.
+
+    :param entry: the mark of its version's entry, looked at right after it was loaded.
+    :param files: the live files, when somebody has asked for them.
+    """
+
+    table: DeltaTable
+    entry: EntryFingerprint | None
+    files: tuple[DataFile, ...] | None = None
+
+
+class DeltaState:
+    """One version of a Delta table.
+
+    :ivar damaged: behind it in the log lies what does not count, in the way of the next commit.
+    """
+
+    def __init__(self, loaded: Loaded, *, damaged: bool = False) -> None:
+        self._loaded = loaded
+        self.version: int = loaded.table.version()
+        self.damaged = damaged
+
+    @property
+    def table(self) -> DeltaTable:
+        """What delta-rs has loaded; it stays at this version as long as the state is used."""
+        return self._loaded.table
+
+    @property
+    def has_entry(self) -> bool:
+        """Whether the log had the version's own entry when it was loaded."""
+        return self._loaded.entry is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the version's entry has no content: delta-rs takes it for a version in which nothing happened."""
+        return self._loaded.entry is not None and self._loaded.entry.size == 0
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        """Every live file; listed when first asked for (a send never asks)."""
+        if self._loaded.files is None:
+            self._loaded.files = files_of(self.table)
+        return self._loaded.files
+
+    def paths(self, sub_queue: str) -> Sequence[str]:
+        """Return the paths of the live files of one partition; the log picks them, so a table of many files costs no more."""
+        uris = self.table.file_uris(file_pruning_predicate=f"sub_queue = '{sub_queue}'")
+        return [uri[uri.rindex(f"sub_queue={sub_queue}/") :] for uri in uris]
+
+    def number(self, name: str) -> int | None:
+        """Return the version of an application transaction."""
+        return self.table.transaction_version(name)
+
+
+class Reader:
+    """Reads the newest version of one table from its log. Used by several threads."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._idle: deque[Loaded] = deque(maxlen=1)
+
+    def read(self, marks: Mapping[int, Acknowledged]) -> DeltaState | None:
+        """Return what is there now; None when it, or an entry that it rests on, is not what was committed. Writes nothing. Raises DeltaError.
+
+        delta-rs takes an emptied entry for a version in which nothing happened. So each entry has to be the same before and after it was read: a
+        repair may have put it back meanwhile. Only a table that counts is gone on with.
+        """
+        before = {version: EntryFingerprint.of(self._root, version) for version in marks}
+        loaded = self._newest()
+        state = DeltaState(loaded)
+        if self._counts(state, marks, before):
+            weakref.finalize(state, self._idle.append, loaded).atexit = False
+            return state
+        return None
+
+    def _counts(self, state: DeltaState, marks: Mapping[int, Acknowledged], before: Mapping[int, EntryFingerprint | None]) -> bool:
+        last = max(marks, default=-1)
+        if state.is_empty or state.version < last:
+            return False
+        if state.version > last and marks:  # nobody was told of it yet
+            fresh = range(last + 1, state.version + 1)
+            if not (state.has_entry and all(is_readable(entry_path(self._root, each)) for each in fresh)):
+                return False
+        for version, mark in marks.items():
+            now = EntryFingerprint.of(self._root, version)
+            if now is not None and (now.size != mark.size or now != before[version]):  # None: cleaned up
+                return False
+        return True
+
+    def _newest(self) -> Loaded:
+        """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
+        from deltalake.exceptions import DeltaError
+
+        for more in reversed(range(READS)):
+            try:
+                return self._brought_up_to_date() or self._afresh()
+            except DeltaError:
+                if not more:
+                    raise
+        raise AssertionError  # pragma: no cover  (the last look raises or returns)
+
+    def _brought_up_to_date(self) -> Loaded | None:
+        """Return the idle table at the newest version; None when there is none, or when what it rests on is not as it was.
+
+        Raises DeltaError for a torn entry, a log that was shortened at this moment, an older copy: the whole log, looked at next, tells which.
+        """
+        try:
+            loaded = self._idle.pop()
+        except IndexError:
+            return None
+        before = loaded.table.version()
+        if loaded.entry is None or EntryFingerprint.of(self._root, before) != loaded.entry:
+            return None
+        loaded.table.update_incremental()
+        after = loaded.table.version()
+        return loaded if after == before else Loaded(loaded.table, EntryFingerprint.of(self._root, after))
+
+    def _afresh(self) -> Loaded:
+        from deltalake import DeltaTable
+
+        table = DeltaTable(self._root)
+        return Loaded(table, EntryFingerprint.of(self._root, table.version()))
+
+
+def files_of(table: DeltaTable) -> tuple[DataFile, ...]:
+    """Return the live files, from the log alone. Does not import pandas: ``pa.table(...)`` of the same actions would (up to 10 s)."""
+    import pyarrow as pa
+
+    actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
+    columns = [_values(actions.column(name)) for name in _COLUMNS.values()]
+    return tuple(_file(dict(zip(_COLUMNS, cells, strict=True))) for cells in zip(*columns, strict=True))
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[object]:
+    """Return a column as Python values; instants by way of their numbers, because Arrow's own conversion imports pandas."""
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(column.type):
+        return list(column.to_pylist())
+    numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
+    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+
+
+def _file(cells: dict[str, object]) -> DataFile:
+    """Return a file; numbers without a statistic (rows that are not messages) are 0."""
+    numbers = ("move_count", "rows", "size", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority")
+    return DataFile(**{**cells, **{name: cells[name] or 0 for name in numbers}})  # type: ignore[arg-type]  # the schema has these types

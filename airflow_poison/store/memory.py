@@ -1,0 +1,220 @@
+"""A store for tests and simulation: the log is in memory, the data files are in a temporary folder (Spark reads and writes them as usual)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import weakref
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from airflow_poison.store import check_name, no_such_queue
+from airflow_poison.store.files import Shortened
+from airflow_poison.store.folder import LocalFolder
+from airflow_poison.store.log import Commit
+from airflow_poison.store.queue_table import QueueTable
+from airflow_poison.store.table import files
+from airflow_poison.store.table.files import CONTROL
+from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.fault_points import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from datetime import datetime, timedelta
+
+    from airflow_poison.store.control import Control
+    from airflow_poison.store.files import DataFile
+    from airflow_poison.store.log import LogState
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """One version."""
+
+    version: int = -1
+    live: Mapping[str, DataFile] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        """Every live file."""
+        return tuple(self.live.values())
+
+    def paths(self, sub_queue: str) -> Sequence[str]:
+        """Return the paths of the live files of one partition."""
+        return [file.path for file in self.live.values() if file.sub_queue == sub_queue]
+
+    def number(self, name: str) -> int | None:
+        """Return the number last committed under a name."""
+        return self.numbers.get(name)
+
+
+class Folder:
+    """A temporary folder that goes when nobody needs it any more: neither the store nor one of its queues."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="airflow-poison-")
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+
+_REMEMBERED = 100
+"""So many earlier versions can be looked at."""
+
+
+class MemoryLog:
+    """Versions of one table, compared and swapped under a lock."""
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder = folder  # kept: a queue may outlive its store
+        self._root = str(Path(folder.path, name))
+        self._lock = Lock()
+        self._newest = MemoryState()
+        self._details: list[Mapping[str, object]] = []
+        self._past: dict[int, MemoryState] = {}
+        self._removals: dict[str, float] = {}
+
+    def identity(self) -> str:
+        """Return the name of the temporary folder."""
+        return self._root
+
+    def load(self) -> MemoryState:
+        """Return the newest version."""
+        return self._newest
+
+    def mark(self, version: int) -> Hashable | None:
+        """Return the version while it is the newest."""
+        return version if version == self._newest.version else None
+
+    def commit(self, base: LogState, commit: Commit) -> bool:
+        """Make the version after ``base``; False when somebody else has made it."""
+        assert isinstance(base, MemoryState)
+        for file in commit.add:
+            if not Path(self._root, file.path).is_file():
+                raise TableChangedError(files.gone(self._root, file.path))
+        reach(f"store.{commit.operation}.before_commit")
+        removed = {file.path for file in commit.remove}
+        with self._lock:
+            if base.version != self._newest.version:
+                return False
+            self._past[base.version] = base
+            self._past.pop(base.version - _REMEMBERED, None)
+            kept = {path: file for path, file in base.live.items() if path not in removed}
+            self._newest = MemoryState(
+                version=base.version + 1,
+                live=kept | {file.path: file for file in commit.add},
+                numbers={**base.numbers, **commit.numbers, **commit.lasting},
+            )
+            self._details.append({**commit.details, "operation": commit.operation})
+            self._removals |= dict.fromkeys(removed, time.time())
+        reach(f"store.{commit.operation}.after_commit")
+        return True
+
+    def removals(self) -> Mapping[str, float]:
+        """Return when files were removed."""
+        with self._lock:
+            return dict(self._removals)
+
+    def shorten(self, retention: timedelta) -> Shortened:
+        """Do nothing: a log in memory has no files, and shows its newest version only."""
+        del retention
+        return Shortened(oldest=self._newest.version)
+
+    def confirm(self, state: LogState) -> None:
+        """Do nothing: a store in memory ends with its process."""
+
+    def files_at(self, version: int) -> Sequence[DataFile] | None:
+        """Return the live files of one of the last versions."""
+        state = self._newest if version == self._newest.version else self._past.get(version)
+        return None if state is None else state.files
+
+    def details(self, version: int) -> Mapping[str, object] | None:
+        """Return the details committed with a version."""
+        return self._details[version]
+
+
+class MemoryStore:
+    """Queues of this process; thread-safe. Kept as long as the store or one of its queues is."""
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self._folder = Folder()
+        self._queues: dict[str, QueueTable] = {}
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self._name!r})"
+
+    @property
+    def uri(self) -> str:
+        """The name under which ``open_store`` finds a shared one."""
+        return f"memory://{self._name}"
+
+    @property
+    def is_folder(self) -> bool:
+        """No: nobody else sees its folder."""
+        return False
+
+    @property
+    def requests_a_minute(self) -> None:
+        """None."""
+
+    @property
+    def absence(self) -> str:
+        """Nothing: a store in memory is there as long as somebody has it."""
+        return ""
+
+    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
+        """Make a queue, or return it when it exists already. Raises QueueNameError."""
+        del now
+        check_name(name)
+        with self._lock:
+            if name not in self._queues:
+                root = str(Path(self._folder.path, name))
+                log = MemoryLog(self._folder, name)
+                place = LocalFolder(root, durable=False)
+                row = files.write_new(place, CONTROL, 0, files.control_to_row(control))
+                log.commit(log.load(), Commit("create", add=[row]))
+                self._queues[name] = QueueTable(name, place, log)
+        return self.open(name)
+
+    def open(self, name: str, *, read_only: bool = False) -> QueueTable:
+        """Return a queue. Raises QueueNameError, QueueNotFoundError, NewerFormatError."""
+        check_name(name)
+        queue = self._queues.get(name)
+        if queue is None:
+            raise no_such_queue(self, name)
+        if not read_only:
+            queue.snapshot()
+        return queue
+
+    def names(self) -> Sequence[str]:
+        """Return the queues' names, sorted."""
+        return sorted(self._queues)
+
+    def copied(self, name: str) -> AbstractContextManager[str]:
+        """Yield the folder of a queue's files, which has no log."""
+        return nullcontext(str(Path(self._folder.path, name)))
+
+    def others(self) -> Sequence[str]:
+        """Return nothing."""
+        return []
+
+    def unkept(self, name: str) -> str:
+        """Return nothing: commits of this store depend on no condition of others."""
+        del name
+        return ""
+
+    def sweep(self, safe_age: timedelta) -> Sequence[str]:
+        """Do nothing: nobody sees a queue that is being made."""
+        del safe_age
+        return []
+
+    def options_for(self, uri: str) -> Mapping[str, str]:
+        """Return none: a store in memory has no options."""
+        del uri
+        return {}

@@ -1,0 +1,216 @@
+"""Plans of people as a part of the table: what one says, the messages that it is about, its state, and how many of them are done.
+
+A plan is two files of the partition ``_plan``: one row with what it says, and a row for each of its messages. Its state and its progress are numbers
+of the log, so a commit that does a part of a plan counts it, too.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.store.files import PlanState
+from airflow_poison.store.log import Commit
+from airflow_poison.store.table import files, history
+from airflow_poison.store.table.files import commit_prefix
+from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, TableChangedError
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.schema import PLAN, message_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from airflow_poison.store.files import DataFile, PlanStep
+    from airflow_poison.store.log import LogState
+    from airflow_poison.store.queue_table import Table, View
+    from airflow_poison.values.events import Event
+
+_STATES = tuple(PlanState)
+_RECORD, _MEMBERS = 0, 1
+"""Parts of a version, in the names of a plan's two files."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """A plan as it is stored.
+
+    :param record: what it says, plain JSON values.
+    :param done: messages of it that are done.
+    :param canary_passed: its canary has been found good, or somebody goes on without one.
+    :param members: the file of its messages.
+    """
+
+    plan: str
+    record: Mapping[str, Any]
+    state: PlanState
+    done: int
+    canary_passed: bool
+    members: DataFile
+    files: tuple[DataFile, ...]
+
+
+def record_plan(
+    table: Table, plan: str, record: Mapping[str, object], members: pa.Table, events: Sequence[Event], *, state: PlanState = PlanState.RUNNING
+) -> bool:
+    """Record a plan, in one commit; False when one with this id has been recorded before.
+
+    :param members: ``table_schema()``; its messages by lookup id, as ``members_of`` gives them.
+    """
+    said = files.write_new(table.folder, PLAN, 0, files.one_row(PLAN, lookup_id=0, message_id=plan, body=json.dumps(record).encode()))
+    written = [said, files.write_new(table.folder, PLAN, 0, members)]
+    reach("store.plan.after_files")
+
+    def attempt(view: View) -> tuple[Commit | None, bool]:
+        if view.state.number(_done(plan)) is not None:
+            return None, False
+        version = view.state.version + 1
+        written[:] = [
+            files.renamed(table.folder, file, prefix=commit_prefix(version, part)) for part, file in zip((_RECORD, _MEMBERS), written, strict=True)
+        ]
+        told = files.write_events(table.folder, version, events)
+        numbers = {_done(plan): 0, _state(plan): _STATES.index(state)}
+        return Commit("plan", add=[*written, *told], numbers=numbers, details={"plan": plan}, scratch=told), True
+
+    made = table.change(attempt)  # files stay when this raises: the commit may have happened
+    if not made:
+        table.discard(written)
+    return made
+
+
+def set_plan_state(table: Table, plan: str, state: PlanState, allowed: Collection[PlanState], events: Sequence[Event]) -> None:
+    """Bring a plan into another state, in one commit; nothing happens when it is in it. Raises PlanNotFoundError, PlanStateError."""
+
+    def attempt(view: View) -> tuple[Commit | None, None]:
+        now = _state_of(table, view.state, plan)
+        if now is state:
+            return None, None
+        if now not in allowed:
+            raise _refusal(table, plan, now, allowed)
+        told = files.write_events(table.folder, view.state.version + 1, events)
+        numbers = {_state(plan): _STATES.index(state)} | ({_passed(plan): 1} if state is PlanState.RUNNING else {})
+        return Commit("plan", add=told, numbers=numbers, details={"plan": plan}, scratch=told), None
+
+    table.change(attempt)
+
+
+def stored_plans(table: Table) -> tuple[StoredPlan, ...]:
+    """Return the recorded plans, the oldest first; without those whose state the log has forgotten, after 30 days."""
+    view = table.view()
+    found = iter(view.snapshot.plans)
+    stored = (_stored(table, view.state, said, members) for said, members in zip(found, found, strict=True))
+    return tuple(each for each in stored if each is not None)
+
+
+def plan_members(table: Table, plan: StoredPlan) -> pa.Table:
+    """Return the messages of a plan: ``lookup_id``, and where each was, as ``message_type`` (sub-queue), ``priority`` (move count) and ``due_at``."""
+    return files.read_columns(table.folder, plan.members.path, ["lookup_id", "message_type", "priority", "due_at"])
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Messages of one file that a plan has taken out of the queue.
+
+    :param number: of the removals of its plan.
+    :param path: where the file was; it is there until maintenance has cleaned up what the newest versions do not need.
+    """
+
+    number: int
+    path: str
+    lookup_ids: tuple[int, ...]
+
+
+def removals_of(table: Table, plan: str) -> tuple[Removal, ...]:
+    """Return what a plan has taken out of the queue, as its events tell, in their order."""
+    told = [details for details in history.details_of_plan(table, plan) if "lookup_ids" in details and details.get("place") == ""]
+    return tuple(Removal(number, each["path"], tuple(history.from_ranges(each["lookup_ids"]))) for number, each in enumerate(told))
+
+
+def bring_back(table: Table, removal: Removal, step: PlanStep, event: Event) -> bool | None:
+    """Bring the messages of a removal back to where they were, in one commit; False when that was done before, None when their file is gone.
+
+    Raises PlanStateError.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    place = files.partition_of(removal.path)
+    assert place is not None, removal.path
+    try:
+        rows = files.read_columns(table.folder, removal.path, message_schema().names)
+    except TableChangedError:
+        return None
+    chosen = rows.filter(pc.is_in(rows["lookup_id"], pa.array(removal.lookup_ids, pa.int64())))
+    written = [files.write_new(table.folder, place[0], place[1], chosen)]
+    reach("store.bring_back.after_files")
+    key = f"{_done(step.plan)}:back:{removal.number}"
+
+    def attempt(view: View) -> tuple[Commit | None, bool]:
+        if view.state.number(key) is not None:
+            return None, False
+        numbers = {**counted(table, view.state, step), key: 1}
+        written[:] = [files.renamed(table.folder, file) for file in written]
+        told = files.write_events(table.folder, view.state.version + 1, [event])
+        details = {"plan": step.plan, "brought_back": chosen.num_rows}
+        return Commit("bring_back", add=[*written, *told], numbers=numbers, details=details, scratch=told), True
+
+    made = table.change(attempt)  # files stay when this raises: the commit may have happened
+    if not made:
+        table.discard(written)
+    return made
+
+
+def remove_plans(table: Table, plans: Sequence[StoredPlan]) -> int:
+    """Remove plans, and those whose state the log has forgotten, in one commit; return how many. What they have done stays done."""
+    wanted = [file for each in plans for file in each.files]
+
+    def attempt(view: View) -> tuple[Commit | None, int]:
+        found = iter(view.snapshot.plans)
+        forgotten = [file for pair in zip(found, found, strict=True) if _stored(table, view.state, *pair) is None for file in pair]
+        present = [view.live[file.path] for file in (*wanted, *forgotten) if file.path in view.live]
+        return (Commit("remove_plans", remove=present) if present else None), len(present) // 2
+
+    return table.change(attempt)
+
+
+def counted(table: Table, state: LogState, step: PlanStep) -> Mapping[str, int]:
+    """Return the numbers of the commit that does a step. Raises PlanNotFoundError, PlanStateError."""
+    now = _state_of(table, state, step.plan)
+    if now not in step.states:
+        raise _refusal(table, step.plan, now, step.states)
+    return {_done(step.plan): (state.number(_done(step.plan)) or 0) + step.messages}
+
+
+def _stored(table: Table, state: LogState, said: DataFile, members: DataFile) -> StoredPlan | None:
+    row = files.read_columns(table.folder, said.path, ["message_id", "body"]).to_pylist()[0]
+    plan, number = row["message_id"], state.number(_state(row["message_id"]))
+    if number is None:
+        return None
+    passed = state.number(_passed(plan)) is not None
+    return StoredPlan(plan, json.loads(row["body"]), _STATES[number], state.number(_done(plan)) or 0, passed, members, (said, members))
+
+
+def _state_of(table: Table, state: LogState, plan: str) -> PlanState:
+    number = state.number(_state(plan))
+    if number is None:
+        raise PlanNotFoundError(f"Queue {table.name!r} has no plan {plan!r}: its plans are listed by 'airflow poison plans {table.name}'.")
+    return _STATES[number]
+
+
+def _refusal(table: Table, plan: str, now: PlanState, allowed: Collection[PlanState]) -> PlanStateError:
+    wanted = " or ".join(each.value for each in PlanState if each in allowed)
+    return PlanStateError(f"Plan {plan!r} of queue {table.name!r} is {now.value}; expected {wanted}. Nothing has changed.")
+
+
+def _done(plan: str) -> str:
+    return f"plan:{plan}"
+
+
+def _state(plan: str) -> str:
+    return f"plan:{plan}:state"
+
+
+def _passed(plan: str) -> str:
+    return f"plan:{plan}:canary"

@@ -1,0 +1,291 @@
+"""Schemas as DDL text, as Spark reads them (``carrier string, flight int``), parsed to Arrow without a JVM; checked without Arrow, for DAG files."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_poison.values.errors import SettingError
+from airflow_poison.values.texts import folded, nearest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_PRECISION = 38
+_DEFAULT_PRECISION = 10
+_TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<sign>\S))", re.DOTALL)
+_NAMES = {
+    "boolean": "boolean",
+    "byte": "byte",
+    "tinyint": "byte",
+    "short": "short",
+    "smallint": "short",
+    "int": "int",
+    "integer": "int",
+    "long": "long",
+    "bigint": "long",
+    "float": "float",
+    "real": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ltz": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+    "void": "void",
+}
+"""Spark's names of types that have no parts; the second is ours for types that are the same."""
+_DECIMALS = ("decimal", "dec", "numeric")
+_TYPES = (*_NAMES, "decimal(p,s)", "array<type>", "map<key,value>", "struct<name: type, …>")
+_ELSEWHERE = {
+    "char": "write string: the length would be held by nobody",
+    "character": "write string: the length would be held by nobody",
+    "varchar": "write string: the length would be held by nobody",
+    "interval": "write long for a number of seconds, or string",
+    "variant": "write string for a text of JSON",
+}
+"""Types that Spark has and that are none here, with what to write in their place."""
+
+_FORM = "columns as DDL text, for example 'carrier string, flight int'"
+
+
+def parse_ddl(text: str, setting: str = "schema") -> pa.Schema:
+    """Return the columns of a DDL text, in its order; a column is nullable unless it says NOT NULL.
+
+    Types are those of Spark 4: boolean, byte (tinyint), short (smallint), int (integer), long (bigint), float (real), double, decimal(p,s),
+    string, binary, date, timestamp (an instant, UTC), timestamp_ntz, void, array<>, map<,>, struct<>. Case does not matter. A name with other
+    signs than letters, digits and underscores stands in backquotes. A comment becomes the metadata ``comment`` of its field, as in Spark.
+
+    :param setting: how the parameter is called that the text was given for.
+    :raises SettingError: the text is none; it says where, what stands there and what was expected.
+    """
+    return _schema(_columns(text, setting))
+
+
+def column_names(text: str, setting: str = "schema") -> list[str]:
+    """Return the names of the columns of a DDL text, without Arrow: what is checked when a DAG file is parsed.
+
+    :raises SettingError: as ``parse_ddl``.
+    """
+    return [column.name for column in _columns(text, setting)]
+
+
+class _Column(NamedTuple):
+    """A column, or a field of a struct.
+
+    :ivar kind: our name of its type, and its parts: ``("int",)``, ``("decimal", 10, 2)``, ``("array", ("int",))``, ``("struct", columns)``.
+    """
+
+    name: str
+    kind: tuple[Any, ...]
+    nullable: bool
+    comment: str | None
+
+
+def _columns(text: str, setting: str) -> tuple[_Column, ...]:
+    if not isinstance(text, str):
+        raise SettingError(setting, text, _FORM)
+    return _parsed(text, setting)
+
+
+@lru_cache(64)
+def _parsed(text: str, setting: str) -> tuple[_Column, ...]:
+    return _Parser(text, setting).columns()
+
+
+class _Parser:
+    """A text, read from left to right.
+
+    :ivar _at: the token that is read next.
+    """
+
+    def __init__(self, text: str, setting: str) -> None:
+        self._text, self._setting, self._at = text, setting, 0
+        self._tokens = [(str(found.lastgroup), found[found.lastgroup or 0], found.start(found.lastgroup or 0)) for found in _TOKEN.finditer(text)]
+
+    def columns(self) -> tuple[_Column, ...]:
+        """Return all columns."""
+        found = self._fields(colon=False)
+        if self._at < len(self._tokens):
+            raise self._wrong("a comma before the next column, or the end")
+        return found
+
+    def _fields(self, *, colon: bool) -> tuple[_Column, ...]:
+        """Return fields up to what is no comma.
+
+        :param colon: whether a colon is the usual sign between name and type; it may always stand there.
+        """
+        found: dict[str, _Column] = {}
+        while True:
+            start = self._at
+            name = self._name()
+            if name.lower() in found:
+                self._at = start
+                raise self._wrong("another name: there is a column of this one before it, and Spark's columns are told apart without regard to case")
+            self._skip(":")
+            kind = self._type(f"the type of {name!r}" + (", after a colon" if colon else ""))
+            nullable = kind == ("void",) or not self._words("not", "null")
+            found[name.lower()] = _Column(name, kind, nullable, self._comment() if self._words("comment") else None)
+            if not self._skip(","):
+                return tuple(found.values())
+
+    def _name(self) -> str:
+        kind, token, _ = self._peek()
+        if kind == "quoted":
+            self._at += 1
+            return token[1:-1].replace("``", "`")
+        if kind != "word":
+            raise self._wrong("the name of a column; one with other signs than letters, digits and underscores stands in backquotes")
+        self._at += 1
+        return token
+
+    def _type(self, what: str) -> tuple[Any, ...]:
+        kind, token, _ = self._peek()
+        if kind != "word":
+            raise self._wrong(what)
+        name = token.lower()
+        if name in _NAMES:
+            self._at += 1
+            return (_NAMES[name],)
+        if name in _DECIMALS:
+            self._at += 1
+            return self._decimal()
+        if name in {"array", "map", "struct"}:
+            self._at += 1
+            return self._nested(name)
+        if name in _ELSEWHERE:
+            raise self._wrong(f"a type that Arrow and Delta have; {_ELSEWHERE[name]}")
+        near = nearest(name, (*_NAMES, *_DECIMALS))
+        hint = f"; is {near!r} meant?" if near and folded(near)[:1] == folded(name)[:1] else ""
+        raise self._wrong(f"{what}, one of {', '.join(_TYPES)}{hint}")
+
+    def _decimal(self) -> tuple[str, int, int]:
+        precision, scale = _DEFAULT_PRECISION, 0
+        if self._skip("("):
+            precision = self._number(f"the number of digits, 1 to {MAX_PRECISION}", 1, MAX_PRECISION)
+            if self._skip(","):
+                scale = self._number(f"the digits behind the point, 0 to {precision}", 0, precision)
+            self._expect(")")
+        return ("decimal", precision, scale)
+
+    def _nested(self, name: str) -> tuple[Any, ...]:
+        self._expect("<")
+        made: tuple[Any, ...]
+        if name == "array":
+            made = ("array", self._type("the type of the elements"))
+        elif name == "map":
+            if self._peek()[1].lower() == "void":
+                raise self._wrong("the type of the keys, which are not null")
+            key = self._type("the type of the keys")
+            self._expect(",")
+            made = ("map", key, self._type("the type of the values"))
+        else:
+            made = ("struct", () if self._peek()[1] == ">" else self._fields(colon=True))
+        self._expect(">")
+        return made
+
+    def _number(self, what: str, least: int, most: int) -> int:
+        _, token, _ = self._peek()
+        if not (token.isascii() and token.isdigit() and least <= int(token) <= most):
+            raise self._wrong(what)
+        self._at += 1
+        return int(token)
+
+    def _comment(self) -> str:
+        kind, token, _ = self._peek()
+        if kind != "text":
+            raise self._wrong("the text of the comment, in quotes")
+        self._at += 1
+        return re.sub(r"\\(.)", r"\1", token[1:-1])
+
+    def _words(self, *words: str) -> bool:
+        """Skip these words where all of them follow."""
+        following = [(kind, token.lower()) for kind, token, _ in self._tokens[self._at : self._at + len(words)]]
+        if following != [("word", word) for word in words]:
+            return False
+        self._at += len(words)
+        return True
+
+    def _skip(self, sign: str) -> bool:
+        found = self._peek()[:2] == ("sign", sign)
+        self._at += found
+        return found
+
+    def _expect(self, sign: str) -> None:
+        if not self._skip(sign):
+            raise self._wrong(f"{sign!r}")
+
+    def _peek(self) -> tuple[str, str, int]:
+        return self._tokens[self._at] if self._at < len(self._tokens) else ("end", "", len(self._text))
+
+    def _wrong(self, expected: str) -> SettingError:
+        kind, token, start = self._peek()
+        there = "the text ends" if kind == "end" else f"{token!r} stands"
+        return SettingError(self._setting, self._text, f"{_FORM}; at character {start + 1} {there}, expected is {expected}")
+
+
+@lru_cache(64)
+def _schema(columns: tuple[_Column, ...]) -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([_field(column) for column in columns])
+
+
+def _field(column: _Column) -> pa.Field[pa.DataType]:
+    import pyarrow as pa
+
+    return pa.field(column.name, _arrow(column.kind), column.nullable, {"comment": column.comment} if column.comment is not None else None)
+
+
+def _arrow(kind: tuple[Any, ...]) -> pa.DataType:
+    import pyarrow as pa
+
+    match kind:
+        case ("decimal", precision, scale):
+            return pa.decimal128(precision, scale)
+        case ("array", element):
+            return pa.list_(_arrow(element))
+        case ("map", key, value):
+            return pa.map_(_arrow(key), _arrow(value))
+        case ("struct", fields):
+            return pa.struct([_field(field) for field in fields])
+    return _simple(kind[0])
+
+
+def _simple(name: str) -> pa.DataType:
+    import pyarrow as pa
+
+    kinds: dict[str, pa.DataType] = {
+        "boolean": pa.bool_(),
+        "byte": pa.int8(),
+        "short": pa.int16(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+        "void": pa.null(),
+    }
+    return kinds[name]
+
+
+def ddl_type(kind: pa.DataType) -> str:
+    """Return how Spark writes a type that ``parse_ddl`` returns; of another one how Arrow does."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_map(kind):
+        return f"map<{ddl_type(kind.key_type)},{ddl_type(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"array<{ddl_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {ddl_type(field.type)}' for field in kind)}>"
+    names = {_simple(name): name for name in set(_NAMES.values())}
+    return names.get(kind, str(kind))
