@@ -1,4 +1,4 @@
-"""Assets: a queue as something that DAGs are scheduled by, and what a run is to be told of it."""
+"""Assets: a queue that DAGs are scheduled by, and the events for a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def queue_asset(
     """Return an asset that stands for a queue and what happens to it: a DAG whose schedule it is runs whenever it does.
 
     Its name and URI are ``poison://<conn_id>/<queue_name>?on=<happening>``. All DAGs share an asset and its watchers, so DAGs that want other
-    happenings of a queue have other assets. With ``on=()`` it is the queue itself, ``poison://<conn_id>/<queue_name>``, watched by nobody: for
+    events of a queue have other assets. With ``on=()`` it is the queue itself, ``poison://<conn_id>/<queue_name>``, without a watcher: for
     ``outlets`` and ``inlets``.
 
     A run finds what has happened in ``triggering_asset_events``: ``extra["payload"]`` of each has ``event``, ``queue``, ``key`` and facts.
@@ -72,12 +72,12 @@ KEPT = 1_000
 
 
 def happened(context: Mapping[str, Any], asset: Asset) -> list[dict[str, Any]]:
-    """Return the payloads of what has happened to a queue and no earlier run of the DAG was told, oldest first.
+    """Return the payloads of a queue's events that no earlier run of the DAG got, oldest first.
 
     ``triggering_asset_events`` alone may have a happening twice, when the triggerer was killed, and leave one out until the next one comes: Airflow
     gives a run the events up to the first that asked for it, not those that came while it waited for an earlier run to end. This reads on in the
-    asset's events, and keeps in its state store which run was told what. So a run may also find that an earlier one was told everything.
-    A task that is tried again in the same run is told the same again.
+    asset's events, and keeps in its state store which run got which. So a run may also find that an earlier one got all of them.
+    A task that is tried again in the same run gets the same again.
 
     Needs Airflow 3.3, the asset among the task's ``inlets``, and ``max_active_runs=1``. Returns nothing in a run that no event has made.
 

@@ -1,4 +1,4 @@
-"""queue_alerts: a DAG that tells people what happens to queues, for teams that alert in one place."""
+"""queue_alerts: a DAG that sends alerts about queues, for teams that alert in one place."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def queue_alerts(
 ) -> DAG:
     """Return a DAG with one task for each queue, which gives the queue's outstanding alerts to the notifiers.
 
-    What is outstanding is read from the queue itself, where it is also noted what was told: nothing is lost or told twice over runs that fail, are
-    killed or are cleared, but for alerts that were being given right then; these have the same ``key``. The first run tells what the queues have
+    What is outstanding is read from the queue itself, which also records the alerts that were sent: none is lost or sent twice by runs that fail, are
+    killed or are cleared, except alerts that were being sent at that moment; these have the same ``key``. The first run reports what the queues have
     recorded until then, one alert for each kind. A queue whose notifier fails, or that is missing, fails its own task.
 
     Assign the DAG to a name of the DAG file: ``alerts = queue_alerts("alerts", ["orders"], on_poison=notifier)``.
 
-    :param dag_id: the DAG's id. Another one is another subscriber, which is told everything anew.
+    :param dag_id: the DAG's id. A DAG with another id is another subscriber, which gets all alerts.
     :param queues: the queues' names.
-    :param schedule: ``events``: when something of what is to be told has happened to one of the queues, and for ``on_backlog`` every ``look_every``;
+    :param schedule: ``events``: when a queue has an event to alert about, and for ``on_backlog`` every ``look_every``;
         or any schedule of a DAG.
     :param look_every: how often backlogs are looked for, with ``schedule="events"``.
     :param poll_interval: seconds between two looks at the store, with ``schedule="events"``.
@@ -70,7 +70,7 @@ def queue_alerts(
     targets |= {"on_outage": on_outage, "on_outage_over": on_outage_over, "on_backlog": on_backlog}
     alerts = AlertTargets.of(**targets, backlog_older_than=backlog_older_than)
     if not alerts:
-        raise SettingError("on_poison", None, f"somebody who is told something: at least one of {', '.join(targets)}")
+        raise SettingError("on_poison", None, f"a target: at least one of {', '.join(targets)}")
     if schedule == EVENTS:
         schedule = _schedule(names, alerts, duration("look_every", look_every, timedelta(seconds=1)), conn_id, poll_interval)
     with DAG(dag_id, schedule=schedule, **{**_SETTINGS, **dag_kwargs}) as dag:

@@ -1,4 +1,4 @@
-"""Lineage: what a task has read and written, for OpenLineage and for whoever collects Airflow's hook lineage. Without them it costs nothing."""
+"""Lineage: what a task has read and written, for OpenLineage and collectors of Airflow's hook lineage. Without them it costs nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Columns = Callable[[], pa.Schema | None]
 
 MOST_SOURCES = 20
-"""So many folders of a DataFrame's files are told."""
+"""At most so many folders of a DataFrame's files are reported."""
 SCHEME = "poison"
 _DATABASES = frozenset({"postgres", "mysql"})
 """Their tables are ``database.schema.table`` to OpenLineage."""
@@ -31,16 +31,16 @@ def queue_uri(conn_id: str, queue: str) -> str:
 
 
 def path_uri(path: str) -> str:
-    """Return the URI of what Spark reads at a path."""
+    """Return the URI of a path that Spark reads."""
     return path if "://" in path else f"file://{Path(path).absolute()}"
 
 
 @dataclass(slots=True)
 class Lineage:
-    """The URIs of what a task has read and written, each once, in the order in which it did.
+    """The URIs that a task has read and written, each once, in order.
 
     :param tables: where the tables of queues lie, by URI: other tools know them by that.
-    :param columns: what returns the columns of a table that are told, by URI.
+    :param columns: functions that return the columns of a table, by URI.
     """
 
     inputs: dict[str, None] = field(default_factory=dict)
@@ -89,8 +89,8 @@ class WithLineage:
 def dataset(uri: str, table: str | None = None, columns: Columns | None = None) -> Dataset:
     """Return a URI as OpenLineage names it: ``poison://<conn_id>`` and the queue; for files ``file`` or the bucket, and the path; server and table.
 
-    :param table: where the queue's table lies, told beside its name.
-    :param columns: returns the columns that are told.
+    :param table: where the queue's table lies, reported beside its name.
+    :param columns: returns the columns to report.
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset, Identifier, SymlinksDatasetFacet
 
@@ -123,7 +123,7 @@ def sources_of(frame: DataFrame) -> list[str]:
         return []
     try:
         files = frame.inputFiles()
-    except Exception:  # noqa: BLE001  (whatever a frame cannot tell, its rows are sent)
+    except Exception:  # noqa: BLE001  (the rows are sent also where the plan of a frame cannot be read)
         return []
     return list(dict.fromkeys(path_uri(_folder(file)) for file in files))[:MOST_SOURCES]
 

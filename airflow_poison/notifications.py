@@ -51,7 +51,7 @@ class AlertTargets:
     repeated, so that it can be dropped), ``kind``, ``queue``, ``event``, ``lookup_ids`` (at most 20), ``count``, ``reason``, ``what_to_do``
     and ``details``. A notifier's templated fields see it as ``{{ poison_alert.reason }}``, ``{{ poison_alert.details.document }}``.
 
-    Who is told of what, QueueAlertOperator says at its parameters. Who is among ``queue_disabled`` and ``stopped`` is told once.
+    QueueAlertOperator describes its parameters. A target in both ``queue_disabled`` and ``stopped`` is called once.
     """
 
     queue_disabled: tuple[Target, ...] = ()
@@ -101,14 +101,14 @@ class AlertTargets:
         return any((self.queue_disabled, self.poison, self.blocked, self.stopped, self.backlog, self.outage, self.outage_over, self.told))
 
     def receivers(self, alert: Alert) -> tuple[Target, ...]:
-        """Return who is told of an alert, each once."""
+        """Return the targets of an alert, each once."""
         told: tuple[Target, ...] = self.poison + self.told if alert.kind == "desk" else getattr(self, alert.kind.value)
         if alert.event not in STOPS:
             return told
         return told + tuple(target for target in self.stopped if not any(target is other for other in told))
 
     def kinds(self) -> list[AlertKind]:
-        """Return what, of all that the queue records, somebody wants to be told of."""
+        """Return the kinds of events that have a target."""
         from airflow_poison.passes.alerts import AlertKind
 
         wanted = {
@@ -122,7 +122,7 @@ class AlertTargets:
         return [kind for kind, targets in wanted.items() if targets]
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:
-        """Tell every receiver of what has happened to the queue since it was told last; return the alerts. Raises AlertError."""
+        """Send every target the alerts for events since the last call; return the alerts. Raises AlertError."""
         from airflow_poison.passes.alerts import send_alerts, send_backlog_alert
 
         given: list[Alert] = []
@@ -150,12 +150,12 @@ class AlertTargets:
 
 
 def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
-    """Tell every receiver of an alert, also after one has failed; then raise the first error."""
+    """Send an alert to every target, also after one has failed; then raise the first error."""
     _tell(targets, {**context, "poison_alert": alert.to_dict()}, log)
 
 
 def tell_ended(targets: Sequence[Target], ended: ConversationEnded, context: Mapping[str, Any], log: Log) -> None:
-    """Tell every receiver that a conversation was ended here, also after one has failed; then raise the first error."""
+    """Call every target for a conversation that was ended here, also after one has failed; then raise the first error."""
     _tell(targets, {**context, "conversation_ended": ended.to_dict()}, log)
 
 
@@ -166,7 +166,7 @@ def _tell(targets: Sequence[Target], context: Mapping[str, Any], log: Log) -> No
         try:
             _call(copy(target), dict(context))
         except Exception as error:
-            log.exception("%r could not be told.", target)
+            log.exception("%r could not be called.", target)
             errors.append(error)
     if errors:
         raise errors[0]

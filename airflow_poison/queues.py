@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 try:
     from airflow.providers.common.messaging.providers.base_provider import BaseMessageQueueProvider
-except ImportError:  # nobody asks for this class then
+except ImportError:  # the class is not used then
     BaseMessageQueueProvider = object  # type: ignore[misc, assignment]  # duck typing is enough
 
 

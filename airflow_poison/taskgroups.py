@@ -58,11 +58,11 @@ def recovery(
     conn_id: str = QueueHook.default_conn_name,
     default_args: dict[str, Any] | None = None,
 ) -> TaskGroup:
-    """Chain what becomes of a halted queue: ``ask`` >> ``recover``, with ``wait`` before them where that is wanted.
+    """Chain the tasks for a halted queue: ``ask`` >> ``recover``, with ``wait`` before them where it is set.
 
     ``ask`` shows people the queue's state and the suspected message, changes nothing, and waits for one of them to answer in the Airflow UI: remove
     the message, return it, enable the queue alone, or leave it; for a message of a conversation also: end that with an error. ``recover`` does that
-    in the safe order (spec SB-34): what concerns the message first, while nobody can receive it, then the queue is enabled. What is removed is kept;
+    in the safe order (spec SB-34): first the message is handled, while no pass can receive it, then the queue is enabled. What is removed is kept;
     the messages of a conversation that is ended are gone. A queue that receives, and one that is to be left, skip what follows.
 
     For a queue that is disabled, stopped or faulted, under whichever system. Schedule the DAG by ``queue_asset(..., on=("disabled",))``, or let
@@ -79,7 +79,7 @@ def recovery(
     with TaskGroup(
         group_id,
         default_args=default_args or {},  # type: ignore[arg-type]  # a converter of attrs hides the parameter's type
-        tooltip=f"What becomes of queue {queue_name!r} when it is halted",
+        tooltip=f"The recovery of queue {queue_name!r} when it is halted",
     ) as group:
         both: dict[str, Any] = {"queue_name": queue_name, "to_queue": to_queue, "error": error, "description": description, "conn_id": conn_id}
         ask = QueueAskOperator(
@@ -155,7 +155,7 @@ def retry_cycle(
     :param policy: the queue's rules.
     :param group_id: the task group's id.
     :param services: that receive from the queue, declared on it before each pass.
-    :param rules: what becomes of poison by itself, see QueueRulesOperator. What a rule asks waits as a paused plan; the cycle does not wait for it.
+    :param rules: automatic actions on poison messages, see QueueRulesOperator. What a rule asks waits as a paused plan; the cycle goes on.
     :param default_args: default arguments of the group's tasks.
 
     What is not described here is as in QueueReceiveOperator and QueueAlertOperator.

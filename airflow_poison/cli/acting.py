@@ -90,7 +90,7 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
 
 
 def _planned(args: Namespace, action: PlanAction) -> Plan:
-    """Return the plan; show it to whoever is asked, or has asked for no more."""
+    """Return the plan; show it before a question, or where only the plan is wanted."""
     from airflow_poison.cli.planned import print_plan
     from airflow_poison.desk.actions import Verb
     from airflow_poison.desk.applying import check_target
@@ -116,7 +116,7 @@ def _question(view: PlanView) -> str:
 
 
 def _go_on(args: Namespace, plan: str, patience: float | None) -> None:
-    """Apply a plan with its progress; an interrupt pauses it. Tells what was done."""
+    """Apply a plan with its progress; an interrupt pauses it. Prints what was done."""
     from airflow_poison.cli.planned import progress, progress_bar
     from airflow_poison.desk.following import follow
     from airflow_poison.desk.plans import find_plan, pause
@@ -129,7 +129,7 @@ def _go_on(args: Namespace, plan: str, patience: float | None) -> None:
     if interrupted.asked and view.state != "done":
         try:
             view = pause(table, plan, clock, who=shell_user(), reason="interrupted")
-        except PlanStateError:  # somebody else has ended it
+        except PlanStateError:  # it has ended meanwhile
             view = find_plan(table, plan)
         say("interrupted", f"plan {plan} is {progress(view)}; {_ways_on(view)}")
         raise SystemExit(INTERRUPTED)
@@ -137,12 +137,12 @@ def _go_on(args: Namespace, plan: str, patience: float | None) -> None:
 
 
 def _ways_on(view: PlanView) -> str:
-    undoes = f", 'undo {view.queue} {view.plan}' takes back what nobody has received" if view.undoable else ""
+    undoes = f", 'undo {view.queue} {view.plan}' takes back messages that were not received since" if view.undoable else ""
     return f"'resume {view.queue} {view.plan}' goes on{undoes}."
 
 
 def _report(args: Namespace, table: QueueTable, view: PlanView) -> None:
-    """Tell what has become of a plan. Ends with exit code 1 when it is not done."""
+    """Print the state of a plan. Ends with exit code 1 when it is not done."""
     from airflow_poison.cli.planned import progress, unfit
     from airflow_poison.desk.plans import paused_by, why_stopped
 
@@ -161,7 +161,7 @@ def _report(args: Namespace, table: QueueTable, view: PlanView) -> None:
         case "running":
             say("waiting", f"for passes that have claimed some of the messages; {_ways_on(view)}")
         case _:
-            say("ended", f"somebody has ended the plan: it is {view.state}.")
+            say("ended", f"the plan has ended: it is {view.state}.")
     raise SystemExit(NO)
 
 
@@ -208,12 +208,12 @@ def _number(flag: str, text: str | None) -> int | None:
 
 
 def check_asking(args: Namespace, otherwise: str = "--dry-run shows the plan.") -> None:
-    """Raise InputError where --yes is missing and nobody can be asked.
+    """Raise InputError where --yes is missing and there is no terminal for a question.
 
     :param otherwise: what can be done instead.
     """
     if not args.yes and not sys.stdin.isatty():
-        raise wrong_usage(f"--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was done; {otherwise}")
+        raise wrong_usage(f"--yes is missing: standard input is no terminal, so the question cannot be asked. Nothing was done; {otherwise}")
 
 
 def ask(args: Namespace, question: str) -> None:
@@ -388,7 +388,7 @@ def _read(flag: str, place: str) -> str:
 
 
 def _by_hand(args: Namespace) -> str:
-    """Return the body of the one selected message as somebody has edited it. Ends with exit code 1 when it is as it was."""
+    """Return the body of the one selected message as it was edited. Ends with exit code 1 when it is as it was."""
     from airflow_poison.desk.found import find
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.messages import Chosen
@@ -473,7 +473,7 @@ def resume(args: Namespace) -> None:
 def undo(args: Namespace) -> None:
     """Take back what a plan has done.
 
-    Take back what a plan has done to messages that nobody has received, moved or edited since; removed messages come back while the table still has
+    Take back what a plan has done to messages that were not received, moved or edited since; removed messages come back while the table still has
     their files. Asks first on a terminal. Exit code 0: undone, as far as it can be, 1: there is no such plan, not wanted, or passes hold some of the
     messages, 2: it cannot be undone; 130: interrupted.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @command("return", QUEUE, REASON, *WHERE)
 def return_due(args: Namespace) -> None:
-    """End the retry cycle of what is due.
+    """End the retry cycle of messages that are due.
 
     Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was due, 2: it could not be done.
     """
@@ -236,7 +236,7 @@ def restart(args: Namespace) -> None:
 def maintain(args: Namespace) -> None:
     """Keep a queue's folder small and its log short.
 
-    Join small files, remove what nobody needs any more, shorten the log; nobody has to stop for it. Old poison goes where the queue has a retention
+    Join small files, remove files that are no longer needed, shorten the log; passes go on. Old poison goes where the queue has a retention
     (retain). Exit code 0: done, 2: it could not be done.
     """
     from airflow_poison.desk.retention import retain

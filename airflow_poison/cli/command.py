@@ -30,7 +30,7 @@ CANNOT: Final = 2
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 """What shells say of a process that SIGINT, or SIGPIPE, has ended."""
-_WHOLE = "a change is one commit: it was made as a whole, or not at all; 'show' tells which"
+_WHOLE = "a change is one commit: it was made as a whole, or not at all; 'show' shows which"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 def completes(action: Action, argument: Argument) -> None:
-    """Tell an argument's action what to complete."""
+    """Set what an argument's action completes."""
 
     def complete(*, parsed_args: Namespace, **_more: Any) -> Iterable[str]:
         if not isinstance(argument.completes, str):
             return argument.completes
         try:
             found: Iterable[str] = globals()[argument.completes](parsed_args)
-        except Exception:  # noqa: BLE001  (in the middle of a line there is nobody to tell)
+        except Exception:  # noqa: BLE001  (an error cannot be shown in the middle of a line)
             return []
         return found
 

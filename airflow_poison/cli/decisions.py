@@ -1,6 +1,6 @@
-"""``airflow poison decide``, ``recover``, ``remove`` and ``end-conversation``: what becomes of a halted queue, and messages that go for good.
+"""``airflow poison decide``, ``recover``, ``remove`` and ``end-conversation``: decisions about halted queues, and messages that are removed for good.
 
-These are printed or saved before, and somebody wants it.
+These are printed or saved before, and confirmed by the user.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 _MEANS = {
-    "end": "its conversation is ended with an error, which the partner is told; its messages go for good; then the queue is enabled",
+    "end": "its conversation is ended with an error, which the partner gets; its messages go for good; then the queue is enabled",
     "remove": "the message is put out of the way and kept, with its conversation; then the queue is enabled",
     "return": "the message is given fresh attempts in main; then the queue is enabled",
     "enable": "the queue is enabled; the message stays as it is, and may halt it again",
@@ -100,13 +100,13 @@ DECISIONS = tuple(_MEANS)
     option("--sub-queue", "PLACE", "main, poison (the reader of the poison sub-queue) or any (default: any)", completes=READERS, default="any"),
     option("--lookup-id", "ID", "decide only while this message is what halted the queue"),
     option("--to-queue", "QUEUE", "an existing queue in which a removed message is kept (default: the poison sub-queue)", completes="queues"),
-    option("--error", "N", "with end: the code that the partner is told (default: 127)"),
+    option("--error", "N", "with end: the error code that the partner gets (default: 127)"),
     option("--description", "TEXT", "with end: what the partner reads (default: Unable to process message.)"),
     REASON,
     *WHERE,
 )
 def decide(args: Namespace) -> None:
-    """Say what becomes of a halted queue.
+    """Decide about a halted queue.
 
     Without QUEUE, list the halted queues of a store; without DECISION, show what halted one and what can be decided; else do it: what concerns the
     message and the queue, in the safe order. What is removed is kept. Exit code 0: shown or done, 1: nothing is halted, or not so any more, 2: it
@@ -137,7 +137,7 @@ def _list(args: Namespace, which: Endpoints) -> None:
             number = "" if each.halt.lookup_id is None else str(each.halt.lookup_id)
             rows.add_row(each.halt.name, each.halt.state.value, number, ", ".join(each.choices), cuttable(each.halt.reason))
         screen().print(rows)
-    nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: nobody has to decide."
+    nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: there is nothing to decide."
     end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
@@ -182,13 +182,13 @@ def _carry_out(args: Namespace, which: Endpoints) -> None:
     done = carry_out(queue, opened_store(args), system_clock(), wanted, halt, run=uuid.uuid4().hex, to_queue=args.to_queue, end=end)
     where = f" {counted(done.messages)} went to {done.to}." if wanted.moves else ""
     if done.ended is not None:
-        where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} is told error {end.error}."
+        where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} gets error {end.error}."
     enabled = f"Queue {halt.name} is enabled; it was {halt.state.value}.{where}"
     tell(args.output, done.to_dict(), f"Queue {halt.name} is left {halt.state.value}." if wanted is Decision.LEAVE else enabled)
 
 
 def _end(args: Namespace, wanted: Decision) -> EndConversation:
-    """Return what the partner is told. Raises InputError."""
+    """Return the error that the partner gets. Raises InputError."""
     from airflow_poison.passes.decide import Decision
     from airflow_poison.rules.recovery import REMOVAL, EndConversation
 
@@ -284,16 +284,16 @@ def recover(args: Namespace) -> None:
     if args.output != "json":
         line(screen(), f"Removed {counted(len(done.removed))} from {table.name}, and enabled it; it was {done.before}.")
         if (ended := done.ended) is not None:
-            line(screen(), f"Conversation {ended.conversation} was ended; {ended.far_service} is told error {ended.error}: {ended.description}")
+            line(screen(), f"Conversation {ended.conversation} was ended; {ended.far_service} gets error {ended.error}: {ended.description}")
 
 
 @command(
     "end-conversation",
     QUEUE,
     CONVERSATION,
-    option("--error", "N", "a code, 1 to 2147483647, that the partner is told (default: the conversation ends without an error)"),
+    option("--error", "N", "an error code, 1 to 2147483647, that the partner gets (default: the conversation ends without an error)"),
     option("--description", "TEXT", "what the partner reads, together with --error"),
-    switch("--cleanup", "remove everything at this side without telling the partner"),
+    switch("--cleanup", "remove everything at this side without a message to the partner"),
     switch("--enable", "also enable the queue, in the order that its settings want"),
     WAIT,
     SAVE,
@@ -315,7 +315,7 @@ def end_conversation(args: Namespace) -> None:
     from airflow_poison.passes.recovery import Ending
 
     if args.cleanup and (args.error is not None or args.description is not None):
-        raise wrong_usage("--cleanup: expected without --error and --description; the partner is not told.")
+        raise wrong_usage("--cleanup: expected without --error and --description; the partner gets no message.")
     if args.description is not None and args.error is None:
         raise wrong_usage("--description: expected with --error; without an error the partner reads nothing.")
     table = opened_queue(args)
@@ -351,13 +351,13 @@ def _told(ending: Ending, before: ConversationRow) -> str:
     from airflow_poison.dialogs.endpoint import ConversationState
 
     if ending.cleanup:
-        return f"{before.far_service} is not told."
+        return f"{before.far_service} gets no message."
     if before.state in {ConversationState.DISCONNECTED_INBOUND, ConversationState.ERROR}:
         return f"{before.far_service} has ended it before."
     if ending.error is None:
-        return f"{before.far_service} is told of the end."
+        return f"{before.far_service} gets a message that it has ended."
     said = f": {ending.description}" if ending.description else ""
-    return f"{before.far_service} is told error {ending.error}{said}{'' if said.endswith(('.', '!', '?')) else '.'}"
+    return f"{before.far_service} gets error {ending.error}{said}{'' if said.endswith(('.', '!', '?')) else '.'}"
 
 
 def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
@@ -373,7 +373,7 @@ def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple
 
 def _check_asking(args: Namespace) -> None:
     if not args.yes and not sys.stdin.isatty():
-        raise wrong_usage("--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was removed.")
+        raise wrong_usage("--yes is missing: standard input is no terminal, so the question cannot be asked. Nothing was removed.")
 
 
 def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:

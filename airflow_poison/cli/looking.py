@@ -179,7 +179,7 @@ def history(args: Namespace) -> None:
     "check",
     QUEUES,
     switch("--repair", "mend first what can be mended without guessing"),
-    switch("--accept", "with --repair: let what somebody else has committed to these queues stand"),
+    switch("--accept", "with --repair: accept what other programs have committed to these queues"),
     switch("--accept-loss", "with --repair: let these queues go on without files and commits that are lost, and without their messages"),
     REASON,
     *WHERE,

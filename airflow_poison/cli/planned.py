@@ -82,7 +82,7 @@ def _print_sample(sample: Sample) -> None:
 
 
 def _differences(before: str, after: str) -> list[str]:
-    """Return the lines that differ; of JSON, those of its pretty form."""
+    """Return the lines that differ; JSON is compared in its pretty form."""
     found = list(difflib.unified_diff(_lines(before), _lines(after), n=1, lineterm=""))
     return [each for each in found if not each.startswith(("---", "+++", "@@"))] or ["the body stays as it is"]
 

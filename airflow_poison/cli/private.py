@@ -1,4 +1,4 @@
-"""``airflow poison mask`` and ``retain``: which values of a queue's messages are hidden, and what becomes of old poison."""
+"""``airflow poison mask`` and ``retain``: which values of a queue's messages are hidden, and the retention of poison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def mask(args: Namespace) -> None:
     """Say, or set, which values of a queue's messages are hidden.
 
-    Values at these paths are hidden wherever messages are shown, logged or told of. A DAG that declares a mask records its own again at its next run.
+    Values at these paths are hidden in all views, logs and alerts. A DAG that declares a mask records its own again at its next run.
     Exit code 0: said, or set, 2: it could not be.
     """
     from airflow_poison.desk.masking import declare_mask
@@ -80,7 +80,7 @@ def retain(args: Namespace) -> None:
     if done.plans:
         told.append(f"Removed {terminal.messages(done.removed)}, written to {', '.join(done.files) or 'nowhere'}; plan {', '.join(done.plans)}.")
     if done.waiting:
-        told.append(f"{terminal.messages(done.waiting)} wait: passes have claimed them, or somebody has paused the plan. Run it again.")
+        told.append(f"{terminal.messages(done.waiting)} wait: passes have claimed them, or the plan is paused. Run it again.")
     tell(args.output, done.to_dict(), *told)
 
 

@@ -47,7 +47,7 @@ _ENGINES = ("spark", "local", "auto")
 _PATIENCE = 15.0
 """How many seconds Spark has to cancel its job when the pass is interrupted."""
 _MOST = {"spark": 10_000_000, "auto": 10_000_000, "local": 100_000}
-"""How many messages a pass takes when nobody says: a local one holds them all in memory."""
+"""How many messages a pass takes by default: a local one holds them all in memory."""
 _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; a message that was alone with its handler counts one rollback."
 
 
@@ -89,7 +89,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
     several("--unprocessable", "MODULE:TYPE", "exception types that go to the final disposition at once"),
     several("--output-table", "[NAME=]PATH", "Delta tables where the rows land that the handler returns; names where there are several"),
     several("--output-schema", "[NAME=]DDL", "the columns of an output, such as 'id bigint' (default: the table's, or the first rows')"),
-    several("--output-keys", "[NAME=]COLUMNS", "rows replace those of the output with the same values in these columns, separated by commas"),
+    several("--output-keys", "[NAME=]COLUMNS", "rows replace rows of the output with the same values in these columns, separated by commas"),
     switch("--evolve", "add columns to outputs that do not have them"),
     switch("--provenance", "let rows say where they come from: queue, lookup id, pass and time"),
     several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
@@ -179,7 +179,7 @@ def _redriven(table: QueueTable, version: str | None, progress: Callable[[str], 
 
 
 def _small_pass(args: Namespace) -> int:
-    """Return how many messages a pass delivers without Spark: where nobody says, what the connection does."""
+    """Return how many messages a pass delivers without Spark; by default as the connection says."""
     from airflow_poison.hooks.connection import SMALL_PASS
 
     if args.engine is None and args.store is None and args.spark is None:
@@ -247,7 +247,7 @@ def _handler(args: Namespace) -> str | Transformation:
 
 
 def _import_from_here(files: Sequence[str]) -> None:
-    """Let handlers of the current folder be found, as ``python -m`` does, and those of files that are shipped."""
+    """Let handlers be found in the current folder, as ``python -m`` does, and in shipped files."""
     from airflow_poison.spark.executors import import_here
 
     values.importable_here()
@@ -309,7 +309,7 @@ def _halted(result: ReceiveResult, policy: Policy) -> str:
     halt = result.halted
     assert halt is not None
     queue, partner = result.queue, halt["details"].get("partner")
-    removes = f"ends its conversation, which service {partner!r} is told," if partner else "removes it"
+    removes = f"ends its conversation with an error for service {partner!r}" if partner else "removes it"
     recover = f"'recover {queue}' {removes} and enables the queue"
     return f"{what_halted(halt, queue)} 'inspect {queue}{mode}' shows it, {recover}, 'enable {queue}' keeps it."
 

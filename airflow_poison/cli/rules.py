@@ -1,4 +1,4 @@
-"""``airflow poison rules``: what becomes of a queue's poison by itself."""
+"""``airflow poison rules``: automatic actions on a queue's poison."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def _between(text: str | None) -> tuple[str, str] | None:
 @command(
     "reset-position",
     QUEUE,
-    Argument(("source",), {"metavar": "SOURCE", "help": "the source's name, as show tells it"}),
+    Argument(("source",), {"metavar": "SOURCE", "help": "the source's name, as show prints it"}),
     REASON,
     *WHERE,
 )

@@ -1,4 +1,4 @@
-"""What ``policies`` and ``simulate`` print for people: settings, and what happens in a simulation in as few rows as can tell it."""
+"""What ``policies`` and ``simulate`` print for people: settings, and a simulation in as few rows as possible."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def show_value(value: object, *, is_duration: bool) -> str:
 def print_simulation(simulation: Simulation, *, events: bool, routine: bool) -> None:
     """Print what happened, what became of each message, and the answer.
 
-    :param events: print the events one by one instead of what happened in short.
+    :param events: print the events one by one instead of a summary.
     :param routine: with deliveries, commits and rollbacks.
     """
     out = screen(unbounded=False)
@@ -204,7 +204,7 @@ def _messages(simulation: Simulation) -> Table:
     return made
 
 
-# Timeline: what happened, in as few rows as can tell it; deliveries of one kind in a row are one row -------------
+# Timeline: a summary in as few rows as possible; deliveries of one kind in a row are one row -------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +290,7 @@ class _Timeline:
             self._gathered.append(_Delivery(self._row(event, f"not delivered: {text}"), open=False))
 
     def _gather(self) -> list[Row]:
-        """Return the deliveries that have ended, those of one message that ended the same way as one row."""
+        """Return the deliveries that have ended; those of a message that ended in the same way are one row."""
         found: list[Row] = []
         last: dict[str, int] = {}
         for row in (delivery.row for delivery in self._gathered if not delivery.open):
@@ -324,7 +324,7 @@ _FOUND: Final = {EventType.MOVED_RETRY, EventType.MOVED_POISON, EventType.DROPPE
 
 
 def _goes_on(event: Event, following: Event | None) -> bool:
-    """Return whether the next event tells what became of a message that was found poison."""
+    """Return whether the next event is the disposition of a message that was found poison."""
     return following is not None and following.type in _FOUND and following.lookup_id == event.lookup_id
 
 
@@ -336,7 +336,7 @@ def _words(simulation: Simulation, event: Event) -> str:
     details = event.details
     place = shown(simulation.queue, details.get("place", ""))
     words = {
-        EventType.POISON_EXCEPTION: "found poison, and held by somebody else",
+        EventType.POISON_EXCEPTION: "found poison, and locked by another reader",
         EventType.MOVED_RETRY: f"found poison, moved to {place}",
         EventType.RETURNED: "put back by hand" if "origin" in details else f"returned to {simulation.queue}",
         EventType.MOVED_POISON: f"found poison, moved to {place}",

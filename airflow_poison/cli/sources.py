@@ -137,7 +137,7 @@ def _part(row: dict[str, Any], name: str) -> object:
 
 
 def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the properties of a saved message that are its sender's: edits by people were those of the message that was removed."""
+    """Yield the properties of a saved message that its sender has set, without those of later edits."""
     return ((name, value) for name, value in properties.items() if name == DIALOG or not is_reserved(name))
 
 

@@ -1,4 +1,4 @@
-"""Which store and queue a command works on: those of ``--store``, or of a connection of Airflow's."""
+"""Which store and queue a command works on: from ``--store``, or from a connection of Airflow."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
         except PoisonError as error:
             failed[name] = str(error)
         except Exception as error:  # noqa: BLE001  (whatever a damaged table makes of a library, the other queues are looked at)
-            failed[name] = f"Queue {name!r} cannot be read ({type(error).__name__}: {error}). 'check {name}' tells what is wrong with it."
+            failed[name] = f"Queue {name!r} cannot be read ({type(error).__name__}: {error}). 'check {name}' says what is wrong with it."
     return found, failed
 
 

@@ -65,7 +65,7 @@ def _blocked(queue: QueueOverview) -> str:
 
 
 def _state(queue: QueueOverview) -> Text:
-    """Return the state that a row has room for: the endpoint's own, else that of the reader of the poison sub-queue."""
+    """Return the state that a row has room for: the endpoint's own, else the state of the reader of the poison sub-queue."""
     if queue.state != QueueState.ENABLED:
         return Text(queue.state, _STYLES.get(queue.state, "bold red"))
     if queue.poison_state != QueueState.ENABLED:

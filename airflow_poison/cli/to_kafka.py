@@ -41,7 +41,7 @@ _KEYS = ("record", "lookup_id", "group_id")
 def send_to_kafka(args: Namespace) -> None:
     """Send messages to a Kafka topic.
 
-    Move messages to a topic, each once: lookup ids all in one commit, those of a selection 10,000 in each; neither: only what earlier calls have left
+    Move messages to a topic, each once: lookup ids all in one commit, a selection in commits of 10,000; neither: only what earlier calls have left
     on its way there. It cannot be undone. A record that the topic refuses comes into poison with the reason. --take-back puts what is on its way
     there into poison. Asks first on a terminal. Exit code 0: all are sent, 1: one of them is not there, no message is selected, not wanted, the topic
     refuses some, or passes hold some of them, 2: it could not be done.
@@ -71,7 +71,7 @@ def send_to_kafka(args: Namespace) -> None:
     if done.returned:
         say("refused", f"the topic does not take {messages(done.returned)}. They are in poison of {table.name}, with the reason.")
     if done.left:
-        say("waiting", f"{messages(done.left)} stay: passes have claimed them, or somebody has changed them meanwhile.")
+        say("waiting", f"{messages(done.left)} stay: passes have claimed them, or they were changed meanwhile.")
     if done.left or done.returned or (chosen is not None and not number):
         raise SystemExit(NO)
 

@@ -138,7 +138,7 @@ def _shown(text: str) -> str:
 
 
 def system_of(system: str | None, *values: list[str] | None) -> str | None:
-    """Return SYSTEM, also when it stands behind an option that takes several values, and was taken for one of them."""
+    """Return SYSTEM, also when it stands behind an option that takes several values, and was parsed as one of them."""
     for given in values:
         if system is None and given and len(given) > 1 and not set(given[-1]) & set("=:"):
             return given.pop()
@@ -231,7 +231,7 @@ def given_policy(args: Namespace) -> Policy | None:
 def policy_of(args: Namespace, system: str | None, missing: str) -> Policy:
     """Return the policy of a system, --policy-json and --set; the file may name the system, too. Raises InputError and SettingError.
 
-    :param missing: what is said when neither does.
+    :param missing: the error text when neither does.
     """
     from airflow_poison.rules.described import system_named, typed_policy
 

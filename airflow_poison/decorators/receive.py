@@ -75,7 +75,7 @@ def receive_task(python_callable: Callable[..., Any] | None = None, *, queue_nam
 
 
 def _refuse_arguments(function: Callable[..., Any], *given: object, **named: object) -> NoReturn:
-    """Raise HandlerNotFoundError: nobody but the queue gives a handler its messages, neither a call nor a mapping."""
+    """Raise HandlerNotFoundError, because only the queue gives a handler its messages, neither a call nor a mapping."""
     name = function.__name__
     arguments = ", ".join([*map(str, given), *(f"{name}=..." for name in named)])
     raise HandlerNotFoundError(

@@ -28,11 +28,11 @@ SOURCES = ("messages", "path", "table", "dataframe", "source")
 
 
 class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
-    """A send of what the decorated function returns.
+    """A send of the values that the decorated function returns.
 
     The function is called only when the task instance has sent nothing yet.
 
-    :param python_callable: the function; an argument ``spark`` that nobody gives is the connection's Spark session.
+    :param python_callable: the function; an argument ``spark`` without a value is the connection's Spark session.
     :param op_args: its arguments by position. (templated)
     :param op_kwargs: its arguments by name. (templated)
     """
@@ -75,7 +75,7 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
         return self.python_callable(*self.op_args, **arguments)
 
     def _take(self, returned: object) -> None:
-        """Make the operator's source of what the function returned. Raises InputError for what is none."""
+        """Make the operator's source from what the function returned. Raises InputError for other types."""
         from airflow_poison.sources.source import Source
 
         self.messages = None

@@ -51,7 +51,7 @@ class StoreConnection:
     :param spark_conf: Spark settings, text by name.
     :param small_pass: so many messages a pass delivers in the task itself, without Spark; 0: none.
     :param durable: whether every commit is forced to disk before it is acknowledged.
-    :param installation: the id of this Airflow in the keys of what its tasks do; empty: that of its metadata database.
+    :param installation: the id of this Airflow in the keys of what its tasks do; empty: the id in its metadata database.
     """
 
     store: str
@@ -80,7 +80,7 @@ class StoreConnection:
 
     @classmethod
     def of(cls, connection: Any, conn_id: str) -> Self:
-        """Return the fields of a connection. Raises SettingError for a field that is not read here: the queues would be those of another store."""
+        """Return the fields of a connection. Raises SettingError for a field that is not read, because its queues would be in another store."""
         for name, instead in _OTHER_FIELDS.items():
             if getattr(connection, name):
                 raise SettingError(f"{conn_id}.{name}", "…", f"nothing; write it into the extra, into the field {instead}")
@@ -121,14 +121,14 @@ _ELSEWHERE = {
     "google_cloud_platform": ("key_secret_name", "credential_config_file", "impersonation_chain"),
     "wasb": ("tenant_id", "managed_identity_client_id", "connection_string"),
 }
-"""Fields that say to look elsewhere for what proves who asks: without them the store would be asked by somebody else."""
+"""Fields that name another source of credentials: without them the store would be used with other credentials."""
 _UNDERSTOOD = {
     "aws": "login and password (the keys), and in the extra aws_session_token, region_name and endpoint_url",
     "google_cloud_platform": "key_path or keyfile_dict in the extra",
     "wasb": "login and password (account and key), or login and sas_token in the extra",
 }
 _SECRET = re.compile(r"key|secret|token|credentials|service_account|client_id", re.IGNORECASE)
-"""What the options are called that say who asks, or that nobody may see."""
+"""The names of options with credentials or other secrets."""
 _SAME = (
     re.compile(r"(aws_)?(default_)?region", re.IGNORECASE),
     re.compile(r"(aws_)?endpoint(_url(_s3)?)?", re.IGNORECASE),
@@ -145,7 +145,7 @@ def secrets_of(options: Mapping[str, str]) -> list[str]:
 def options_with_credentials(settings: StoreConnection, conn_id: str, get_connection: Callable[[str], Any]) -> dict[str, str]:
     """Return a connection's storage options, and from the connection that it names for credentials what they do not say.
 
-    Who asks is said by one of the two: where the options have a key, a token or an account's file, none of them is taken from the other connection.
+    The credentials come from one of the two: where the options have a key, a token or an account's file, none is taken from the other connection.
 
     :param conn_id: of the connection that has these settings.
     Raises SettingError for a connection that is not there, is of another type than the store wants, or says what cannot be done here.

@@ -41,7 +41,7 @@ class ConversationHook(QueueHook):
         return self.queue(queue_name, policy, tuple(services))
 
     def drop_service(self, queue_name: str, service: str) -> None:
-        """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
+        """Take a service from its queue: DROP SERVICE. A sender to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
         from airflow_poison.passes.conversations import drop_service
 
         drop_service(self.queue(queue_name), service, SystemClock())
@@ -125,7 +125,7 @@ class ConversationHook(QueueHook):
     ) -> ActResult:
         """End this side of a conversation, whether or not its queue is enabled (spec SB-21, SB-26, SB-54). All its messages go (spec SB-30).
 
-        The parameters are those of QueueEndConversationOperator; ``on_conversation_ended`` is called with what was ended.
+        The parameters are those of QueueEndConversationOperator; ``on_conversation_ended`` is called with the ended conversation.
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
         """
         from airflow_poison.passes.recovery import Ending

@@ -28,7 +28,7 @@ NOT_AT_ALL = timedelta(0)
 
 
 class DeskVerbs:
-    """Verbs on the messages of a selection. A selection is a ``Selection``, a dict of what it is given, or JSON text of that; None: all poison."""
+    """Verbs on the messages of a selection. A selection is a ``Selection``, a dict of its parameters, or that dict as JSON text; None: all poison."""
 
     if TYPE_CHECKING:  # the hook has them
 
@@ -80,7 +80,7 @@ class DeskVerbs:
     def plan(self, queue_name: str, selection: SelectionLike = None, action: ActionLike = "put_back", *, limit: int | None = None) -> PlanView:
         """Say what would become of the messages of a selection: how many, of which groups, with samples. Writes nothing.
 
-        :param action: a ``PlanAction``, a dict of what it is given, or its verb: ``put_back``, ``move``, ``send_to``, ``remove``, ``edit``.
+        :param action: a ``PlanAction``, a dict of its parameters, or its verb: ``put_back``, ``move``, ``send_to``, ``remove``, ``edit``.
         :param limit: only so many messages, those with the lowest lookup ids.
         Raises SettingError, QueryError.
         """
@@ -162,7 +162,7 @@ class DeskVerbs:
         progress: Callable[[PlanView], object] = lambda _view: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> PlanView:
-        """Do what is left of a recorded plan, and return it. Whoever calls it, and however often, each message is done once.
+        """Apply the rest of a recorded plan, and return it. Each message is changed once, however often this is called.
 
         :param patience: how long to wait for passes that have claimed some of its messages, or that receive its canary; None: without an end.
         Raises PlanNotFoundError, PlanStateError for a plan that was cancelled or undone.
@@ -225,7 +225,7 @@ class DeskVerbs:
         progress: Callable[[PlanView], object] = lambda _view: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> PlanView:
-        """Take back what a plan has done to messages that nobody has received, moved or edited since; return it with ``done``: what stays done.
+        """Take back what a plan has done to messages that were not received, moved or edited since; return it with ``done``: what stays changed.
 
         Raises PlanNotFoundError, and PlanStateError for a plan whose messages were sent to other queues.
         """

@@ -120,7 +120,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         return table
 
     def queue_to_read(self, queue_name: str) -> QueueTable:
-        """Return a queue for those who only read: nothing in its folder is changed. Raises QueueNotFoundError."""
+        """Return a queue for reading: nothing in its folder is changed. Raises QueueNotFoundError."""
         return self.store().open(queue_name, read_only=True)
 
     def enable(self, queue_name: str, *, reason: str = "") -> EnableResult:
@@ -240,7 +240,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
             return put_back(self.store().open(queue_name), SystemClock(), lookup_ids)
 
     def declare_rules(self, queue_name: str, rules: Sequence[Rule | Mapping[str, Any]]) -> tuple[Rule, ...]:
-        """Record what becomes of a queue's poison by itself, in the place of the rules that it has. Raises SettingError and QueryError."""
+        """Record the rules for a queue's poison, in place of those that it has. Raises SettingError and QueryError."""
         from airflow_poison.desk.rules import declare_rules
 
         return declare_rules(self.store().open(queue_name), rules, SystemClock())
@@ -325,10 +325,10 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
     ) -> RecoverResult:
         """Remove the message that halted the queue, with its conversation, and enable the queue (spec SB-34). Inspect first: it is for good.
 
-        A conversation of the queue's services ends with error 127; its partner is told (spec SB-26, SB-32).
+        A conversation of the queue's services ends with error 127, which its partner gets as a message (spec SB-26, SB-32).
 
         :param lookup_id: another message than the one that halted the queue.
-        :param on_conversation_ended: called after the commit, at least once, for whoever keeps state for the conversation here (spec SB-31).
+        :param on_conversation_ended: called after the commit, at least once; remove the application's state for the conversation there (spec SB-31).
         Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
         from airflow_poison.passes.recovery import recover
@@ -344,7 +344,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         min_files: int = 16,
         poison_retention: Retention | Mapping[str, object] | None = None,
     ) -> MaintainResult:
-        """Join a queue's small files, remove what nobody needs any more and shorten its log; nobody has to stop for it.
+        """Join a queue's small files, remove files that are no longer needed and shorten its log; passes and senders go on.
 
         Old poison is reported, or written and removed, where the queue has a retention.
 
@@ -397,7 +397,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
     def engine(self, progress: Callable[[str], None], py_files: Sequence[str] = ()) -> SparkEngine:
         """Return the engine of a pass on this connection's Spark.
 
-        :param progress: told a line whenever another task of a stage has ended.
+        :param progress: called with a line whenever another task of a stage has ended.
         :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files on this machine that are shipped to the executors, for handlers and
             what they import. Call ``import_here`` first, so that handlers are found in this process, too.
         """
@@ -414,7 +414,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
             import_here(files)
 
     def shipped(self, py_files: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the whole paths of what the connection and the caller ship to executors. Raises SettingError."""
+        """Return the whole paths of files that the connection and the caller ship to executors. Raises SettingError."""
         if not py_files and not self.settings.py_files:
             return ()
         from airflow_poison.spark.executors import checked_files

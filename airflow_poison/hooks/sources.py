@@ -77,7 +77,7 @@ class SourceVerbs:
     def reset_position(self, queue_name: str, source: str, *, reason: str = "") -> bool:
         """Forget how far a source was taken: the next take begins where the source begins. False when it was not known.
 
-        :param source: its name, as ``positions`` tells it.
+        :param source: its name, as ``positions`` returns it.
         """
         from airflow_poison.passes.take import reset_position
 
@@ -97,7 +97,7 @@ class SourceVerbs:
     ) -> SendToKafkaResult:
         """Move messages to a Kafka topic, and what earlier calls have left on its way there.
 
-        :param lookup_ids: which, all in one commit; none: those of ``selection``.
+        :param lookup_ids: of which messages, all in one commit; none: the messages of ``selection``.
         :param kafka: the topic, with settings or the id of a connection.
         :param selection: messages that meet it now, 10,000 in each commit, but those that a pass has claimed; ``{}``: all poison. None: none.
         :param key: what the records' keys are: ``record`` (the key of the record that a message came from; the lookup id where it came from

@@ -22,7 +22,7 @@ class QueueLink(BaseOperatorLink):
     """Links to the queue of a task; to all queues of the connection for a task with several.
 
     :cvar text: the text of the link.
-    :cvar what: what of the queue is shown, as the page's query says it.
+    :cvar what: the part of the queue that the page shows, as in its query.
     """
 
     text: ClassVar[str] = "Queue"

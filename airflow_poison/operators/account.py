@@ -28,7 +28,7 @@ _ENDS = {
 
 
 def account(result: ReceiveResult) -> Iterator[str]:
-    """Yield the lines that tell what a pass did; what messages and errors say in them writes no lines of its own."""
+    """Yield lines that describe what a pass did. Line ends in messages and errors are escaped."""
     return map(visible, _lines(result))
 
 

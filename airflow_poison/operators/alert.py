@@ -1,4 +1,4 @@
-"""QueueAlertOperator: tell people what has happened to a queue."""
+"""QueueAlertOperator: alert people about events of a queue."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class QueueAlertOperator(QueueOperator):
     What is outstanding is read from the queue's recorded events, whichever run caused them; so an alert that a killed task still owed is given by
     the next run. The task fails when a notifier fails; what the passes did stays. Returns the alerts as dicts.
 
-    :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
-    :param on_stopped: told, of these halts, only of those that stopped or faulted the endpoint.
-    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
-    :param on_blocked: told when a message blocks the queue, or waits at its place.
-    :param on_outage: told once when failures are an outage of what the handler needs and no poison.
-    :param on_outage_over: told once when a probe has succeeded.
-    :param on_backlog: told when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
+    :param on_queue_disabled: notifiers, or functions of the context, called when the queue was disabled, stopped or faulted.
+    :param on_stopped: called only for halts that stopped or faulted the endpoint.
+    :param on_poison: called when messages were moved to poison or to another queue, dropped or rejected.
+    :param on_blocked: called when a message blocks the queue, or waits at its place.
+    :param on_outage: called once when failures come from an outage of a system that the handler needs.
+    :param on_outage_over: called once when a probe has succeeded.
+    :param on_backlog: called when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
     :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
     """
 

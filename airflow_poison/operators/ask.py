@@ -38,7 +38,7 @@ WANTED = "DECISION_WANTED"
 
 
 OnTimeout = StrEnum("OnTimeout", ["LEAVE", "ENABLE", "RETURN", "REMOVE", "END", "FAIL"])
-"""What is decided when nobody answers in time."""
+"""The decision when no answer arrives in time."""
 
 
 class QueueAskOperator(QueueOperator, HITLOperator):
@@ -52,15 +52,15 @@ class QueueAskOperator(QueueOperator, HITLOperator):
     Returns ``{"decision", "halt", "answer", "timed_out", "by", "at"}``: ``end``, ``remove``, ``return``, ``enable`` or ``leave``, and what it is
     about; QueueRecoverOperator carries it out.
 
-    :param sub_queue: whose endpoint: that of ``main``, the queue's own; of ``poison``, the reader of its poison sub-queue; or ``any``, the first
+    :param sub_queue: the endpoint: ``main`` (the queue's own), ``poison`` (the reader of its poison sub-queue), or ``any``, the first
         of the two that is halted. (templated)
     :param to_queue: the queue in which a removed message will be kept, as the question says it; None: the poison sub-queue. (templated)
-    :param error: the code that the partner is told when a conversation is ended, as the question says it. (templated)
+    :param error: the error code that the partner gets when a conversation is ended, as shown in the question. (templated)
     :param description: what the partner reads then. (templated)
     :param response_timeout: how long people may take; None: as long as they like.
     :param on_timeout: what is decided then: ``leave``, ``enable``, ``return``, ``remove`` or ``end`` (these three are ``leave`` when they are not
         offered); ``fail``: the task fails.
-    :param on_asked: notifiers, or functions of the context, told that people are asked; ``poison_alert.what_to_do`` says where.
+    :param on_asked: notifiers, or functions of the context, called when the question is asked; ``poison_alert.what_to_do`` has the link.
     :param assigned_users: who may answer; None: all users with the right to.
     :param most_of_body: how many characters of the body are shown.
     """
@@ -131,7 +131,7 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         user = answer["responded_by_user"]
         by = None if user is None else {"id": user["id"], "name": user["name"]}
         timed_out = bool(event.get("timedout", by is None))
-        self.log.info("%s: %s", "Nobody has answered in time" if timed_out else f"{user['name']} has answered", chosen[0])
+        self.log.info("%s: %s", "No answer in time" if timed_out else f"{user['name']} has answered", chosen[0])
         at = answer["responded_at"].isoformat()
         return {"decision": str(decision), "halt": dict(halt), "answer": chosen[0], "timed_out": timed_out, "by": by, "at": at}
 

@@ -45,7 +45,7 @@ class QueueRedriveOperator(QueueOperator):
     have settled at least the given share of them. Otherwise the plan stops, and the task fails without retries.
 
     A worker that dies leaves the plan as it is. Marking the task, clearing it, or its time-out pauses the plan; the task goes on with it when it runs
-    again. While somebody else has paused the plan, the task waits; when it was cancelled, the task fails.
+    again. While the plan is paused by a person or another task, the task waits; when the plan was cancelled, the task fails.
 
     Returns the plan: ``{"queue", "plan", "version", "action", "selection", "at", "messages", "claimed", "groups", "samples", "state", "done",
     "skipped", "who", "reason", "rate", "chunk", "canary", "undoable"}``.
@@ -99,7 +99,7 @@ class QueueRedriveOperator(QueueOperator):
         """Do it, or what is left of it.
 
         Raises SettingError, QueryError, QueueNotFoundError, PlanStateError when the task was ended; AirflowFailException for a plan that its canary
-        has stopped, or that somebody has cancelled or undone.
+        has stopped, or that was cancelled or undone.
         """
         from airflow_poison.desk.plans import paused_by, resume
         from airflow_poison.store.files import PlanState
@@ -125,7 +125,7 @@ class QueueRedriveOperator(QueueOperator):
         self._pause = lambda: pause_when_ended(hook, self.queue_name, plan, who)
         try:
             view = self._followed(hook, table, plan, who)
-        except PlanStateError:  # somebody has cancelled or undone it
+        except PlanStateError:  # it was cancelled or undone
             view = hook.find_plan(self.queue_name, plan)
         return self._result(table, view)
 
@@ -191,7 +191,9 @@ class QueueRedriveOperator(QueueOperator):
         if self._ended:
             raise PlanStateError(f"The task was ended; plan {view.plan!r} of queue {view.queue!r} goes on when it runs again.")
         if view.state == PlanState.STOPPED:
-            anyway = f"'airflow poison resume {view.queue} {view.plan}' goes on without a canary, 'undo' takes back what nobody has received."
+            anyway = (
+                f"'airflow poison resume {view.queue} {view.plan}' goes on without a canary, 'undo' takes back messages that were not received since."
+            )
             what = f"has stopped after {view.done:,} of {view.messages:,} messages: {why_stopped(table, view.plan)}"
             raise AirflowFailException(f"Plan {view.plan!r} of queue {view.queue!r} {what}. {anyway}")
         if view.state != PlanState.DONE:
@@ -284,5 +286,5 @@ def pause_when_ended(hook: QueueHook, queue_name: str, plan: str, who: str) -> N
 
     try:
         pause(hook.store().open(queue_name), plan, SystemClock(), who=who, reason=ENDED)
-    except PlanStateError as error:  # it has ended, or somebody has stopped it
+    except PlanStateError as error:  # it has ended, or was stopped
         hook.log.info("%s", error)

@@ -75,7 +75,7 @@ def number(name: str, given: int | str | None) -> int | None:
 
 
 def ended_with_error(error: int | str, description: str) -> EndConversation:
-    """Return what the partner of a conversation is told that people end. Raises SettingError for a code that is none."""
+    """Return the error that the partner of an ended conversation gets. Raises SettingError for an invalid code."""
     return EndConversation(whole_number("error", number("error", error), least=1), description)
 
 
@@ -250,17 +250,17 @@ class QueueEndConversationOperator(ConversationOperator):
     """End this side of a conversation (spec SB-26, SB-54), also while its queue is disabled (spec SB-21). Starts no JVM.
 
     All messages of the conversation leave the queue (spec SB-30). The partner gets EndDialog, or with ``error`` an Error message (spec SB-32); with
-    ``cleanup`` nothing. The application here gets no message: whoever keeps state for the conversation removes it in ``on_conversation_ended``
-    (spec SB-31). Running the task again ends nothing twice, and tells again.
+    ``cleanup`` nothing. The application at this side gets no message: remove its state for the conversation in ``on_conversation_ended``
+    (spec SB-31). Running the task again ends nothing twice, and calls the notifiers again.
 
     Returns ``{"queue", "conversations", "sent", "removed", "repeated", "states", "arrived", "waiting"}``: ``removed`` messages of the queue.
 
-    :param error: a code above 0 that the partner is told; None: the conversation ends without an error. (templated)
+    :param error: an error code above 0 that the partner gets; None: the conversation ends without an error. (templated)
     :param description: what the partner reads, together with ``error``. (templated)
-    :param cleanup: remove everything here without telling the partner.
-    :param enable: also enable the queue, in the order that its settings want: the conversation ends first, so that nobody receives the message
+    :param cleanup: remove everything at this side without a message to the partner.
+    :param enable: also enable the queue, in the order of its settings: by default the conversation ends first, so that no pass receives the message
         again, unless ``recovery_order`` says otherwise (spec SB-34).
-    :param on_conversation_ended: notifiers, or functions of the context, told after the commit, at least once. The context has
+    :param on_conversation_ended: notifiers, or functions of the context, called after the commit, at least once. The context has
         ``conversation_ended``: a dict with ``queue``, ``conversation`` (the handle), ``conversation_id``, ``group_id``, ``service``,
         ``far_service``, ``error``, ``description`` and ``cleanup``.
     :param reason: why, for the events. (templated)

@@ -59,10 +59,10 @@ _ABOUT = (
 
 
 def installation_id() -> str:
-    """Return the id; make it where there is none. Empty outside a task that Airflow runs: nobody can tell then which Airflow it is.
+    """Return the id; make it where there is none. Empty outside a task that Airflow runs, because it is not known then which Airflow it is.
 
     A Variable can only be overwritten, so of two tasks that make the id at the same time the later one rules. An id counts when it is some seconds
-    old: whoever had found none has written its own by then. A task that stands still between these two steps for longer is not caught.
+    old: another task that found none has written its own by then. A task that stands still between these two steps for longer is not caught.
     Raises SettingError for a Variable that holds no id, and PoisonError when it cannot be read or written.
     """
     comms = _supervisor()
@@ -113,7 +113,7 @@ def _made(comms: Any) -> str:
 
 
 def _is_young(found: str) -> bool:
-    """Whether somebody may still overwrite an id. One that people have given counts at once."""
+    """Whether another task may still overwrite an id. An id that was set by hand counts at once."""
     made = _MADE.fullmatch(found)
     if made is None:
         return False

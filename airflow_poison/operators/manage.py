@@ -55,7 +55,7 @@ class QueueAlterOperator(QueueOperator):
     :param settings: for ``alter``: new values by name, in our words or the manual's; durations in seconds. (templated)
     :param system: for ``alter``: another messaging system, for example ``ServiceBroker``; settings not given are its defaults. (templated)
     :param park_group: for ``alter``: whether messages wait behind earlier ones of their groups that have failed; None: as it is recorded.
-    :param reason: why, one line, for the events; that of ``disable`` and ``stop_endpoint`` is shown with the queue's state. (templated)
+    :param reason: why, one line, for the events; for ``disable`` and ``stop_endpoint`` it is shown with the queue's state. (templated)
     """
 
     template_fields: Sequence[str] = ("queue_name", "action", "settings", "system", "reason", "conn_id")
@@ -165,7 +165,7 @@ class QueueInspectOperator(QueueOperator):
 
 
 class QueueMaintainOperator(QueueOperator):
-    """Join small files, remove what nobody needs any more, shorten the log. Senders and passes go on. Starts no JVM.
+    """Join small files, remove files that are no longer needed, shorten the log. Senders and passes go on. Starts no JVM.
 
     Returns ``{"queue", "relayed", "compacted", "removed", "kept", "freed_bytes", "oldest_version", "checkpoint", "expired_claims", "retained"}``;
     claims that a dead run has left are reported, not taken over: the next receive task finishes them. ``retained`` says what became of old poison,
@@ -173,7 +173,7 @@ class QueueMaintainOperator(QueueOperator):
 
     :param retention: how long older versions of the table can still be read, a duration (``7d``): longer than the longest pass. (templated)
     :param min_files: as many small files have to follow each other before they are joined.
-    :param poison_retention: what becomes of old poison, recorded in the queue: ``Retention``, or its parts as a dict; None: as recorded, {}: nothing.
+    :param poison_retention: the queue's recorded retention of poison: ``Retention``, or its parts as a dict; None: as recorded, {}: nothing.
     """
 
     template_fields: Sequence[str] = ("queue_name", "retention", "conn_id")
@@ -279,7 +279,7 @@ class QueueRemoveOperator(QueueOperator):
     """Take messages out of a queue by lookup id or by conversation (spec WCF-25, SB-30), all or none. Starts no JVM.
 
     Returns ``{"queue", "removed", "messages", "more"}``: their number, and the first 100 of them as ``QueueInspectOperator`` shows them. A body of
-    more than 64 KiB is cut there, and says so: whoever wants to keep it inspects or copies the message first. That an earlier try of the same task
+    more than 64 KiB is cut there, with a note: to keep all of it, inspect or copy the message first. That an earlier try of the same task
     instance has removed a message is no error; it is not shown again.
 
     :param lookup_ids: which messages, numbers or text of them. (templated)

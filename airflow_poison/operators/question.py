@@ -68,7 +68,7 @@ def question(
     :param conversation: of the suspect, where it is one of the queue's services and has not ended here.
     :param system: the name of the messaging system.
     :param to_queue: where a removed message is kept; None: the poison sub-queue.
-    :param end: what the partner is told when the conversation is ended.
+    :param end: the error that the partner gets when the conversation is ended.
     :param most_of_body: how many characters of the body are shown.
     """
     options = _options(halt, message, conversation, end)
@@ -90,7 +90,7 @@ LEAVE = "Leave them in poison"
 def proposals(queue: str, proposed: Sequence[PlanView]) -> tuple[str, str, dict[str, str]]:
     """Return what people are asked about plans that rules propose: subject, Markdown, and the answers by the plans that they agree to."""
     answers: dict[str, str] = {}
-    parts = [f"Rules of queue **{queue}** propose what shall become of messages in poison. What nobody agrees to stays there."]
+    parts = [f"Rules of queue **{queue}** propose actions for messages in poison. Messages whose action is not approved stay there."]
     for view in proposed:
         verb, to = view.action.verb.value.replace("_", " "), f" {view.action.target}" if view.action.target else ""
         answers[view.plan] = f"{view.reason}: {verb}{to} {counted(view.messages, 'message')}"
@@ -115,8 +115,8 @@ def _options(halt: HaltedEndpoint, message: MessageRow | None, conversation: Con
 
 def _ends(conversation: ConversationRow | None, end: EndConversation) -> str:
     assert conversation is not None, "it is offered only with one"
-    partner = f"{_code(conversation.far_service)} is told error {end.error}, {_code(end.description)}"
-    return f"all messages of the conversation leave the queue for good, and {partner}. The application here is told nothing by the queue."
+    partner = f"{_code(conversation.far_service)} gets error {end.error}, {_code(end.description)}"
+    return f"all messages of the conversation leave the queue for good, and {partner}. The application at this side gets no message from the queue."
 
 
 def _means(decision: Decision, halt: HaltedEndpoint, others: int, system: str, to_queue: str | None) -> str:
@@ -134,7 +134,7 @@ def _means(decision: Decision, halt: HaltedEndpoint, others: int, system: str, t
         case Decision.LEAVE:
             return "nothing is changed."
         case Decision.END:
-            raise AssertionError("it is said of a conversation")
+            raise AssertionError("only conversations are ended")
 
 
 def _facts(message: MessageRow, others: int, conversation: ConversationRow | None) -> Iterator[tuple[str, str]]:
@@ -231,7 +231,7 @@ def tell_about(
 ) -> None:
     """Give receivers an alert about a halted queue.
 
-    :param event: what it tells.
+    :param event: its payload.
     """
     alert = Alert(
         key=key,

@@ -128,16 +128,16 @@ def _is_list(queues: object) -> TypeGuard[Sequence[object]]:
 
 
 PARALLELISM = 32
-"""How many queues are received from at the same time where nobody says how many cores Spark has: what is too much waits for a core."""
+"""How many queues are received from at the same time where the number of Spark's cores is not known; passes wait for a free core."""
 
 
 @dataclass(slots=True)
 class QueuePass:
     """One queue of a task.
 
-    :ivar tell: tells people and the error handler of all that has happened since the queue was opened. Raises AlertError.
+    :ivar tell: sends alerts and calls the error handler for all events since the queue was opened. Raises AlertError.
     :ivar system: the name of the messaging system whose rules the pass goes by; empty before they are known.
-    :ivar unhandled: after ``tell``: what the error handler has not dealt with (spec WCF-26); empty: nothing.
+    :ivar unhandled: after ``tell``: messages that the error handler did not deal with (spec WCF-26); empty: none.
     """
 
     task: QueueReceiveOperator
@@ -216,7 +216,7 @@ class QueuePass:
 
 
 def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequence[QueueToReceive], context: Context) -> dict[str, object]:
-    """Run a pass over every queue, side by side; tell of each as soon as it has ended; return all numbers.
+    """Run a pass over every queue, side by side; alert about each as soon as it has ended; return all numbers.
 
     Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted, or whose error
     handler did not deal with a message.

@@ -62,7 +62,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
     :param output: the Delta table where the rows land that the handler returns: path or URI; or a mapping of names to such. (templated, kept as
         ``outputs``) With a mapping the handler returns one of names to rows. Tables that stand in the DAG file are outlets of the task.
-    :param output_schema: the columns, as DDL (``"id bigint, name string"``) or an Arrow schema; None: those of the table, or of the first rows. For
+    :param output_schema: the columns, as DDL (``"id bigint, name string"``) or an Arrow schema; None: as the table or the first rows have them. For
         several outputs a mapping.
     :param output_keys: rows replace rows of the output with the same values in these columns. For several outputs a mapping.
     :param evolve: columns that an output does not have are added.
@@ -75,7 +75,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param schema: the columns of the bodies, JSON objects, as DDL (``"carrier string, flight int"``), and so of the frames, or of the DataFrame of
         ``transform``, beside ``lookup_id``; None: these have the columns of messages.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
-    :param outage: when failures are an outage of what the handler needs, and charged to no message; None: each failure is charged.
+    :param outage: when failures count as an outage of a system that the handler needs, and cost no message an attempt; None: each failure counts.
     :param mask: paths of values that are hidden wherever messages are shown (``$.card``, ``properties.token``); None: as recorded, []: none.
     :param handler_version: a text that changes with each version of the handler, such as a date or a release. (templated)
     :param redrive_on_new_handler: a ``Canary``: for each new ``handler_version`` so many poison messages of each error group go back to ``main``, and
@@ -85,7 +85,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
     :param park_group: a message that failed has later ones of its group wait behind it, uncharged, until it is resolved; not with policies that lock
         groups or keep an order of their own. Recorded in the queue; None: as it is recorded there.
 
-    Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file tells: a name is imported when the task runs.
+    Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file shows it: a name is imported when the task runs.
     """
 
     ui_color = "#e3ecf7"
@@ -233,7 +233,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
 
 
 def _check_transform(handler: object, transform: object, schema: str | None, *, mixes_rows: bool) -> None:
-    """Check what is said of a transformation, as far as the DAG file tells. Raises SettingError and HandlerNotFoundError."""
+    """Check the settings of a transformation, as far as the DAG file has them. Raises SettingError and HandlerNotFoundError."""
     if transform is None:
         if mixes_rows:
             raise SettingError("mixes_rows", mixes_rows, "a setting of a transformation; declare transform=... too")
@@ -281,12 +281,12 @@ class QueueReceiveOperator(ReceivingOperator):
     :param queues: names, ``QueueToReceive`` or dicts; those without a handler or a policy of their own take the operator's. (templated)
     :param parallelism: how many of ``queues`` are received from at the same time; None: as many as Spark has cores where its master says
         so (``local[4]``), else 32.
-    :param on_queue_disabled: notifiers, or functions of the context, told when the queue was disabled, stopped or faulted.
-    :param on_poison: told when messages were moved to poison or to another queue, dropped or rejected.
-    :param on_blocked: told when a message blocks the queue, or waits at its place.
-    :param on_outage: told once when failures are an outage of what the handler needs and no poison, see ``outage``.
-    :param on_outage_over: told once when a probe has succeeded.
-    :param error_handler: a class that implements ErrorHandler; told of each poison message, once a cycle (spec WCF-18, WCF-26);
+    :param on_queue_disabled: notifiers, or functions of the context, called when the queue was disabled, stopped or faulted.
+    :param on_poison: called when messages were moved to poison or to another queue, dropped or rejected.
+    :param on_blocked: called when a message blocks the queue, or waits at its place.
+    :param on_outage: called once when failures come from an outage of a system that the handler needs, see ``outage``.
+    :param on_outage_over: called once when a probe has succeeded.
+    :param error_handler: a class that implements ErrorHandler; called for each poison message, once a cycle (spec WCF-18, WCF-26);
         the task fails after its commit where ``handle_error`` does not return True.
     :param conn_id: connection of type ``poison``. (templated)
     """

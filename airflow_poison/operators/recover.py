@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
 
 UNDECIDED = "UNDECIDED"
-"""The ``event`` of the alert that nobody has decided in time."""
+"""The ``event`` of the alert that no decision arrived in time."""
 
 
 class QueueRecoverOperator(QueueOperator):
@@ -40,17 +40,17 @@ class QueueRecoverOperator(QueueOperator):
     people were shown it. It is skipped, with what follows, when the queue is to be left as it is.
 
     Returns ``{"queue", "sub_queue", "decision", "lookup_id", "messages", "to", "repeated", "ended"}``: how many messages went where, and the
-    conversation that was ended, as ``on_conversation_ended`` is told of it.
+    conversation that was ended, as in the context of ``on_conversation_ended``.
 
     :param decision: what QueueAskOperator returned. (templated)
     :param to_queue: the queue in which a removed message is kept, with its conversation; it must exist. None: the poison sub-queue; for a message
         that halted the reader of the poison sub-queue, ``<queue>.dead-letter``. (templated)
-    :param error: the code that the partner is told when the conversation is ended. (templated)
+    :param error: the error code that the partner gets when the conversation is ended. (templated)
     :param description: what the partner reads then. (templated)
-    :param on_conversation_ended: notifiers, or functions of the context, told when a conversation was ended, at least once, before the queue is
-        enabled: whoever keeps state for it at this side removes it (spec SB-31). The context has ``conversation_ended``, see
+    :param on_conversation_ended: notifiers, or functions of the context, called when a conversation was ended, at least once, before the queue is
+        enabled: remove the application's state for it there (spec SB-31). The context has ``conversation_ended``, see
         QueueEndConversationOperator.
-    :param on_undecided: notifiers, or functions of the context, told when nobody has answered in time, before what is decided then is done.
+    :param on_undecided: notifiers, or functions of the context, called when no answer arrived in time, before the default decision is carried out.
     """
 
     template_fields: Sequence[str] = ("queue_name", "decision", "to_queue", "error", "description", "conn_id")
@@ -116,7 +116,7 @@ class QueueRecoverOperator(QueueOperator):
     def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:
         from airflow_poison.operators.question import tell_about
 
-        reason = f"Nobody has decided in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
+        reason = f"No decision in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
         self.log.warning("%s", reason)
         todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
         key = task_key(context, hook, table.uri, UNDECIDED, *halt.identity)
@@ -125,4 +125,4 @@ class QueueRecoverOperator(QueueOperator):
 
 def _because(decision: Mapping[str, Any]) -> str:
     user = decision["by"]
-    return ", because nobody has answered in time" if user is None else f", as {user['name']} has decided"
+    return ", because no answer arrived in time" if user is None else f", as {user['name']} has decided"

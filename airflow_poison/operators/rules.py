@@ -42,8 +42,9 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
 
     :param rules: ``Rule``, or plain values of them, recorded in the queue in the place of those that it has; None: the recorded ones.
     :param dry_run: only say what each rule has and would take; nothing is written.
-    :param wait: for people's answers; False: what a rule asks waits as a paused plan until somebody resumes or cancels it.
-    :param on_told: notifiers, or functions of the context, told what rules tell of and propose, and how redrives for new handlers have ended.
+    :param wait: for people's answers; False: what a rule asks waits as a paused plan until it is resumed or cancelled.
+    :param on_told: notifiers, or functions of the context, called for messages that ``tell`` rules report, for proposals,
+        and when redrives for new handlers have ended.
     :param response_timeout: how long people may take; None: as long as they like. Then the plans stay paused, and the task succeeds.
     :param assigned_users: who may answer; None: all users with the right to.
     """
@@ -88,7 +89,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
     def execute_complete(  # type: ignore[override]  # it is called with what was parked with it
         self, context: Context, event: dict[str, Any], answers: Mapping[str, str], result: Mapping[str, Any]
     ) -> Any:
-        """Do what people have agreed to, and cancel the rest; leave all where nobody has answered. Raises HITLTriggerEventError."""
+        """Apply the plans that were approved, and cancel the rest; without an answer leave all as they are. Raises HITLTriggerEventError."""
         from airflow_poison.operators.question import LEAVE
 
         self.options = [*answers.values(), LEAVE]
@@ -98,7 +99,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         chosen = answer["chosen_options"]
         hook = QueueHook(self.conn_id)
         if timed_out:
-            self.log.info("Nobody has answered in time: plans %s stay paused.", ", ".join(answers))
+            self.log.info("No answer in time: plans %s stay paused.", ", ".join(answers))
         else:
             for plan, text in answers.items():
                 self.log.info("%s", logged(self._decided(hook, plan, user["name"], agreed=text in chosen)))
@@ -122,7 +123,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         return result
 
     def _ask(self, table: QueueTable, key: str, result: Mapping[str, Any], context: Context) -> None:
-        """Ask about what this task has proposed and nobody has decided; return when there is nothing."""
+        """Ask about proposals of this task that are not decided; return when there are none."""
         from airflow_poison.desk.plans import view_of
         from airflow_poison.desk.rule_runs import proposal
         from airflow_poison.operators.question import LEAVE, proposals
@@ -141,7 +142,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
             raise
 
     def _decided(self, hook: QueueHook, plan: str, name: str, *, agreed: bool) -> PlanView:
-        """Do a plan, or cancel it. What somebody else has decided meanwhile, or a killed try of this task, stays so."""
+        """Do a plan, or cancel it. A decision that was made meanwhile, also by a killed try of this task, stays."""
         from airflow_poison.desk.applying import apply
         from airflow_poison.desk.plans import cancel, find_plan, resume
         from airflow_poison.values.errors import PlanStateError

@@ -265,7 +265,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         cancel_jobs(self.log)
 
     def _batches(self, hook: QueueHook, queue: QueueTable, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
-        """Yield the messages. When an earlier run has sent them, nobody asks for one, and no Spark starts."""
+        """Yield the messages. When an earlier run has sent them, none is read, and no Spark starts."""
         from airflow_poison.values.mapping import rows_to_batches
 
         self._refuse_a_sources()

@@ -1,4 +1,4 @@
-"""What ``spark-submit`` is told of a pass, and one try of a task that submits it."""
+"""The command line of ``spark-submit`` for a pass, and one try of a task that submits it."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Try:
         self.submission.write(self._order, self._hook.shipped(self._task.py_files or ()), publish=elsewhere)
 
     def told(self) -> ReceiveResult | None:
-        """Return what the driver has told, or what the queue has recorded of its pass. Raises what the driver raised.
+        """Return the result that the driver has written, or that the queue has recorded for its pass. Raises what the driver raised.
 
         None: neither, or the driver has died between its commit and its last row's landing, which the next try makes up for.
         """
@@ -163,7 +163,7 @@ class Try:
         return full if full is result else replace(full, landed=result.landed)
 
     def give_up(self) -> None:
-        """Give the run's claim up, when nobody works on it any more."""
+        """Give the run's claim up, when no process works on it any more."""
         for claim in self.table.snapshot().claims:
             if claim.key.startswith(f"{self._order.key}-"):
                 expire_now(self.table, claim, SystemClock(), self._task.log.info)

@@ -108,7 +108,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         numbers = result.to_dict()
         self.note_landed(result.landed, context, hook.store())
         self.push(numbers, context)
-        self._forget(mine, context)  # not before: a task that dies until here is told the numbers again
+        self._forget(mine, context)  # not before: a task that dies until here reads the numbers again
         if result.halted is not None:
             raise AirflowFailException(halted(result, mine.policy.system))
         return numbers
@@ -137,7 +137,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
             return _GONE
 
     def _submit(self, mine: Try, hook: QueueHook, context: Context) -> ReceiveResult:
-        """Submit, wait, and return what the driver told, or what the queue has of it. Raises what the driver raised."""
+        """Submit, wait, and return the driver's result, or the one that the queue has recorded. Raises what the driver raised."""
         from airflow_poison.values.errors import SparkJobError
 
         target = self._choose_application(mine, hook)
@@ -148,7 +148,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         except Exception as error:
             result = mine.told()
             if result is None:
-                if target.deploy_mode == "client" or not mine.table.node:  # else nobody here sees whether the driver has ended
+                if target.deploy_mode == "client" or not mine.table.node:  # else it is not known here whether the driver has ended
                     mine.give_up()
                 raise
             self.log.warning("The pass has finished, although Spark said: %s", error)
@@ -163,7 +163,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         return result
 
     def _forget(self, mine: Try, context: Context) -> None:
-        """Forget the submission when its result has been told: running the task again is a new pass."""
+        """Forget the submission when its result was read: running the task again is a new pass."""
         known = context.get("task_state_store")
         if known is not None:
             for name in (self.external_id_key, self._K8S_DRIVER_STATUS_KEY):
@@ -184,7 +184,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         return target
 
     def _get_hook(self) -> SparkSubmitHook:
-        """Return the hook, which is told of no Python files: the application ships them itself."""
+        """Return the hook without Python files, because the application ships them itself."""
         from airflow_poison.values.errors import SparkDistributionError
 
         ours, self.py_files = self.py_files, None  # type: ignore[assignment]  # that is none of theirs

@@ -92,5 +92,5 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
         if result.returned:
             self.log.warning("The topic refuses %s messages. They are in poison of %r, with the reason.", f"{result.returned:,}", self.queue_name)
         if result.left:
-            self.log.warning("%s messages stay: passes have claimed them, or somebody has changed them meanwhile.", f"{result.left:,}")
+            self.log.warning("%s messages stay: passes have claimed them, or they were changed meanwhile.", f"{result.left:,}")
         return result.to_dict()

@@ -62,7 +62,7 @@ class SendToKafkaResult(Plain):
 
     :param sent: messages that this call has put into the topic, those that earlier ones have left in the outbox among them.
     :param finished: messages that an earlier call had put there, and not removed.
-    :param left: messages of a selection that stay in the queue, since a pass has claimed them, or somebody has changed them meanwhile.
+    :param left: messages of a selection that stay in the queue, since a pass has claimed them, or they were changed meanwhile.
     :param returned: messages that came back into ``poison``: the topic refuses them, as their reason says, or they were taken back.
     """
 

@@ -36,7 +36,7 @@ class QueueSensor(BaseSensorOperator):
     triggerer, which makes one look at a store for all sensors together. Otherwise a poke reads the table's log, without a JVM; one that finds
     the queue unchanged reads nothing.
 
-    Returns the facts, with ``queue``, as a dict; for ``queue_names`` a list of those of the queues of which the condition holds.
+    Returns the facts, with ``queue``, as a dict; for ``queue_names`` a list of the facts of all queues for which the condition holds.
 
     :param queue_name: the queue's name (``queue`` is the executor's); it must exist. Either this or ``queue_names``. (templated)
     :param queue_names: several queues. (templated)
@@ -124,7 +124,7 @@ class QueueSensor(BaseSensorOperator):
 class EndpointSensor(QueueSensor):
     """Wait until a condition holds of an endpoint of a queue.
 
-    :param sub_queue: whose endpoint: that of ``main``, the queue's own; of ``poison``, the reader of its poison sub-queue, which halts
+    :param sub_queue: the endpoint: ``main`` (the queue's own) or ``poison`` (the reader of its poison sub-queue), which halts
         alone; or ``any`` of the two.
     """
 
@@ -203,7 +203,7 @@ class QueuePoisonGoneSensor(QueueSensor):
 
     For a DAG with ``schedule=[queue_asset(queue_name, on=("poisoned",))]``, whose runs begin when messages become poison: such a run lasts as long as
     they are, so a ``DeadlineAlert`` of the DAG is missed when one of them has lain there too long. Let many runs be active at once. In a run that
-    somebody has made by hand it waits until the poison sub-queue is empty. The time-out counts anew whenever one of the messages has gone.
+    was made by hand it waits until the poison sub-queue is empty. The time-out counts anew whenever one of the messages has gone.
 
     Returns ``{"queue", "messages"}``: for how many it has waited; None: for all that were there.
 

@@ -66,7 +66,7 @@ lent = SimpleNamespace()
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of the handler; or one delivery to a transformation, which is told of many messages at once.
+    """One call of the handler; or one delivery to a transformation, which gets many messages at once.
 
     :param at: when, on the virtual clock, UTC.
     :param abort_count: what the handler saw.
@@ -327,7 +327,7 @@ def _delivered(events: Iterable[Event]) -> dict[int, list[Call]]:
 
 
 def _play(receiving: ReceivePass, clock: VirtualClock, end: datetime | None, most_passes: int) -> tuple[list[ReceiveResult], bool]:
-    """Run passes, jumping from due time to due time; tell whether there were too many."""
+    """Run passes, jumping from due time to due time; return whether there were too many."""
     table = receiving.table
     passes: list[ReceiveResult] = []
     while len(passes) < most_passes:
@@ -448,9 +448,9 @@ def conversation(
     failures: int = 0,
     now: datetime | None = None,
 ) -> Conversation:
-    """Return a conversation for ``Message(..., conversation=conversation())``: its verbs are those of a real one, and raise its errors.
+    """Return a conversation for ``Message(..., conversation=conversation())``: its verbs and errors are the same as in a real one.
 
-    :param sends: the message types that this side may send; empty: those of ``contract``, and without one type ``DEFAULT``.
+    :param sends: the message types that this side may send; empty: the types of ``contract``, and without one ``DEFAULT``.
     :param state: of this side, for example ``DI``: the partner has ended it.
     :param failures: what was tracked before.
     :param now: for timers; None: the present.

@@ -50,7 +50,7 @@ class SourceContract(ABC):
 
     @abstractmethod
     def add(self, bodies: Sequence[str]) -> None:
-        """Put records into what the source reads; each has a body of its own. Those of one call may only be there all together."""
+        """Put records into what the source reads; each has a body of its own. The records of one call are there all together or not at all."""
 
     def body_of(self, message: bytes) -> str:
         """Return the body that a message was made of: as it is, unless the source makes something else of it."""
@@ -79,7 +79,7 @@ class SourceContract(ABC):
         assert self._bodies(table) == ["1", "2", "3", "4", "5"]
 
     def test_a_position_is_plain_json(self) -> None:
-        """A position survives JSON, and can be told in words."""
+        """A position survives JSON, and has a description in words."""
         table = _queue()
         self.add(["1"])
         self._take(table)

@@ -1,4 +1,4 @@
-"""QueueEventTrigger: starts DAGs when something happens to a queue, and keeps what it has told in the asset's state store.
+"""QueueEventTrigger: starts DAGs when something happens to a queue, and keeps the events it has sent in the asset's state store.
 
 All event triggers of a connection share one stream: a notice for each watched queue whenever there is something to look into.
 """
@@ -46,8 +46,8 @@ class QueueEventTrigger(BaseEventTrigger):
     queue has recorded; a queue that people have switched off records nothing, and is found so). A payload has ``event``, ``queue`` and ``key``, and
     facts of the happening.
 
-    With Airflow 3.3 all triggers of a connection share one stream, and what was told is kept in the asset's state store: nothing is lost when the
-    triggerer is killed and starts again, and what it had told without hearing that Airflow had recorded it is told again with the same key.
+    With Airflow 3.3 all triggers of a connection share one stream, and sent events are kept in the asset's state store: nothing is lost when the
+    triggerer is killed and starts again, and an event that Airflow has not confirmed is sent again with the same key.
 
     :param queue_name: the queue; it need not exist yet.
     :param event: what to fire at, see above.
@@ -105,7 +105,7 @@ class QueueEventTrigger(BaseEventTrigger):
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
 
     async def _told(self, stream: AsyncIterator[Notice], watched: Interests) -> AsyncIterator[tuple[Notice, list[dict[str, Any]]]]:
-        """Yield the notices of this queue, each with what is to be told; it is written down before."""
+        """Yield the notices of this queue, each with its event, which is written down before."""
         state = getattr(self, "asset_state_store", None)  # Airflow has none before 3.3
         ledger = WatcherPosition(state, f"airflow_poison.{self.event.value}.{self.queue_name}")
         await ledger.read()
@@ -137,7 +137,7 @@ class QueueEventTrigger(BaseEventTrigger):
 
 
 def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
-    """Read what is new; in a thread, where also the import of what reads tables holds up nobody."""
+    """Read what is new; in a thread, so that the imports for reading tables do not block other triggers."""
     from airflow_poison.watching.happenings import begin, news
 
     return news(event, sight.table, sight.snapshot, position or begin(event, sight.snapshot), now)
@@ -160,9 +160,9 @@ class StateStore(Protocol):
 
 
 class WatcherPosition:
-    """The position of one watcher, and what it has told since without knowing whether Airflow has recorded it.
+    """The position of one watcher, and the events sent since that Airflow has not confirmed.
 
-    What is told is written down first. Whoever starts again tells the outstanding ones again, word for word: the same keys.
+    Events are written down before they are sent. A trigger that starts again sends the outstanding ones again with the same keys.
 
     :param state: the asset's state store; None: everything is forgotten with the process.
     :param key: the watcher's own key in it.
@@ -187,7 +187,7 @@ class WatcherPosition:
             self.outstanding = list(told["outstanding"])
 
     async def tell(self, told: News) -> None:
-        """Write down what is about to be told, and up to where."""
+        """Write down the events that are about to be sent, and up to where."""
         self.position = told.position
         self.outstanding += told.payloads
         stored = self._stored
@@ -211,7 +211,7 @@ class WatcherPosition:
 
 @dataclass(eq=False, slots=True)
 class Interest:
-    """Somebody who watches a queue.
+    """A watcher of a queue.
 
     :param happening: what it is about.
     :param seen: the version that was last looked into, or the text of the error; None: nothing yet.
@@ -238,7 +238,7 @@ class Interest:
 
 @dataclass(eq=False, slots=True)
 class Notice:
-    """A queue that somebody should look into.
+    """A queue that is due to be read.
 
     :param wanted_by: who wanted it; the others pass it over.
     """
@@ -275,7 +275,7 @@ class Interests:
 
     @property
     def poll_interval(self) -> float | None:
-        """The shortest interval that anybody wants; None when nobody watches."""
+        """The shortest interval of the watchers; None without watchers."""
         return min((interest.poll_interval for interest in self._all), default=None)
 
     @property
@@ -288,7 +288,7 @@ class Interests:
         return {interest.queue_name for interest in self._all}
 
     def __call__(self, look: Readings) -> Waits[list[Notice]]:
-        """Return a notice for each queue that somebody wants to look into."""
+        """Return a notice for each queue that a watcher wants to read."""
         wanted: dict[str, set[Interest]] = {}
         for interest in self._all:
             if interest.wants(look.sights[interest.queue_name], look.now):
@@ -345,7 +345,7 @@ class NoticeProducer(SharedStreamProducer):
         return broker_payload.queue_name
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
-        """Note what is recorded. After a failure nothing is noted: the watcher that comes back tells it again, with the same keys."""
+        """Note what is recorded. After a failure nothing is noted: the watcher that comes back sends the event again, with the same keys."""
         for item in batch:
             if not item.outcome.failed:
                 await item.broker_payload.recorded()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from airflow_poison.watching.poller import Readings
 
 ENDED = "its task was ended"
-"""Why a plan is paused when somebody has marked its task, or cleared it."""
+"""Why a plan is paused when its task was marked or cleared."""
 
 
 class PlanTrigger(BaseTrigger):
-    """Wait until something can be done for a plan: a pass has ended, a canary is decided, somebody has resumed it, or it has ended.
+    """Wait until something can be done for a plan: a pass has ended, a canary is decided, the plan was resumed, or it has ended.
 
     The event's payload is ``{"plan": id}``, or ``{"error": name, "message": text}`` when the queue cannot be looked at.
 
@@ -32,7 +32,7 @@ class PlanTrigger(BaseTrigger):
     :param plan: the plan's id.
     :param version: of the queue, at which nothing could be done; -1: not known.
     :param not_before: nothing is done before this instant, ISO 8601: the plan has a rate; None: at once.
-    :param who: the task, as events name it; pauses the plan when somebody ends the task.
+    :param who: the task, as events name it; the plan is paused when the task is ended by a person.
     :param conn_id: connection of type ``poison``.
     :param poll_interval: seconds between two looks at the queue's version.
     """
@@ -81,7 +81,7 @@ class PlanTrigger(BaseTrigger):
             yield TriggerEvent({"plan": self.plan})  # type: ignore[no-untyped-call]  # Airflow's
 
     async def on_kill(self) -> None:
-        """Pause the plan: somebody has ended its task."""
+        """Pause the plan, because its task was ended."""
         await asyncio.to_thread(self._pause)
 
     def _table(self) -> QueueTable:
@@ -94,7 +94,7 @@ class PlanTrigger(BaseTrigger):
 
         try:
             pause(QueueHook(self.conn_id).store().open(self.queue_name), self.plan, SystemClock(), who=self.who, reason=ENDED)
-        except PlanStateError as error:  # it has ended, or somebody has stopped it
+        except PlanStateError as error:  # it has ended, or was stopped
             self.log.info("%s", error)
 
 

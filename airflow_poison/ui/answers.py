@@ -21,9 +21,9 @@ NOT_THERE, UNREADABLE = 404, 503
 READERS = 4
 """So many reads of tables go on at the same time. Others wait, and take no thread of the server's."""
 MOST_READS = 32
-"""So many go on or wait; who asks for yet another one is told to come again."""
+"""So many run or wait; further requests are answered with 503 and a time to try again."""
 READERS_OF_ONE, MOST_READS_OF_ONE = 2, 16
-"""The same of one user, so that nobody keeps the readers from the others."""
+"""The same for one user, so that one user cannot keep all readers busy."""
 AGAIN_SECONDS = 10
 _BUSY = "The API server reads as many queues as it can at this time. The page asks again by itself."
 _BUSY_FOR_ONE = "The API server reads as many queues for you as it does for one user at a time. The page asks again by itself."
@@ -33,7 +33,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""What is answered is somebody's data: no cache keeps it, and opened by itself it is neither a page nor a script."""
+"""Answers are users' data: no cache keeps them, and opened by itself it is neither a page nor a script."""
 
 log = logging.getLogger(__name__)
 _going_on: dict[Hashable, tuple[str, Task[bytes]]] = {}
@@ -42,7 +42,7 @@ _readers_of: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()
 
 
 async def answer(user: str, read: Callable[..., dict[str, object]], *asked: Hashable, **further: Hashable) -> Response:
-    """Answer with what a read gives; those who ask for the same at the same time share one read. Raises HTTPException."""
+    """Answer with the result of a read; equal requests at the same time share one read. Raises HTTPException."""
     question = (read, asked, tuple(further.items()))
     if question not in _going_on:
         mine = sum(who == user for who, _ in _going_on.values())

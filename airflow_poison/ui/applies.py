@@ -1,6 +1,6 @@
 """Plans that this server applies or undoes: few at the same time, the others wait their turn. Everything that counts is in the queue's table.
 
-When the server ends, a plan stays as far as it is; whoever resumes it, here or in a shell, goes on from there.
+When the server ends, a plan stays as far as it is, and can be resumed here or in a shell.
 """
 
 from __future__ import annotations

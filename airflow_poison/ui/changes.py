@@ -56,7 +56,7 @@ STATUSES: dict[type[PoisonError], int] = {
 }
 """Errors whose text people may see, and their statuses; of a queue that is not there, the one that messages are sent to.
 
-All others name paths: who changes something is told what he who reads is.
+Other errors name paths, so the answer to a change has the same text as the answer to a read.
 """
 
 

@@ -62,7 +62,7 @@ def answer(user: GetUserDep, conn_id: str, task: tuple[str, str, str, int], opti
                 session=session,
                 map_index=map_index,
             )
-        except HTTPException as error:  # somebody else was faster, or only others may answer
+        except HTTPException as error:  # another user was faster, or this user may not answer
             raise RefusedError(error.status_code, str(error.detail)) from error
     return {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index, "option": option, "by": user.get_name()}
 

@@ -1,4 +1,4 @@
-"""The desk of a queue at the pages: messages of a selection, error groups, plans and what becomes of them; thin over the room `desk`."""
+"""The desk of a queue at the pages: messages of a selection, error groups, plans and their states; thin over the room `desk`."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def begin(
     pace: tuple[int | None, int | None],
     canary: Mapping[str, Any] | None,
 ) -> dict[str, object]:
-    """Record the plan of a version that somebody has looked at, and begin to apply it; what has changed since then is left out.
+    """Record the plan for the version that was shown, and begin to apply it; what has changed since then is left out.
 
     :param pace: messages a second, and of one commit.
     """
@@ -212,7 +212,7 @@ def pause(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[
 
 
 def resume(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
-    """Go on with a plan that is paused, that its canary has stopped, or that whoever applied it has left."""
+    """Go on with a plan that is paused, that its canary has stopped, or whose process has ended."""
     from airflow_poison.desk.plans import find_plan, resume
 
     with changing(conn_id, name) as (table, store):
@@ -237,7 +237,7 @@ def cancel(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict
 
 
 def undo(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
-    """Begin to take back what a plan has done to messages that nobody has received, moved or edited since."""
+    """Begin to take back what a plan has done to messages that were not received, moved or edited since."""
     from airflow_poison.desk.plans import find_plan
 
     with changing(conn_id, name) as (table, _):
@@ -262,7 +262,7 @@ def _take_back(conn_id: str, table: QueueTable, plan_id: str, who: str, reason: 
 
 
 def _action(values: Mapping[str, Any], table: QueueTable, store: QueueStore) -> PlanAction:
-    """Return the action of a request; none that runs code of a name that somebody sends, or that sends to a queue that is not there.
+    """Return the action of a request; refuses one that would run code by a name from the request, or that sends to a missing queue.
 
     Raises RefusedError, SettingError, QueueNotFoundError.
     """

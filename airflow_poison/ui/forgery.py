@@ -17,7 +17,7 @@ _JSON = "application/json"
 
 
 def refuse_forged(request: Request) -> None:
-    """Guard a route that changes something. Raises HTTPException for what a page of somebody else may have sent, and for no JSON."""
+    """Guard a route that changes something. Raises HTTPException for requests that another site may have sent, and for other bodies than JSON."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
         raise HTTPException(UNSUPPORTED, f"The body must be JSON, sent with Content-Type: {_JSON}.")
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")

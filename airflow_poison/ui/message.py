@@ -33,7 +33,7 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
         found = look_up(table, Chosen.ids([lookup_id]), unmask=unmask)
         if not found:
             raise NotThereError(
-                f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may tell."
+                f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may say which."
             )
         [row] = found
         return {
@@ -64,7 +64,7 @@ def _with_body(row: MessageRow) -> dict[str, object]:
 
 
 def _original(row: MessageRow) -> dict[str, object] | None:
-    """Return the body that was sent; None where nobody has edited it."""
+    """Return the body that was sent; None where it was not edited."""
     from airflow_poison.desk.actions import original_body
 
     body = original_body(row.body, row.properties)

@@ -1,4 +1,4 @@
-"""The overview of a connection's queues: what each holds, what in it needs somebody, how it went in the last day, and totals."""
+"""The overview of a connection's queues: what each holds, what needs a person, how it went in the last day, and totals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_STORES = 20
 TREND_SECONDS = 0.25
 """So long one look may read for trends; what is missing then comes with the next looks."""
 OVERDUE = timedelta(hours=1)
-"""What has been due for so long needs somebody: nothing receives, or nothing returns it."""
+"""Messages that have been due for so long need a person: nothing receives or returns them."""
 
 
 @dataclass(slots=True)
@@ -118,11 +118,11 @@ def _totals(seen: Sequence[QueueOverview]) -> dict[str, object]:
     }
 
 
-# What needs somebody, the most urgent first -----------------------------------------------------------------------------
+# What needs a person, the most urgent first -----------------------------------------------------------------------------
 
 
 def needs(seen: QueueOverview, trend: Trend | None) -> Iterator[Mapping[str, str]]:
-    """Yield what in a queue needs somebody."""
+    """Yield what in a queue needs a person."""
     if seen.halted:
         state, reason = (seen.state, seen.reason) if seen.state != "enabled" else (seen.poison_state, seen.poison_reason)
         yield {"kind": "halted", "text": f"{state}: {reason}" if reason else state}

@@ -127,7 +127,7 @@ def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
 def _command(conn_id: str, name: str, row: ConversationRow, *, enable: bool) -> str | None:
     """Return what a person types to end a conversation as the manual removes a poison message (spec SB-26); None: this side has ended it.
 
-    The partner is told an error where it has not ended its side.
+    The partner gets an error where it has not ended its side.
     """
     state = ConversationState(row.state)
     if state in _OVER:
@@ -143,11 +143,11 @@ def _command(conn_id: str, name: str, row: ConversationRow, *, enable: bool) -> 
 
 
 DAMAGED = (PoisonError, ValueError, KeyError, TypeError)
-"""What reading raises where a file is gone or damaged, or somebody else has written a row that is none of ours."""
+"""What reading raises where a file is gone or damaged, or another program has written a row."""
 
 
 class NotThereError(Exception):
-    """What was asked for is not there, or is not for everybody's eyes: the page does not tell which."""
+    """The requested thing is not there, or this user may not see it; the answer does not say which."""
 
 
 class NotReadableError(Exception):
@@ -179,7 +179,7 @@ def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
 
 
 def opened_store(conn_id: str) -> QueueStore:
-    """Return the store of a connection of type ``poison``. Raises NotThereError for every other id: nobody learns which ones there are."""
+    """Return the store of a connection of type ``poison``. Raises NotThereError for every other id, so that ids cannot be guessed."""
     return opened_connection(conn_id)[1]
 
 
@@ -206,7 +206,7 @@ def _damage(error: Exception) -> str:
     if isinstance(error, CheckpointDamagedError):
         return " A checkpoint of its log is damaged: no message is concerned, and the next verb that writes sets it aside."
     if isinstance(error, TableChangedError):
-        return " Its table is damaged, or somebody else has changed it: 'airflow poison check' says what is wrong and what to do."
+        return " Its table is damaged, or another program has changed it: 'airflow poison check' says what is wrong and what to do."
     return ""
 
 

@@ -73,7 +73,7 @@ class Planned(_Fields):
 
 
 class Applied(Planned):
-    """A plan that somebody has looked at."""
+    """A plan that was shown to the user."""
 
     version: Annotated[int, Field(ge=0)]
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
@@ -190,7 +190,7 @@ def _actors() -> CapacityLimiter:
     return CapacityLimiter(ACTORS)
 
 
-# Routes: the name of a function is that of its path ----------------------------------------------------------------------
+# Routes: each function has the name of its path ----------------------------------------------------------------------
 
 
 async def enable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) -> Response:

@@ -409,7 +409,7 @@ def test_people_are_shown_the_conversation_and_may_end_it_with_the_error_of_the_
     assert "| conversation's state | ` SI ` |" in asked["body"]
     assert "| partner | ` Orders `, of ` Warehouse ` here |" in asked["body"]
     assert "| waiting in the conversation | 1 of type ` order ` |" in asked["body"]
-    assert "` Orders ` is told error 31, ` Torn. `" in asked["body"]
+    assert "` Orders ` gets error 31, ` Torn. `" in asked["body"]
 
     decision = airflow.answer(ask, kwargs, asked["options"][0])
     recovers = QueueRecoverOperator(

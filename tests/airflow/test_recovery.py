@@ -228,7 +228,7 @@ def test_when_nobody_answers_people_are_told_and_the_queue_is_left(store: QueueS
     decision = airflow.answer(ask, airflow.park(ask), "Leave it disabled", timedout=True)
 
     for _ in range(2):
-        with pytest.raises(AirflowSkipException, match="nobody has answered in time"):
+        with pytest.raises(AirflowSkipException, match="no answer arrived in time"):
             recover(decision, on_undecided=lambda given: told.append(given["poison_alert"]))
 
     assert (decision["timed_out"], decision["by"]) == (True, None)

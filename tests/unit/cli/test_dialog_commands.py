@@ -174,7 +174,7 @@ def test_a_poison_message_goes_with_its_conversation_and_the_queue_is_enabled(po
     poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1)
     assert state(store) is QueueState.DISABLED
     ran = poison(f"end-conversation warehouse {far} --error 127 --description 'Unable to process message.' --enable --save kept.jsonl --yes")
-    told = "Orders is told error 127: Unable to process message."
+    told = "Orders gets error 127: Unable to process message."
     assert f"Ended conversation {far}; removed 1 message from warehouse. {told} Queue warehouse is enabled." in ran.out
     assert state(store) is QueueState.ENABLED
     assert errors(store, "orders") == [(127, "Unable to process message.")]
@@ -193,7 +193,7 @@ def test_people_decide_from_the_shell_to_end_the_conversation(poison: Callable[.
     assert "--error" in poison("decide warehouse remove --error 3", code=2).err
     assert "--error" in poison("decide warehouse --error 3", code=2).err
     ran = poison("decide warehouse end --error 31 --description Torn.")
-    assert f"1 message went with conversation {far}; Orders is told error 31." in ran.out
+    assert f"1 message went with conversation {far}; Orders gets error 31." in ran.out
     assert (state(store), errors(store, "orders")) == (QueueState.ENABLED, [(31, "Torn.")])
 
 
@@ -201,14 +201,14 @@ def test_recover_tells_the_partner(poison: Callable[..., Ran], store: DeltaStore
     _, far = begun(poison)
     poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1)
     ran = poison("recover warehouse --yes")
-    assert f"Conversation {far} was ended; Orders is told error 127: Unable to process message." in ran.out
+    assert f"Conversation {far} was ended; Orders gets error 127: Unable to process message." in ran.out
     assert (state(store), errors(store, "orders")) == (QueueState.ENABLED, [(127, "Unable to process message.")])
 
 
 def test_sb_32_a_halt_and_a_removal_name_the_partner_that_waits(poison: Callable[..., Ran]) -> None:
     _, far = begun(poison)
     refused = poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1).err
-    assert "'recover warehouse' ends its conversation, which service 'Orders' is told, and enables the queue" in refused
+    assert "'recover warehouse' ends its conversation, with an error for service 'Orders' and enables the queue" in refused
     said = poison("remove warehouse 1 --yes").err
     assert f"Service 'Orders' waits for an answer in conversation {far}: end it with" in said
     assert f"airflow poison end-conversation warehouse {far} --error 127 --description 'Unable to process message.'" in said
@@ -392,10 +392,10 @@ def test_an_end_while_a_pass_receives_prints_and_saves_nothing(poison: Callable[
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ("", "Orders is told of the end."),
-        ("--error 3 --description Torn.", "Orders is told error 3: Torn."),
-        ("--error 3", "Orders is told error 3."),
-        ("--cleanup", "Orders is not told."),
+        ("", "Orders gets a message that it has ended."),
+        ("--error 3 --description Torn.", "Orders gets error 3: Torn."),
+        ("--error 3", "Orders gets error 3."),
+        ("--cleanup", "Orders gets no message."),
     ],
 )
 def test_an_end_says_what_the_partner_is_told(poison: Callable[..., Ran], more: str, told: str) -> None:

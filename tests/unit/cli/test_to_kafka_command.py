@@ -41,7 +41,7 @@ def poison(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., 
     [
         ("1 --yes", "--topic is missing"),
         (f"1 --take-back {TO}", "--take-back: expected no lookup ids and no options of a selection"),
-        (f"1 {TO}", "--yes is missing: standard input is no terminal, so nobody can be asked. Nothing was done; 'find' shows the messages"),
+        (f"1 {TO}", "--yes is missing: standard input is no terminal, so the question cannot be asked. Nothing was done; 'find' shows the messages"),
         (f"1 --ids 1 --yes {TO}", "expected lookup ids, or options of a selection, and not both"),
         (f"one --yes {TO}", "lookup id one: expected a whole number"),
         (f"1 --yes --key body {TO}", "--key body: expected one of record, lookup_id, group_id"),

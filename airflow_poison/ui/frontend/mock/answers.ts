@@ -109,7 +109,7 @@ export class Mock {
   }
 
   private message(id: number): Answer {
-    if (id === 99) return refused(404, "Message 99 is not in queue 'orders': it was settled, moved or removed, or never sent. Its events may tell.");
+    if (id === 99) return refused(404, "Message 99 is not in queue 'orders': it was settled, moved or removed, or never sent. Its events may say which.");
     const row = message(id);
     const text = id === 2 ? "<order><id>7</id><note>Größe</note></order>" : id === 3 ? `${HOSTILE}\\x1b]0;owned` : BODY;
     const body = id === 4 ? btoa("\u0000\u00ff bytes") : text;
