@@ -98,7 +98,10 @@ def _planned_move(args: Namespace) -> PlanAction:
 @command(
     "waiting-rows",
     QUEUE,
-    Argument(IDS.flags, {**IDS.options, "help": "lookup ids of messages whose rows are taken out, or the word all (default: the rows are listed)"}),
+    Argument(
+        IDS.flags,
+        {**IDS.options, "help": "lookup ids of messages whose rows are taken out, or the word all, or refused (default: the rows are listed)"},
+    ),
     option("--to", "PLACE", "main or poison, where the messages come back to", completes=("main", "poison")),
     switch("--remove", "the messages stay settled, and their rows are gone"),
     switch("--force", "do not ask the output whether it has the rows: it is away for good, and no pass is under way"),
@@ -109,7 +112,9 @@ def waiting_rows(args: Namespace) -> None:
     """Show returned rows that wait for their outputs, or take them out.
 
     Without ids: list them. With ids, or all: have the messages come back as they were sent, or remove the rows; other rows of the same commits
-    land first. Exit code 0: listed or done, 1: no such rows wait, 2: it could not be done.
+    land first. With the word refused: remove rows that the output refuses and that name no message, and have all others land.
+
+    Exit code 0: listed or done, 1: no such rows wait, 2: it could not be done.
     """
     from airflow_poison.passes import land
 
@@ -127,6 +132,13 @@ def waiting_rows(args: Namespace) -> None:
         return
     if bool(args.to) == args.remove:
         raise wrong_usage("expected either --to main, --to poison or --remove.")
+    if args.lookup_ids == ["refused"]:
+        if not args.remove or args.force:
+            raise wrong_usage("the word refused: expected with --remove alone.")
+        gone = land.take_out_refused(table, system_clock(), store=opened_store(args))
+        said = f"All rows of {table.name} landed but {gone:,}; messages that they name are in poison."
+        tell(args.output, {"queue": table.name, "refused": gone}, said)
+        return
     place = values.one_of("--to", args.to, ("main", "poison")) if args.to else None
     ids = None if args.lookup_ids == ["all"] else values.lookup_ids(args.lookup_ids)
     taken = land.take_out(table, system_clock(), ids, place, store=opened_store(args), force=args.force)

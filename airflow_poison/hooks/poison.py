@@ -305,6 +305,17 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         with acting_here(reason):
             return take_out(store.open(queue_name), SystemClock(), lookup_ids, target, store=store, force=force)
 
+    def take_out_refused_rows(self, queue_name: str, *, reason: str = "") -> int:
+        """Take rows out that their outputs refuse, also those that name no message, and have all others land; return how many are taken out.
+
+        Messages of rows that name them come into ``poison``; rows that name none are gone. Raises OutputError.
+        """
+        from airflow_poison.core.passes.land import take_out_refused
+
+        store = self.store()
+        with acting_here(reason):
+            return take_out_refused(store.open(queue_name), SystemClock(), store=store)
+
     def remove_conversation(self, queue_name: str, conversation_id: str, *, unmask: bool = False, reason: str = "") -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError.
 

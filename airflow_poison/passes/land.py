@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from numpy.typing import NDArray
+
     from airflow_poison.outputs.output import Output
     from airflow_poison.outputs.table_rules import TableRules
     from airflow_poison.store import QueueStore
@@ -52,6 +55,8 @@ if TYPE_CHECKING:
 
 _REFUSED = "The output refused a row that fitted when the message was settled: "
 _TAKEN_OUT = "Somebody has taken its rows out of those that wait for an output."
+_UNNAMED = 1 << 62
+"""From here on numbers stand for rows that do not name their message, in the place of a lookup id."""
 _MOST_TEXT = 500
 """Characters of why a row was refused, in the history of its output."""
 RECEIVED = frozenset({SubQueue.MAIN, SubQueue.POISON})
@@ -67,16 +72,19 @@ def land(
 ) -> dict[str, int]:
     """Put everything that has not landed yet where it belongs; return how many rows each output got, by its name.
 
-    A row that its output refuses, although it fitted when its message was settled, leaves the others alone: its message comes back, into poison.
+    A row that its output refuses, although it fitted when its message was settled, leaves the others alone: its message comes back, into poison. An
+    output that fails leaves the other tables alone: what is for it waits, and what is for them lands.
 
     :param deliver: takes the rows that go to a function, with a key that is the same whenever they are given again; None: they wait.
     :param store: has the options of outputs in an object store; None: they come from the environment.
     :param tell: told a line when messages come back.
     Raises OutputError, and what ``deliver`` raises; then the rows wait for the next call.
     """
-    landed = Counter[str]()
+    landed, failed = Counter[str](), dict[str, Exception]()
     for version, files in _by_commit(table):
-        landed.update(_land_commit(table, version, files, clock, deliver, store=store, tell=tell))
+        landed.update(_land_commit(table, version, files, clock, deliver, store=store, tell=tell, failed=failed))
+    if failed:
+        raise next(iter(failed.values()))
     return dict(landed)
 
 
@@ -89,10 +97,12 @@ def _land_commit(
     *,
     store: QueueStore | None,
     tell: Callable[[str], object],
+    failed: dict[str, Exception],
     by_hand: TakenOut | None = None,
 ) -> Counter[str]:
     """Put the rows of one commit where they belong.
 
+    :param failed: gets outputs that have failed, by name: later rows of theirs wait, too, since the order of rows with keys matters.
     :param by_hand: messages whose rows are left out because people want that.
 
     The commit of an output decides which messages' rows are left out, and says so; the queue's commit follows it. So each lander that goes on after a
@@ -105,38 +115,77 @@ def _land_commit(
         of_output.batches.extend(landing.batches)
         of_output.owners.extend(landing.owners)
     key = hashlib.sha256("|".join(sorted(file.path for file in files)).encode()).hexdigest()[:32]
-    for output, landing in found.items():
-        landing = landing.without(refused)  # noqa: PLW2901  (no part of a message that has failed lands)
-        if not output.uri:
-            if deliver is None:
-                waits = True
-                continue
-            reach("pass.land.before_deliver")
-            deliver(_joined(landing.batches), f"{table.name}-{version}-{key}-{output.name}")
-        else:
-            application = f"poison:{table.name}:{table.identity()}:{output.name}"
-            add = partial(
-                output_table.land, output, application=application, number=version, key=f"{key}:{output.name}", options=options_of(output, store)
-            )
-            try:
-                left_out = add(landing.batches, left_out=_written(refused))
-            except OutputError as error:
-                more = _culprits(table, version, landing, options_of(output, store), error)
-                left_out = add(landing.without(more).batches, left_out=_written(refused | more))
-            refused = _read(left_out)
-            landing = landing.without(refused)  # noqa: PLW2901  (as the commit that counts has decided)
-        landed[output.name] += sum(batch.num_rows for batch in landing.batches)
+    for place, (output, landing) in enumerate(found.items()):
+        if output.name in failed or (not output.uri and deliver is None):
+            waits = True
+            continue
+        landing = _numbered(landing, place)  # noqa: PLW2901
+        try:
+            if output.uri:
+                application = f"poison:{table.name}:{table.identity()}:{output.name}"
+                to = partial(
+                    output_table.land, output, application=application, number=version, key=f"{key}:{output.name}", options=options_of(output, store)
+                )
+                refused = _added(table, version, landing, to, options_of(output, store), refused, by_hand)
+            elif deliver is not None:
+                reach("pass.land.before_deliver")
+                deliver(_joined(_without(landing, refused).batches), f"{table.name}-{version}-{key}-{output.name}")
+        except Exception as error:  # noqa: BLE001  (of whatever type a function or a store raises; it is raised after the others)
+            failed[output.name], waits = error, True
+            continue
+        landed[output.name] += sum(batch.num_rows for batch in _without(landing, refused).batches)
         reach("pass.land.after_write")
     if not waits:
         _take_out(table, version, files, refused, clock.now(), tell, by_hand)
     return landed
 
 
+def _numbered(landing: Landing, place: int) -> Landing:
+    """Return rows with numbers in the place of owners that are not known.
+
+    :param place: of the output among those of its commit.
+    """
+    first, owners = _UNNAMED + (place << 40), list["NDArray[np.int64]"]()
+    for each in landing.owners:
+        owners.append(np.where(each == NO_OWNER, first + np.arange(len(each)), each))
+        first += len(each)
+    return landing._replace(owners=owners)
+
+
+def _without(landing: Landing, left_out: Collection[int]) -> Landing:
+    """Return the rows of other messages. ``NO_OWNER``: without each row that names none."""
+    unnamed = {int(number) for each in landing.owners for number in each if number >= _UNNAMED} if NO_OWNER in left_out else set[int]()
+    return landing.without({*left_out} | unnamed)
+
+
+def _added(  # noqa: PLR0917  (the parts of one commit)
+    table: QueueTable,
+    version: int,
+    landing: Landing,
+    to: Callable[..., str],
+    options: Mapping[str, str],
+    refused: Mapping[int, str],
+    by_hand: TakenOut | None,
+) -> dict[int, str]:
+    """Add rows to the table of their output; return which were left out, as the commit that counts has decided, and why."""
+    landing = _without(landing, refused)  # no part of a message that has failed lands
+    try:
+        return _read(to(landing.batches, left_out=_written(refused)))
+    except OutputError as error:
+        more = _culprits(table, version, landing, options, error, may_be_unnamed=by_hand is not None and by_hand.refused)
+        return _read(to(landing.without(more).batches, left_out=_written({**refused, **more})))
+
+
 # Rows that an output refuses -------------------------------------------------------------------------------------------
 
 
-def _culprits(table: QueueTable, version: int, landing: Landing, options: Mapping[str, str], error: OutputError) -> dict[int, str]:
-    """Return the messages whose rows an output refuses, and why. Raises the error where it is the fault of no row, or of no message."""
+def _culprits(
+    table: QueueTable, version: int, landing: Landing, options: Mapping[str, str], error: OutputError, *, may_be_unnamed: bool
+) -> dict[int, str]:
+    """Return the messages whose rows an output refuses, and why. Raises the error where it is the fault of no row, or of no message.
+
+    :param may_be_unnamed: rows that name no message are returned by their numbers.
+    """
     found: dict[int, str] = {}
     there = output_table.table_of(landing.output.uri, options)
     if there is None:
@@ -150,15 +199,15 @@ def _culprits(table: QueueTable, version: int, landing: Landing, options: Mappin
                 "one with TMPDIR, then run the task again."
             ) from full
         for place, why in refused.items():
-            if owners[place] == NO_OWNER:
+            if owners[place] >= _UNNAMED and not may_be_unnamed:
                 raise OutputError(
-                    f"{error} It refuses a row ({why}) that does not say which message it is of, so no message can be charged. Return rows with "
-                    f"{LOOKUP_ID} in future."
+                    f"{error} It refuses a row ({why}) that does not say which message it is of, so no message can be charged. To remove such rows "
+                    f"and have the others land: airflow poison waiting-rows {table.name} refused --remove. Return rows with {LOOKUP_ID} in future."
                 ) from error
             found.setdefault(int(owners[place]), f"{_REFUSED}{why}"[:_MOST_TEXT])
     if not found:
         raise error
-    if _settled(table, version, found).num_rows < len(found):
+    if _settled(table, version, found).num_rows < sum(number < _UNNAMED for number in found):
         raise OutputError(
             f"{error} It refuses rows of {counted(len(found), 'message')}, whose bodies are gone: the queue's table was vacuumed."
         ) from error
@@ -187,12 +236,18 @@ def _take_out(  # noqa: PLR0917  (the parts of one commit)
 ) -> None:
     """Remove rows that are where they belong; messages whose rows were left out come back in the same commit."""
     wanted = {number for number in left_out if by_hand is not None and number in by_hand.left_out and left_out[number] == _TAKEN_OUT}
-    refused = {number: why for number, why in left_out.items() if number not in wanted | {NO_OWNER}}
+    refused = {number: why for number, why in left_out.items() if number not in wanted | {NO_OWNER} and number < _UNNAMED}
+    unnamed = sum(number >= _UNNAMED for number in left_out)
     parts, events = [table_schema().empty_table()], list[Event]()
     if by_hand is not None and wanted:
         came_back, told = by_hand.changes(table, version, wanted, now)
         parts, events = [*parts, came_back], [*events, *told]
         by_hand.taken = len(wanted - {NO_OWNER})
+    if unnamed:
+        facts = {"place": "", "by": BY_HAND, "of": LANDING, "rows": str(unnamed)}
+        events.append(Event(EventType.DROPPED, now, details=facts))
+    if by_hand is not None and by_hand.refused:
+        by_hand.taken = unnamed + len(refused)
     if refused:
         poison = _poisoned(table, version, refused)
         parts, events = [*parts, poison], [*events, *_poison_events(poison, now)]
@@ -249,11 +304,13 @@ class TakenOut:
 
     :param left_out: their lookup ids, ``NO_OWNER`` for rows that name none, and what the output's history says of them.
     :param target: where the messages come back to; None: they stay settled, and their rows are gone.
-    :ivar taken: of so many messages rows were taken out.
+    :param refused: rows that their output refuses are left out, those that name no message among them.
+    :ivar taken: of so many messages rows were taken out; of ``refused``, with the rows that name none.
     """
 
     left_out: dict[int, str]
     target: SubQueue | None
+    refused: bool = False
     taken: int = 0
 
     def changes(self, table: QueueTable, version: int, messages: Collection[int], now: datetime) -> tuple[pa.Table, list[Event]]:
@@ -327,9 +384,31 @@ def take_out(
         else:
             if not all(each.output.uri for each in _landings(table, files)):
                 raise OutputError(f"Rows of queue {table.name!r} go to a function, which cannot be asked whether it has them: force takes them out.")
-            _land_commit(table, version, files, clock, None, store=store, tell=str, by_hand=by_hand)
+            _land_by_hand(table, version, files, clock, by_hand, store=store)
         taken += by_hand.taken
     return taken
+
+
+def take_out_refused(table: QueueTable, clock: Clock, *, store: QueueStore | None = None) -> int:
+    """Take rows out that their outputs refuse, those that name no message among them, and have all others land.
+
+    Messages of rows that name them come into ``poison``, as when they land by themselves. Rows that name none are gone, and an event says so.
+    Returns how many messages came back and rows are gone. Raises OutputError for an output that takes no row, whatever it is; then its rows wait.
+    """
+    taken = 0
+    for version, files in _by_commit(table):
+        if all(each.output.uri for each in _landings(table, files)):
+            by_hand = TakenOut({}, None, refused=True)
+            _land_by_hand(table, version, files, clock, by_hand, store=store)
+            taken += by_hand.taken
+    return taken
+
+
+def _land_by_hand(table: QueueTable, version: int, files: Sequence[DataFile], clock: Clock, by_hand: TakenOut, *, store: QueueStore | None) -> None:
+    failed = dict[str, Exception]()
+    _land_commit(table, version, files, clock, None, store=store, tell=str, failed=failed, by_hand=by_hand)
+    if failed:
+        raise next(iter(failed.values()))
 
 
 def _by_commit(table: QueueTable) -> list[tuple[int, list[DataFile]]]:

@@ -7,11 +7,11 @@ import json
 import os
 import re
 import resource
+import shutil
 import tempfile
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,8 +20,9 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.delivery.batching import Batching
 from airflow_poison.fsck.check import check_store
+from airflow_poison.outputs.output import outputs_of
 from airflow_poison.outputs.table_rules import refused_rows, rules_of
-from airflow_poison.passes.land import land, take_out, waiting_rows
+from airflow_poison.passes.land import land, take_out, take_out_refused, waiting_rows
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values.actor import acting
@@ -30,7 +31,7 @@ from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
 from tests.unit.cli.running import run
 from tests.unit.passes.given import DiedError, Queue, a_queue
-from tests.unit.passes.landing import BODIES, constrain, of, once, reached, receive, settle
+from tests.unit.passes.landing import BODIES, constrain, number, of, once, reached, receive, settle
 from tests.unit.passes.test_output_tables import POLICY, a_table, field, rows
 
 if TYPE_CHECKING:
@@ -170,6 +171,115 @@ def test_rows_that_do_not_name_their_message_charge_none(queue: Queue, out: Path
     assert (rows(out), queue.rows(), len(queue.table.snapshot().landings)) == ([], {}, 1)
 
 
+def some_named(frame: pa.Table) -> Any:
+    """Name the message of the first row below 0, and of no other."""
+    made = named(frame)
+    ids = [number if number == 2 else None for number in made["lookup_id"].to_pylist()]
+    return made.set_column(0, "lookup_id", pa.array(ids, pa.int64()))
+
+
+@pytest.mark.parametrize(("handler", "poison"), [(unnamed, []), (some_named, [2])], ids=["no row is named", "one of two is named"])
+def test_people_remove_refused_rows_that_name_no_message_and_the_others_land(queue: Queue, out: Path, handler: Any, poison: list[int]) -> None:
+    settle(queue, out, handler=handler, batching=Batching("arrow"))
+
+    with acting("shell:ann", "no row below 0"):
+        assert take_out_refused(queue.table, queue.clock) == 2
+
+    assert Counter(row["n"] for row in rows(out)) == Counter([5, 7, 9])
+    assert sorted(queue.rows()) == sorted(queue.rows(SubQueue.POISON)) == poison
+    assert waiting_rows(queue.table) == ()
+    gone = [event for event in queue.table.events() if event.type is EventType.DROPPED]
+    assert [(event.lookup_id, event.details["rows"], event.details["who"]) for event in gone] == [(None, str(2 - len(poison)), "shell:ann")]
+    assert [finding for result in check_store(queue.store, queue.clock) for finding in result.findings] == []
+
+
+def test_a_death_while_people_remove_refused_rows_loses_no_other(queue: Queue, out: Path) -> None:
+    settle(queue, out, handler=unnamed, batching=Batching("arrow"))
+
+    def die() -> None:
+        raise DiedError
+
+    with reached(once("pass.land.after_write", die)), pytest.raises(DiedError):
+        take_out_refused(queue.table, queue.clock)
+    land(queue.table, queue.clock)
+
+    assert Counter(row["n"] for row in rows(out)) == Counter([5, 7, 9])
+    assert (queue.rows(), waiting_rows(queue.table)) == ({}, ())
+    assert [event.details["rows"] for event in queue.table.events() if event.type is EventType.DROPPED] == ["2"]
+
+
+def test_rows_of_several_files_that_name_no_message_are_told_apart(queue: Queue, tmp_path: Path, out: Path) -> None:
+    more = tmp_path / "more"
+    write_deltalake(str(more), pa.table({"n": pa.array([], pa.int64())}))
+
+    def both(frame: pa.Table) -> Any:
+        return {"first": unnamed(frame), "second": unnamed(frame)}
+
+    with reached(once("output.land.before_write", lambda: constrain(out))), pytest.raises(OutputError):
+        queue.sent(*BODIES).receive(handler=both, isolation="none", batching=Batching("arrow", 2), **of({"first": out, "second": more}))
+    take_out_refused(queue.table, queue.clock)
+
+    assert Counter(row["n"] for row in rows(out)) == Counter([5, 7, 9])
+    assert Counter(row["n"] for row in rows(more)) == Counter(map(int, BODIES))
+
+
+# Several outputs, several commits -----------------------------------------------------------------------------------------
+
+
+def several(message: Message) -> Any:
+    return {name: {"n": int(message.text)} for name in ("first", "second", "third")}
+
+
+def broken(out: Path) -> None:
+    """Let a table be unreadable for a while."""
+    log = out / "_delta_log"
+    shutil.copytree(log, out / "away")
+    max(log.glob("*.json")).write_text("{")
+
+
+def mended(out: Path) -> None:
+    shutil.rmtree(out / "_delta_log")
+    (out / "away").rename(out / "_delta_log")
+
+
+def test_an_output_that_fails_keeps_no_row_from_another_one(queue: Queue, tmp_path: Path, out: Path) -> None:
+    outputs = {"first": tmp_path / "1", "second": out, "third": tmp_path / "3"}
+    settings: dict[str, Any] = {"handler": several, "isolation": "none", **of(outputs)}
+    with reached(once("output.land.before_write", lambda: broken(out))), pytest.raises(OutputError, match="out"):
+        queue.sent("1", "2").receive("one", **settings)
+
+    assert [sorted(row["n"] for row in rows(tmp_path / name)) for name in "13"] == [[1, 2], [1, 2]]
+    assert [(each.output, each.rows) for each in waiting_rows(queue.table)] == [("first", 2), ("second", 2), ("third", 2)]
+
+    mended(out)
+    queue.sent("3", key="more").receive("two", **settings)
+
+    assert [sorted(row["n"] for row in rows(each)) for each in outputs.values()] == [[1, 2, 3]] * 3
+    assert waiting_rows(queue.table) == ()
+    assert [finding for result in check_store(queue.store, queue.clock) for finding in result.findings] == []
+
+
+def test_a_function_that_fails_gets_the_rows_of_each_commit_in_their_order(queue: Queue) -> None:
+    given: list[tuple[str, list[int | None]]] = []
+
+    def deliver(table: pa.Table, key: str) -> None:
+        given.append((key, table["n"].to_pylist()))
+        if len(given) <= 2:
+            raise ConnectionError("the database is away")
+
+    settings: dict[str, Any] = {"handler": number, "isolation": "none", "outputs": outputs_of(deliver=True)}
+    for key in ("one", "two"):  # by tasks that have no function
+        queue.sent("3", key=key).receive(key, **settings)
+    for _ in range(2):
+        with pytest.raises(ConnectionError):
+            land(queue.table, queue.clock, deliver)
+    land(queue.table, queue.clock, deliver)
+
+    assert [rows for _, rows in given] == [[3], [3], [3], [3]]
+    assert given[0] == given[1] == given[2] != given[3]
+    assert waiting_rows(queue.table) == ()
+
+
 def test_what_is_no_fault_of_a_row_charges_nobody(queue: Queue, out: Path) -> None:
     settle(queue, out)
     entry = max((out / "_delta_log").glob("*.json"))
@@ -193,7 +303,7 @@ def test_what_is_no_fault_of_a_row_charges_nobody(queue: Queue, out: Path) -> No
 def test_people_take_rows_out_that_wait(queue: Queue, out: Path, target: str | None, force: bool) -> None:  # noqa: FBT001  (a parameter of the test)
     settle(queue, out)
     if force:
-        rmtree(out)
+        shutil.rmtree(out)
 
     with acting("shell:ann", "a new constraint"):
         assert take_out(queue.table, queue.clock, target=target, force=force) == len(BODIES)
@@ -271,6 +381,17 @@ def test_the_shell_lists_and_takes_out(queue: Queue, out: Path, capsys: pytest.C
     )
     assert run(capsys, f"waiting-rows orders 1 --remove {store}").code == 1
     assert run(capsys, f"waiting-rows orders {store}").out == "No rows of orders wait.\n"
+
+
+def test_the_shell_removes_rows_that_are_refused(queue: Queue, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settle(queue, out, handler=unnamed, batching=Batching("arrow"))
+    store = f"--store {queue.store.uri}"
+
+    assert run(capsys, f"waiting-rows orders refused --to poison {store}").code == 2
+    ran = run(capsys, f"waiting-rows orders refused --remove --reason why {store}")
+
+    assert ran.out == "All rows of orders landed but 2; messages that they name are in poison.\n"
+    assert len(rows(out)) == 3
 
 
 def test_maintenance_keeps_the_bodies_while_rows_wait(queue: Queue, out: Path) -> None:
