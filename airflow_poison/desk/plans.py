@@ -7,6 +7,7 @@ that came later, or came again, are not in the plan. ``applying`` does what a pl
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -20,8 +21,9 @@ from airflow_poison.desk.found import files_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.table.history import from_ranges
+from airflow_poison.store.table.plans import unreadable
 from airflow_poison.values.actor import WHO, acting
-from airflow_poison.values.errors import PlanNotFoundError, SettingError
+from airflow_poison.values.errors import PlanNotFoundError, PlanUnreadableError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import PLAN, SubQueue, message_schema, table_schema
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.table.plans import StoredPlan
     from airflow_poison.values.clock import Clock
 
+_log = logging.getLogger(__name__)
 CHUNK = 50_000
 """So many messages are changed in one commit, unless a plan says otherwise."""
 PLANNED = "planned"
@@ -340,8 +343,14 @@ def _canary_ids(members: pa.Table, most: int) -> list[int]:
 
 
 def plans(table: QueueTable) -> tuple[PlanView, ...]:
-    """Return the recorded plans of a queue, the newest first."""
-    return tuple(view_of(table, each) for each in reversed(table.stored_plans()))
+    """Return the recorded plans of a queue, the newest first. One that cannot be read is named in the log, and keeps no other one from its place."""
+    found = list[PlanView]()
+    for each in reversed(table.stored_plans()):
+        try:
+            found.append(view_of(table, each))
+        except PlanUnreadableError as error:
+            _log.warning("A plan of queue %s is passed over: %s", table.name, error)
+    return tuple(found)
 
 
 def find_plan(table: QueueTable, plan_id: str) -> PlanView:
@@ -370,15 +379,24 @@ def stored(table: QueueTable, plan_id: str) -> StoredPlan:
 
 
 def facts_of(found: StoredPlan) -> Mapping[str, str]:
-    """Return the further texts that a plan's events say."""
-    facts: Mapping[str, str] = found.record.get("facts", {})
-    return facts
+    """Return the further texts that a plan's events say; none where they cannot be read."""
+    facts = found.record.get("facts", {})
+    return facts if isinstance(facts, dict) else {}
 
 
 def view_of(table: QueueTable, found: StoredPlan) -> PlanView:
-    """Return a stored plan as people see it."""
+    """Return a stored plan as people see it. Raises PlanUnreadableError."""
+    try:
+        return _view_of(table, found)
+    except (SettingError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise unreadable(table.name, found.plan, error) from error
+
+
+def _view_of(table: QueueTable, found: StoredPlan) -> PlanView:
     said: Mapping[str, Any] = found.record
     canary = said.get("canary")
+    if not isinstance(said.get("facts", {}), dict):
+        raise TypeError("facts is no JSON object")
     return PlanView(
         queue=table.name,
         plan=found.plan,

@@ -132,10 +132,15 @@ def _begin(table: QueueTable, clock: Clock, version: str, who: str) -> None:
 
 def _go_on(table: QueueTable, clock: Clock) -> list[PlanView]:
     """Go on with the plans of redrives as far as their canaries let them."""
-    touched = []
+    touched, failed = [], list[Exception]()
     for found in table.stored_plans():
         if HANDLER in facts_of(found) and found.state in _UNDER_WAY:
-            with suppress(PlanStateError):  # somebody has cancelled it meanwhile
-                apply(table, found.plan, clock)
-            touched.append(find_plan(table, found.plan))
+            try:
+                with suppress(PlanStateError):  # somebody has cancelled it meanwhile
+                    apply(table, found.plan, clock)
+                touched.append(find_plan(table, found.plan))
+            except Exception as error:  # noqa: BLE001  (of one error group; it is raised after the others)
+                failed.append(error)
+    if failed:
+        raise failed[0]
     return touched

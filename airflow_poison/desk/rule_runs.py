@@ -15,13 +15,13 @@ from airflow_poison.desk import sql
 from airflow_poison.desk.applying import apply
 from airflow_poison.desk.found import files_of
 from airflow_poison.desk.plans import CHUNK, OPEN, facts_of, id_of, plan, record
-from airflow_poison.desk.rules import RuleVerb, rules_of
+from airflow_poison.desk.rules import RuleVerb, rules_before, rules_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.store.control import DESK
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.table.history import as_ranges
 from airflow_poison.values.actor import acting
-from airflow_poison.values.errors import PlanStateError
+from airflow_poison.values.errors import PlanStateError, QueryError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.texts import Plain
@@ -114,7 +114,10 @@ def dry_run(table: QueueTable, clock: Clock, rules: Sequence[Rule] | None = None
 
     :param rules: to try; None: those that are recorded in the queue.
     """
-    seen = _look(table, rules_of(table.snapshot().control) if rules is None else rules, clock.now())
+    failed = list[Exception]()
+    seen = _look(table, rules_of(table.snapshot().control) if rules is None else rules, clock.now(), failed)
+    if failed:
+        raise failed[0]
     return _result(table, seen, clock, dry_run=True, rules=tuple(has.result for has in seen.has))
 
 
@@ -130,6 +133,9 @@ def run_rules(
 ) -> RulesResult:
     """Do what the rules of a queue say, as far as it is time. Safe to call again, and at the same time by somebody else. Raises QueryError.
 
+    A rule that cannot be read, or whose condition cannot be asked, is an error when those before it have run; those behind it do not, since messages
+    that it would have are not theirs.
+
     Each rule that puts back, sends or removes does so by a recorded plan. One that asks records its plan paused: it waits until somebody resumes or
     cancels it. One that tells records an event, from which alerts are made.
 
@@ -142,7 +148,9 @@ def run_rules(
         with _kept(failed):
             apply(table, found.plan, clock, store=store, progress=progress, stop=stop)
             continued.append(found.plan)
-    seen = _look(table, rules_of(table.snapshot().control), clock.now())
+    rules, wrong = rules_before(table.snapshot().control)
+    failed += [] if wrong is None else [wrong]
+    seen = _look(table, rules, clock.now(), failed)
     for has in seen.has:
         with _kept(failed):
             did.append(_done(table, has, clock, who, run, seen.version, ways))
@@ -251,11 +259,23 @@ def _counter(rule: Rule) -> str:
 # What rules have ------------------------------------------------------------------------------------------------------
 
 
-def _look(table: QueueTable, rules: Sequence[Rule], now: datetime) -> _Look:
+def _look(table: QueueTable, rules: Sequence[Rule], now: datetime, failed: list[Exception]) -> _Look:
+    """Return what the rules have, up to the first whose condition cannot be asked.
+
+    :param failed: gets what is wrong with that one.
+    """
+    import duckdb
+
     snapshot = table.snapshot()
     with sql.messages(table, files_of(snapshot.files, Selection()), events=True) as engine:
         _past(table, engine)
-        _matched(engine, rules)
+        try:
+            _matched(engine, rules)
+        except (QueryError, duckdb.Error) as error:
+            if isinstance(error, duckdb.InterruptException):
+                raise
+            rules = _asked(engine, rules, failed)
+            _matched(engine, rules)
         _held(table, engine, rules)
         [(messages, unmatched)] = engine.execute("select count(*), count(*) filter (rule is null) from matched").fetchall()
         has = tuple(_of(engine, number, rule, now, snapshot.control.counters.get(_counter(rule), 0)) for number, rule in enumerate(rules))
@@ -281,6 +301,20 @@ def _past(table: QueueTable, engine: duckdb.DuckDBPyConnection) -> None:
             engine.execute("insert into done select ?, ?, unnest(?::bigint[])", [rule, event, ids])
     engine.execute("create temp table became as select lookup_id, max(moved_at) as moved_at from single group by lookup_id")
     engine.execute("create temp table past as select rule, event, lookup_id, count(*) as times from done group by all")
+
+
+def _asked(engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule], failed: list[Exception]) -> Sequence[Rule]:
+    """Return the rules before the first whose condition cannot be asked."""
+    import duckdb
+
+    for number, rule in enumerate(rules):
+        try:
+            where, values = sql.condition(engine, rule.when)
+            engine.execute(f"select count(*) from messages where {where}", values)
+        except (QueryError, duckdb.Error) as error:
+            failed.append(QueryError(f"Rule {rule.name!r} of this queue cannot be asked: {error} It and the rules behind it did nothing."))
+            return rules[:number]
+    return rules
 
 
 def _matched(engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule]) -> None:

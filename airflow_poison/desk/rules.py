@@ -158,6 +158,20 @@ def declare_rules(table: QueueTable, rules: Sequence[Rule | Mapping[str, Any]], 
 
 
 def rules_of(control: Control) -> tuple[Rule, ...]:
-    """Return the rules that are recorded in a queue."""
+    """Return the rules that are recorded in a queue. Raises SettingError."""
     recorded: Any = control.desk.get(SETTING) or ()
     return checked_rules(recorded)
+
+
+def rules_before(control: Control) -> tuple[tuple[Rule, ...], SettingError | None]:
+    """Return the rules that are recorded in a queue up to the first one that is none, and what is wrong with that one."""
+    recorded: Any = control.desk.get(SETTING) or ()
+    if isinstance(recorded, str | Mapping) or not hasattr(recorded, "__iter__"):
+        return (), SettingError(SETTING, recorded, "a list of rules")
+    given = list(recorded)
+    for number in range(1, len(given) + 1):
+        try:
+            checked_rules(given[:number])
+        except SettingError as error:
+            return checked_rules(given[: number - 1]), error
+    return checked_rules(given), None

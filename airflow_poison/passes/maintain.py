@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.store.table.plans import StoredPlan
     from airflow_poison.values.clock import Clock
 
 RETENTION = timedelta(days=7)
@@ -115,11 +116,19 @@ _ENDED = frozenset({PlanState.DONE, PlanState.CANCELLED, PlanState.UNDONE})
 
 def _remove_plans(table: QueueTable, before: datetime) -> int:
     """Remove plans that ended before an instant, and those of which the log knows no state any more; return how many."""
-    ended = [each for each in table.stored_plans() if each.state in _ENDED and datetime.fromisoformat(each.record["at"]) < before]
+    ended = [each for each in table.stored_plans() if each.state in _ENDED and _recorded_before(each, before)]
     if ended:
         late = {event.details.get("plan") for event in table.events(types={EventType.PLAN_CHANGED}) if event.at >= before}
         ended = [each for each in ended if each.plan not in late]
     return table.remove_plans(ended)
+
+
+def _recorded_before(plan: StoredPlan, before: datetime) -> bool:
+    """Whether a plan was recorded before an instant; not one that does not say when."""
+    try:
+        return datetime.fromisoformat(plan.record["at"]) < before
+    except (LookupError, TypeError, ValueError):
+        return False
 
 
 def _remembered(since: datetime) -> Callable[[pa.Table], pa.Table]:

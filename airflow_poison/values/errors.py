@@ -131,6 +131,10 @@ class PlanStateError(PoisonError):
     """A plan is paused, done, cancelled or undone where it has to be another; nothing has changed."""
 
 
+class PlanUnreadableError(PoisonError):
+    """What a recorded plan says cannot be read; nothing is done by it."""
+
+
 class QueryError(PoisonError, ValueError):
     """A condition or a query on messages is no SQL that can be answered here; nothing has changed."""
 

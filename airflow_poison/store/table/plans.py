@@ -7,6 +7,7 @@ of the log, so a commit that does a part of a plan counts it, too.
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from airflow_poison.store.files import PlanState
 from airflow_poison.store.log import Commit
 from airflow_poison.store.table import files, history
 from airflow_poison.store.table.files import commit_prefix
-from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, TableChangedError
+from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, PlanUnreadableError, TableChangedError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.schema import PLAN, message_schema
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import Table, View
     from airflow_poison.values.events import Event
 
+_log = logging.getLogger(__name__)
 _STATES = tuple(PlanState)
 _RECORD, _MEMBERS = 0, 1
 """Parts of a version, in the names of a plan's two files."""
@@ -97,11 +99,20 @@ def set_plan_state(table: Table, plan: str, state: PlanState, allowed: Collectio
 
 
 def stored_plans(table: Table) -> tuple[StoredPlan, ...]:
-    """Return the recorded plans, the oldest first; without those whose state the log has forgotten, after 30 days."""
+    """Return the recorded plans, the oldest first; without those whose state the log has forgotten, after 30 days.
+
+    One that cannot be read is named in the log, and keeps no other one from being read.
+    """
     view = table.view()
-    found = iter(view.snapshot.plans)
-    stored = (_stored(table, view.state, said, members) for said, members in zip(found, found, strict=True))
-    return tuple(each for each in stored if each is not None)
+    found, stored = iter(view.snapshot.plans), list[StoredPlan]()
+    for said, members in zip(found, found, strict=True):
+        try:
+            each = _stored(table, view.state, said, members)
+        except (PlanUnreadableError, TableChangedError) as error:
+            _log.warning("A plan of queue %s is passed over: %s", table.name, error)
+        else:
+            stored += [] if each is None else [each]
+    return tuple(stored)
 
 
 def plan_members(table: Table, plan: StoredPlan) -> pa.Table:
@@ -168,7 +179,7 @@ def remove_plans(table: Table, plans: Sequence[StoredPlan]) -> int:
 
     def attempt(view: View) -> tuple[Commit | None, int]:
         found = iter(view.snapshot.plans)
-        forgotten = [file for pair in zip(found, found, strict=True) if _stored(table, view.state, *pair) is None for file in pair]
+        forgotten = [file for pair in zip(found, found, strict=True) if _is_forgotten(table, view.state, pair[0]) for file in pair]
         present = [view.live[file.path] for file in (*wanted, *forgotten) if file.path in view.live]
         return (Commit("remove_plans", remove=present) if present else None), len(present) // 2
 
@@ -189,7 +200,35 @@ def _stored(table: Table, state: LogState, said: DataFile, members: DataFile) ->
     if number is None:
         return None
     passed = state.number(_passed(plan)) is not None
-    return StoredPlan(plan, json.loads(row["body"]), _STATES[number], state.number(_done(plan)) or 0, passed, members, (said, members))
+    return StoredPlan(plan, _record(table, plan, row["body"]), _STATES[number], state.number(_done(plan)) or 0, passed, members, (said, members))
+
+
+def _is_forgotten(table: Table, state: LogState, said: DataFile) -> bool:
+    """Whether the log knows no state of a plan any more; not of one whose file cannot be read."""
+    try:
+        [plan] = files.read_columns(table.folder, said.path, ["message_id"])["message_id"].to_pylist()
+    except TableChangedError:
+        return False
+    return state.number(_state(plan or "")) is None
+
+
+def _record(table: Table, plan: str, body: bytes) -> Mapping[str, Any]:
+    """Return what a plan says. Raises PlanUnreadableError for what is no JSON object."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise unreadable(table.name, plan, error) from error
+    if not isinstance(found, dict):
+        raise unreadable(table.name, plan, TypeError("it is no JSON object"))
+    return found
+
+
+def unreadable(queue: str, plan: str, error: Exception) -> PlanUnreadableError:
+    """Return the error for a plan whose record is none."""
+    return PlanUnreadableError(
+        f"What plan {plan!r} of queue {queue!r} says cannot be read ({type(error).__name__}: {error}): a newer version of this package, or something "
+        "else, has written it. Nothing is done by it, and other plans are as they were. Read it with the version that made it."
+    )
 
 
 def _state_of(table: Table, state: LogState, plan: str) -> PlanState:

@@ -6,17 +6,29 @@ import json
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison.desk.actions import PlanAction, Verb, original_body
 from airflow_poison.desk.applying import apply, undo, waits_at
-from airflow_poison.desk.plans import Canary, Plan, cancel, find_plan, pause, plan, plans, record, resume
+from airflow_poison.desk.plans import Canary, Plan, cancel, find_plan, pause, plan, plans, record, resume, stored
+from airflow_poison.desk.redrive import redrive
+from airflow_poison.desk.rule_runs import run_rules
 from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import move, put_back, remove
 from airflow_poison.store.delta.store import DeltaStore
-from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, QueueNotFoundError, SettingError, StoreUnreachableError
+from airflow_poison.values.errors import (
+    PlanNotFoundError,
+    PlanStateError,
+    PlanUnreadableError,
+    QueueNotFoundError,
+    SettingError,
+    StoreUnreachableError,
+)
 from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError
@@ -464,6 +476,48 @@ def test_a_plan_that_cannot_go_on_has_failed_says_why_and_goes_on_when_that_is_m
     assert (done.state, done.done, done.error) == ("done", 9, "")
     assert sum(file.rows for file in other.snapshot().files) == 9
     assert is_whole(poisoned)
+
+
+def with_another_record(queue: Queue, plan_id: str, body: bytes) -> None:
+    """Put another text in the place of what a plan says."""
+    found = stored(queue.table, plan_id)
+    path = queue.table.folder.here(found.files[0].path)
+    rows = pq.read_table(path, partitioning=None)
+    place = rows.schema.get_field_index("body")
+    pq.write_table(rows.set_column(place, rows.schema.field(place), pa.array([body], rows.schema.field(place).type)), path)
+
+
+def changed(queue: Queue, plan_id: str, **parts: Any) -> bytes:
+    return json.dumps({name: value for name, value in {**stored(queue.table, plan_id).record, **parts}.items() if value is not None}).encode()
+
+
+BROKEN: dict[str, Callable[[Queue, str], bytes]] = {
+    "no JSON": lambda _queue, _plan: b"{",
+    "another kind of JSON": lambda _queue, _plan: b"[5]",
+    "no time": lambda queue, plan_id: changed(queue, plan_id, at=None),
+    "a selection of a newer version": lambda queue, plan_id: changed(queue, plan_id, selection={"newer": 1}),
+    "an action of a newer version": lambda queue, plan_id: changed(queue, plan_id, action={"verb": "burn"}),
+    "nothing of its messages": lambda queue, plan_id: changed(queue, plan_id, messages=None),
+    "facts that are none": lambda queue, plan_id: changed(queue, plan_id, facts=[1]),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_plan_that_cannot_be_read_keeps_no_other_one_from_its_messages(poisoned: Queue, broken: str, caplog: pytest.LogCaptureFixture) -> None:
+    first, second, third = (recorded(poisoned, lookup_ids=ids) for ids in ((1, 2), (3, 4), (5, 6)))
+    with_another_record(poisoned, second, BROKEN[broken](poisoned, second))
+
+    assert [view.plan for view in plans(poisoned.table)] == [third, first]
+    assert second in caplog.text
+    with pytest.raises((PlanNotFoundError, PlanUnreadableError), match=second):
+        find_plan(poisoned.table, second)
+    with pytest.raises((PlanNotFoundError, PlanUnreadableError), match=second):
+        applied(poisoned, second)
+    assert [applied(poisoned, each).state for each in (first, third)] == ["done", "done"]
+    run_rules(poisoned.table, poisoned.clock, who="ann", store=poisoned.store)
+    redrive(poisoned.table, poisoned.clock, who="ann", version="2")
+    maintain(poisoned.table, poisoned.clock)
+    assert in_place(poisoned, MAIN)[:4] == [1, 2, 5, 6]
 
 
 @pytest.mark.parametrize("act", [pause, cancel])

@@ -12,6 +12,7 @@ from airflow_poison.desk.plans import cancel, pause, plans, resume
 from airflow_poison.desk.rule_runs import RulesResult, dry_run, run_rules
 from airflow_poison.desk.rules import Rule, RuleVerb, declare_rules, rules_of
 from airflow_poison.desk.selection import Selection
+from airflow_poison.desk.settings import configure
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alerts import AlertKind, send_alerts
 from airflow_poison.passes.alter import declare
@@ -235,6 +236,24 @@ def test_an_error_of_a_library_in_one_rule_keeps_no_other_rule_from_its_messages
         run(poisoned, rule("cards", when=KEYS), rule("late", when={"lookup_ids": [9]}))
 
     assert in_place(poisoned, MAIN) == [9]
+
+
+BROKEN: list[dict[str, Any]] = [
+    {"name": "broken", "verb": "drop"},
+    {"name": "broken", "verb": "tell", "when": {"of_a_newer_version": 1}},
+    {"name": "broken", "verb": "remove", "when": {"where": "no_such_column = 1"}},
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_recorded_rule_that_is_none_stops_no_rule_before_it_and_gives_nothing_to_those_behind(poisoned: Queue, broken: dict[str, Any]) -> None:
+    recorded = [rule("cards", when=KEYS).to_dict(), broken, rule("rest", "remove").to_dict()]
+    configure(poisoned.table, poisoned.clock, rules=recorded)
+
+    with pytest.raises((SettingError, QueryError), match=r"broken|newer_version"):
+        run(poisoned)
+
+    assert (in_place(poisoned, MAIN), in_place(poisoned, POISON)) == ([1, 2, 3, 4], [5, 6, 7, 8, 9])
 
 
 def test_people_are_told_once_of_each_message(poisoned: Queue) -> None:
