@@ -361,9 +361,13 @@ class _Sender:
         client, told = clients(), partial(found.told, record.lookup_id)
         while not found.is_over:
             try:
-                self._producer.produce(self.topic.name, record.value, record.key, headers=record.headers, on_delivery=told)
+                self._producer.produce(self.topic.name, record.value, record.key, headers=record.whole_headers(), on_delivery=told)
             except BufferError:
                 self._producer.poll(0.1)
+            except (ValueError, TypeError, OverflowError) as error:  # its key, value or headers are none: the transaction goes on
+                found.local.add(record.lookup_id)
+                found.told(record.lookup_id, client.KafkaError(client.KafkaError.INVALID_RECORD, f"{type(error).__name__}: {error}"))
+                return
             except client.KafkaException as error:
                 if error.args[0].code() == client.KafkaError.MSG_SIZE_TOO_LARGE:  # the producer itself has looked; the transaction goes on
                     found.local.add(record.lookup_id)
@@ -428,6 +432,13 @@ class Record:
     key: bytes | None
     value: bytes | None
     headers: list[tuple[str, bytes | None]]
+
+    def whole_headers(self) -> list[tuple[str, bytes | None]]:
+        """Return the headers. Raises ValueError where the client would cut a name."""
+        cut = next((name for name, _ in self.headers if "\0" in name), None)
+        if cut is not None:
+            raise ValueError(f"the name of the header {cut!r} has a zero character, where Kafka's client would cut it")
+        return self.headers
 
     @property
     def size(self) -> int:

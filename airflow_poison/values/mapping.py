@@ -326,9 +326,11 @@ def _number(value: object) -> object:
 
 
 def utf8(text: str | bytes, where: str) -> bytes:
-    """Return a text's UTF-8. Raises InputError for one that has none: half of a surrogate pair, from text that was cut or decoded wrongly."""
+    """Return a text's UTF-8. Raises InputError for what is no text, and for half of a surrogate pair: text that was cut or decoded wrongly."""
     if isinstance(text, bytes):
         return text
+    if not isinstance(text, str):
+        raise InputError(f"{where}: {type(text).__name__} is no body; expected text or bytes. Nothing was sent.")
     try:
         return text.encode()
     except UnicodeEncodeError as error:

@@ -173,3 +173,14 @@ def test_two_passes_at_the_same_time_redrive_once(waiting: Queue, at_point: AtPo
     at_point.do(point, lambda: redrive(waiting.table, waiting.clock, "2", who=WHO))
     redrive(waiting.table, waiting.clock, "2", who=WHO)
     assert (len(plans(waiting.table)), len(waiting.rows(SubQueue.MAIN))) == (2, 4)
+
+
+def test_a_group_whose_plan_fails_keeps_no_other_group_from_its_redrive(waiting: Queue, at_point: AtPoint) -> None:
+    def fail() -> None:
+        raise ValueError("of a library")
+
+    at_point.do("desk.apply.before_chunk", fail)
+    with pytest.raises(ValueError, match="of a library"):
+        redrive(waiting.table, waiting.clock, "2", who=WHO)
+
+    assert sorted((state, done) for state, done, _ in states(waiting).values()) == [("canary", 2), ("failed", 0)]

@@ -5,23 +5,35 @@ from __future__ import annotations
 import os
 import sqlite3
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import MagicMock
 
+import confluent_kafka
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from deltalake import write_deltalake
 
 from airflow_poison import Files, Jdbc
 from airflow_poison.cli.main import COMMANDS
+from airflow_poison.passes.send import send
 from airflow_poison.passes.take import take
+from airflow_poison.passes.to_kafka import send_to_kafka
+from airflow_poison.sources.kafka_topic import Topic
+from airflow_poison.values.schema import SubQueue
 from tests.unit.edges.conftest import MOVE, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from confluent_kafka import TopicPartition
+
+    from airflow_poison.passes.to_kafka import SendToKafkaResult
     from airflow_poison.sources.source import Source
+    from airflow_poison.store.queue_table import QueueTable
     from tests.unit.edges.conftest import Shell
 
 GOOD = b'{"n": 1}\n'
@@ -73,6 +85,78 @@ def test_a_source_takes_what_is_beside_a_poisonous_item(planted: str, tmp_path: 
 
     assert result.sent - result.malformed >= good
     assert result.malformed or result.passed_over or result.sent == 3
+
+
+# The way back to Kafka ------------------------------------------------------------------------------------------------
+
+
+class Broker(MagicMock):
+    """A producer and a consumer of confluent-kafka, with the records of the transactions that were committed."""
+
+    begun: list[Any]
+    there: list[Any]
+    said: str
+
+    def connected(self, said_no: Callable[[bytes], Exception | None]) -> Broker:
+        self.begun, self.there, self.said, self.said_no = [], [], "", said_no
+        self.__len__.return_value = 0
+        self.committed.side_effect = lambda *_args, **_more: [MagicMock(error=None, metadata=self.said)]
+        return self
+
+    def begin_transaction(self) -> None:
+        self.begun = []
+
+    def produce(self, _topic: str, value: bytes, key: bytes, headers: Any, on_delivery: Any) -> None:
+        if (error := self.said_no(value)) is not None:
+            raise error
+        self.begun.append((key, value, dict(headers)))
+        on_delivery(None, None)
+
+    def send_offsets_to_transaction(self, places: list[TopicPartition], *_more: object) -> None:
+        self.said = places[0].metadata
+
+    def commit_transaction(self, *_more: object) -> None:
+        self.there += self.begun
+
+
+TOO_LARGE = KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, "Broker: Message size too large"))
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), TypeError("x"), UnicodeEncodeError("utf-8", "\ud800", 0, 1, "x"), OverflowError("x"), TOO_LARGE])
+def test_a_record_that_cannot_be_made_or_sent_stops_no_other(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker().connected(lambda value: error if value == b"bad" else None)
+    table, result = sent_back(broker, monkeypatch, ["a", "bad", "c"])
+
+    assert [value for _, value, _ in broker.there] == [b"a", b"c"]
+    assert (result.sent, result.returned) == (2, 1)
+    [poison] = [table.read(file).to_pylist() for file in table.snapshot().files]
+    assert [(row["body"], row["sub_queue"]) for row in poison] == [(b"bad", "poison")]
+    assert "topic 't' refuses the record of about" in poison[0]["reason"]
+
+
+def test_a_header_that_the_client_would_cut_stops_no_other_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker().connected(lambda _value: None)
+    table, _ = sent_back(broker, monkeypatch, ["a", "bad", "c"], {"bad": {"a\0b": "x"}})
+
+    assert [value for _, value, _ in broker.there] == [b"a", b"c"]
+    [poison] = [table.read(file).to_pylist() for file in table.snapshot().files]
+    assert "has a zero character" in poison[0]["reason"]
+
+
+def sent_back(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, bodies: list[str], properties: dict[str, dict[str, str]] | None = None
+) -> tuple[QueueTable, SendToKafkaResult]:
+    for kind in ("Producer", "Consumer"):
+        monkeypatch.setattr(confluent_kafka, kind, lambda *_args, **_more: broker)
+    monkeypatch.setattr(Topic, "identity", lambda _topic: ("id", [0]))
+    monkeypatch.setattr(Topic, "largest", lambda _topic: None)
+    topic = Topic({"bootstrap.servers": "127.0.0.1:1"}, "t", committed=True, patience=0.01)
+    table, clock = a_queue()
+    cells = [list((properties or {}).get(each, {}).items()) for each in bodies]
+    batch = pa.record_batch({"body": bodies, "properties": pa.array(cells, pa.map_(pa.string(), pa.string()))})
+    send(table, [batch], key="send", clock=clock)
+    kafka: Any = SimpleNamespace(kafka=topic)
+    return table, send_to_kafka(table, range(1, len(bodies) + 1), kafka, clock, places=tuple(SubQueue))
 
 
 # Stores and the shell -------------------------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-from contextlib import ExitStack, suppress
+from collections import Counter
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import MagicMock, patch
 
@@ -13,17 +16,18 @@ import confluent_kafka.admin
 import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import OffsetSpec
 from deltalake import write_deltalake
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison import DeltaChanges, Jdbc
+from airflow_poison import DeltaChanges, Jdbc, Kafka
 from airflow_poison.desk.found import find
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.move import move
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.passes.take import take
+from airflow_poison.passes.take import positions, take
 from airflow_poison.passes.to_kafka import send_to_kafka
 from airflow_poison.sources.kafka_topic import Topic
 from airflow_poison.sources.protobuf import Protobuf
@@ -230,6 +234,102 @@ def test_confluent_kafka(call: str, error: Exception) -> None:
 
     committed = client.commit_transaction.called and call != "commit_transaction"
     assert sum(file.rows for file in (*table.snapshot().files, *table.snapshot().outbox)) == (0 if committed else 1)
+
+
+@dataclass
+class Planted:
+    """A topic of two partitions as confluent-kafka's clients give it; one call fails, or one record cannot be read.
+
+    :param fails: the name of a call, ``key``, ``value``, ``headers``, ``timestamp`` or ``error`` of a record among them; ``nth``: which one, from 0.
+    """
+
+    fails: str
+    nth: int
+    error: Exception
+
+    def __post_init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.assigned: dict[int, int] = {}
+
+    def reached(self, call: str) -> None:
+        self.calls[call] += 1
+        if self.fails == call and self.calls[call] == self.nth + 1:
+            raise self.error
+
+    def client(self, kind: str) -> MagicMock:
+        self.reached(kind)
+        return MagicMock(**{f"{call}.side_effect": partial(self.answer, call) for call in [*HEALTHY, "incremental_unassign", "poll", "close"]})
+
+    def answer(self, call: str, *args: Any, **_more: Any) -> Any:
+        self.reached(call)
+        return getattr(self, call)(*args) if call in HEALTHY else None
+
+    def future(self, value: Any) -> MagicMock:
+        return MagicMock(**{"result.side_effect": lambda *_: self.reached("result") or value})
+
+    def describe_topics(self, _topics: Any) -> Any:
+        return {"t": self.future(MagicMock(topic_id="x", partitions=[MagicMock(id=0), MagicMock(id=1)]))}
+
+    def list_offsets(self, asked: dict[Any, Any]) -> Any:
+        def offset(spec: Any) -> int:
+            return ROWS if spec is OffsetSpec.latest() else 0
+
+        return {where: self.future(MagicMock(offset=offset(spec))) for where, spec in asked.items()}
+
+    def assign(self, places: list[Any]) -> None:
+        self.assigned = {place.partition: place.offset for place in places}
+
+    def consume(self, *_args: Any) -> list[MagicMock]:
+        found = []
+        for partition, offset in self.assigned.items():
+            if offset < ROWS:
+                found.append(self.record(partition, offset))
+                self.assigned[partition] += 1
+        return found
+
+    def record(self, partition: int, offset: int) -> MagicMock:
+        parts = {
+            "key": b"k",
+            "value": b"%d:%d" % (partition, offset),
+            "partition": partition,
+            "offset": offset,
+            "timestamp": (1, 1),
+            "headers": [("h", b"v")],
+        }
+        read = {f"{part}.side_effect": partial(self.part, part, value) for part, value in {**parts, "error": None}.items()}
+        return MagicMock(**read)
+
+    def part(self, part: str, value: Any) -> Any:
+        self.reached(part)
+        return value
+
+
+ROWS = 3
+HEALTHY = ("describe_topics", "list_offsets", "assign", "consume")
+PARTS = ("key", "value", "headers", "timestamp", "partition", "offset", "error")
+ALL_RECORDS = sorted(b"%d:%d" % (partition, offset) for partition in (0, 1) for offset in range(ROWS))
+
+
+@settings(quick, max_examples=200)
+@given(
+    st.sampled_from(["Consumer", "AdminClient", "result", "incremental_unassign", "close", "none", *HEALTHY, *PARTS]), st.integers(0, 6), KAFKA_ERRORS
+)
+@example("key", 2, ValueError("x"))
+@example("consume", 1, KafkaException(KafkaError(KafkaError._MSG_TIMED_OUT)))
+@example("incremental_unassign", 0, RuntimeError("x"))
+def test_a_position_is_never_behind_what_was_not_taken(call: str, nth: int, error: Exception) -> None:
+    table, clock = a_queue()
+    source = Kafka("t", {"bootstrap.servers": "127.0.0.1:1"}, patience=timedelta(milliseconds=10))
+    for number, planted in enumerate((Planted(call, nth, error), Planted("none", 0, error))):
+        with ExitStack() as patched:
+            for module, kind in ((confluent_kafka, "Consumer"), (confluent_kafka.admin, "AdminClient")):
+                patched.enter_context(patch.object(module, kind, lambda *_args, kind=kind, planted=planted, **_more: planted.client(kind)))
+            with suppress(PoisonError) if not number else nullcontext():
+                take(table, source, key=str(number), clock=clock)
+        bodies = sorted(row["body"] for file in table.snapshot().files for row in table.read(file).to_pylist())
+        taken: Any = positions(table)[0].at["offsets"] if positions(table) else {}
+        assert bodies == sorted(b"%s:%d" % (partition.encode(), offset) for partition, end in taken.items() for offset in range(end))
+    assert bodies == ALL_RECORDS
 
 
 @quick
