@@ -310,7 +310,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
 
         Messages of rows that name them come into ``poison``; rows that name none are gone. Raises OutputError.
         """
-        from airflow_poison.core.passes.land import take_out_refused
+        from airflow_poison.passes.land import take_out_refused
 
         store = self.store()
         with acting_here(reason):

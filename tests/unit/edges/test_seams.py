@@ -265,14 +265,14 @@ class Planted:
         return getattr(self, call)(*args) if call in HEALTHY else None
 
     def future(self, value: Any) -> MagicMock:
-        return MagicMock(**{"result.side_effect": lambda *_: self.reached("result") or value})
+        return MagicMock(**{"result.side_effect": partial(self.part, "result", value)})
 
     def describe_topics(self, _topics: Any) -> Any:
         return {"t": self.future(MagicMock(topic_id="x", partitions=[MagicMock(id=0), MagicMock(id=1)]))}
 
     def list_offsets(self, asked: dict[Any, Any]) -> Any:
         def offset(spec: Any) -> int:
-            return ROWS if spec is OffsetSpec.latest() else 0
+            return ROWS if spec is OffsetSpec.latest() else 0  # type: ignore[no-untyped-call]
 
         return {where: self.future(MagicMock(offset=offset(spec))) for where, spec in asked.items()}
 
