@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from datetime import timedelta
 from decimal import Decimal
+from itertools import product
 from typing import TYPE_CHECKING
 
+import confluent_kafka
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison import JsonSchema, Msmq4
+from airflow_poison import Jdbc, JsonSchema, Kafka, Msmq4
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.passes.take import take
@@ -22,7 +25,9 @@ from airflow_poison.testing import receive
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import InputError, MalformedError, SettingError
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
-from tests.unit.edges.conftest import LONG_AGO, MOVE
+from airflow_poison.values.schema import MAX_BODY_BYTES
+from tests.unit.edges.conftest import LONG_AGO, MOVE, a_queue
+from tests.unit.edges.test_seams import ROWS, Planted
 
 if TYPE_CHECKING:
     from tests.unit.edges.conftest import Shell
@@ -75,6 +80,90 @@ def test_a_large_cell_ends_no_file(shell: Shell) -> None:
     shell("send", "q", "--source", f"{shell.folder}/in/*.csv", "--system", "Msmq4")
 
     assert shell.rows("q", "sub_queue, length(text)") == [("main", 18), ("main", 17 + (3 << 20)), ("main", 18)]
+
+
+# One bad item among good ones -----------------------------------------------------------------------------------------
+
+
+CHUNKS = {
+    "the rest of a file is damaged (fluent-bit 3707, 3229)": b'{"n": 3\xff\x00\x01"\n\x00\x00\x00',
+    "a row is cut in the middle of an escape (ClickHouse 52005)": b'{"n": "\\u12"}\n',
+    "a zero byte stands before an object (ClickHouse 4442)": b'\x00{"n": 3}\n',
+    "a value is not quoted (ClickHouse 6916)": b'{"n": ~}\n',
+}
+
+
+@pytest.mark.parametrize("chunk", CHUNKS)
+def test_what_is_whole_in_a_damaged_file_is_taken(shell: Shell, chunk: str) -> None:
+    shell.file("in/a.jsonl", b'{"n": 1}\n{"n": 2}\n' + CHUNKS[chunk])
+    shell.file("in/b.jsonl", b'{"n": 4}\n')
+
+    ran = shell("send", "q", "--source", f"{shell.folder}/in/*.jsonl", "--format", "json", "--system", "Msmq4")
+
+    assert ran.code == 0, ran.err
+    places = [(place, text) for place, text, _ in shell.rows("q")]
+    assert [text for place, text in places if place == "main"] == ['{"n": 1}', '{"n": 2}', '{"n": 4}']
+    assert [place for place, _ in places if place != "main"] == ["poison"] * (len(places) - 3)
+    assert len(places) > 3
+
+
+@pytest.mark.parametrize("odd", [b"", b"id,name\n", b"\n\n", b"id,name\n1,a\n\n2,b\n"], ids=["empty", "a header alone", "blank", "a blank line"])
+def test_a_file_without_rows_stops_no_other(shell: Shell, odd: bytes) -> None:
+    """As in airbyte 13171 (a file with a header alone) and 2352 (a blank line), where the whole sync failed."""
+    shell.file("in/a.csv", odd)
+    shell.file("in/b.csv", "id,name\n9,z\n")
+
+    ran = shell("send", "q", "--source", f"{shell.folder}/in/*.csv", "--system", "Msmq4")
+
+    assert ran.code == 0, ran.err
+    found = shell.rows("q")
+    assert [place for place, *_ in found] == ["main"] * len(found)
+    assert [json.loads(text)["id"] for _, text, _ in found][-1] == "9"
+    assert len(found) == 1 + odd.count(b"1,a") + odd.count(b"2,b")
+
+
+def test_a_record_that_is_too_large_is_one_message_of_poison(shell: Shell) -> None:
+    """As in airbyte 27124, where one large value had all rows of its file left out silently, and fluent-bit 3495, which retried them for ever."""
+    large = b'{"n": "' + b"x" * MAX_BODY_BYTES + b'"}\n'
+    shell.file("in/a.jsonl", b'{"n": 1}\n' + large + b'{"n": 3}\n')
+
+    ran = shell("send", "q", "--source", f"{shell.folder}/in/*.jsonl", "--format", "json", "--system", "Msmq4")
+
+    assert ran.code == 0, ran.err
+    assert sorted(shell.rows("q", "sub_queue, length(text) < 10")) == [("main", True), ("main", True), ("poison", False)]
+
+
+@pytest.mark.parametrize("bad", [b'{"n": "no number"}', b'{"n": ', b'{"n": "\\u12"}', b"\xff\xfe", b"[" * 100_000], ids=range(5))
+def test_a_message_of_kafka_that_cannot_be_parsed_stops_no_partition(bad: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in ClickHouse 2675, 6916, 10647, 14201, where one message was read again and again, and nothing behind it."""
+    topic = Planted("none", 0, ValueError(), {(0, 1): bad})
+    monkeypatch.setattr(confluent_kafka, "Consumer", lambda *_args, **_more: topic.client("Consumer"))
+    monkeypatch.setattr(confluent_kafka.admin, "AdminClient", lambda *_args, **_more: topic.client("AdminClient"))
+    table, clock = a_queue()
+    schema = JsonSchema({"properties": {"n": {"type": "number"}}})
+    topic.values = {place: b'{"n": %d}' % place[1] for place in product((0, 1), range(ROWS))} | topic.values
+
+    result = take(table, Kafka("t", {"bootstrap.servers": "127.0.0.1:1"}, schema=schema), key="take", clock=clock)
+
+    assert (result.sent, result.malformed) == (2 * ROWS, 1)
+    [poison] = [row for file in table.snapshot().files for row in table.read(file).to_pylist() if row["sub_queue"] == "poison"]
+    assert poison["body"] == bad
+    assert dict(poison["properties"])["kafka.offset"] == "1"
+
+
+def test_a_row_of_a_database_that_cannot_be_sent_stops_none_behind_it(shell: Shell) -> None:
+    """As in kafka-connect-cosmosdb 419, where all records behind a bad one were left in the database."""
+    with sqlite3.connect(shell.folder / "shop.db") as database:
+        database.execute("create table t (id integer primary key, at timestamp, n decimal(9, 2))")
+        database.executemany("insert into t (at, n) values (?, ?)", [("2026-01-01 00:00:00", "1"), ("yesterday", "x"), ("2026-01-02 00:00:00", "3")])
+    database.close()
+    table, clock = a_queue()
+
+    result = take(table, Jdbc(f"sqlite:///{shell.folder}/shop.db", "t", "id", overlap=1), key="take", clock=clock)
+    again = take(table, Jdbc(f"sqlite:///{shell.folder}/shop.db", "t", "id", overlap=1), key="again", clock=clock)
+
+    assert (result.sent, again.sent) == (3, 0)
+    assert result.malformed <= 1
 
 
 # Names of files -------------------------------------------------------------------------------------------------------

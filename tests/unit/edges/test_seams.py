@@ -6,7 +6,7 @@ import io
 import json
 from collections import Counter
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -241,11 +241,13 @@ class Planted:
     """A topic of two partitions as confluent-kafka's clients give it; one call fails, or one record cannot be read.
 
     :param fails: the name of a call, ``key``, ``value``, ``headers``, ``timestamp`` or ``error`` of a record among them; ``nth``: which one, from 0.
+    :param values: of records, by partition and offset.
     """
 
     fails: str
     nth: int
     error: Exception
+    values: dict[tuple[int, int], bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -290,7 +292,7 @@ class Planted:
     def record(self, partition: int, offset: int) -> MagicMock:
         parts = {
             "key": b"k",
-            "value": b"%d:%d" % (partition, offset),
+            "value": self.values.get((partition, offset), b"%d:%d" % (partition, offset)),
             "partition": partition,
             "offset": offset,
             "timestamp": (1, 1),

@@ -18,6 +18,7 @@ from airflow_poison.passes.land import prepared
 from airflow_poison.values.errors import OutputError, OutputRowError, SettingError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 AT = datetime(2024, 2, 29, 12, 30, 1, 123456, tzinfo=UTC)
@@ -99,7 +100,7 @@ FEATURES: dict[str, tuple[list[str], list[str], dict[str, str]]] = {
     "allow column defaults": ([], ["allowColumnDefaults"], {}),
     "an unknown one": ([], ["shinyNew"], {}),
 }
-LANDS = {"nothing", "check", "invariants", "append only", "change data feed", "generated"}
+LANDS = {"nothing", "check", "column mapping", "invariants", "not null", "append only", "change data feed", "generated"}
 """Into tables with these rows must land; others may be refused."""
 PARTITIONS = ("bool", "int8", "int32", "int64", "float64", "decimal", "string", "date32", "instant", "wall")
 
@@ -134,11 +135,21 @@ def a_table_of(out: Path, feature: str, partitions: tuple[str, ...] = ()) -> Non
             if feature == "variant":
                 fields["fields"].append({"name": "extra", "type": "variant", "nullable": True, "metadata": {}})
             if feature == "column mapping":
-                line["metaData"]["configuration"]["delta.columnMapping.maxColumnId"] = str(len(HELD))
-                for number, field in enumerate(fields["fields"], 1):
+                for number, field in enumerate(fields_in(fields), 1):
                     field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"col-{number}"}
+                    line["metaData"]["configuration"]["delta.columnMapping.maxColumnId"] = str(number)
             line["metaData"]["schemaString"] = json.dumps(fields)
     entry.write_text("\n".join(map(json.dumps, lines)))
+
+
+def fields_in(kind: Any) -> Iterator[dict[str, Any]]:
+    """Yield the fields of a type of Delta, those in its structs among them."""
+    if isinstance(kind, dict):
+        for field in kind.get("fields", ()):
+            yield field
+            yield from fields_in(field["type"])
+        for part in ("elementType", "keyType", "valueType"):
+            yield from fields_in(kind.get(part))
 
 
 @pytest.mark.parametrize("keys", [(), ("string", "instant")], ids=["appended", "merged"])
