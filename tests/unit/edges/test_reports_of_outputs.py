@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -27,7 +28,7 @@ from airflow_poison.values.errors import OutputError
 from airflow_poison.values.schema import SubQueue
 from tests.unit.edges.conftest import POLICY
 from tests.unit.passes.given import Queue, a_queue
-from tests.unit.passes.landing import of
+from tests.unit.passes.landing import of, once, reached
 
 if TYPE_CHECKING:
     from airflow_poison.values.message import Message
@@ -95,6 +96,48 @@ def test_one_row_of_a_batch_that_cannot_be_written_concerns_its_message_alone(co
 
     assert landed(out) == [1, 2, 4, 5]
     assert list(queue.rows(SubQueue.POISON)) == [3]
+
+
+def test_one_of_many_rows_that_a_constraint_refuses_by_then_concerns_its_message_alone(queue: Queue, tmp_path: Path) -> None:
+    """As in capsem 125, where one row rolled a million others back, and Beam 19420 and 21247, where it lost or retried its batch."""
+    out, many = tmp_path / "many", 5_000
+    write_deltalake(out, pa.table({"n": pa.array([], pa.int64())}))
+    batching = Batching("arrow", 1_000)
+
+    def rows(frame: pa.Table) -> pa.Table:
+        return pa.table({"lookup_id": frame["lookup_id"], "n": frame["body"].cast(pa.string()).cast(pa.int64())})
+
+    with reached(once("output.land.before_write", lambda: DeltaTable(out).alter.add_constraint({"small": f"n <> {many // 2}"}))):
+        queue.sent(*map(str, range(1, many + 1))).receive(handler=rows, isolation="none", batching=batching, **of(out))
+
+    assert landed(out, "n") == [number for number in range(1, many + 1) if number != many // 2]
+    assert list(queue.rows()) == [many // 2]
+
+
+def test_a_row_of_which_a_constraint_knows_nothing_is_refused_by_name(queue: Queue, out: Path) -> None:
+    """As in delta 1714 and delta-rs 4721, where null breaks a CHECK and no row was shown, and vector 23633, where nobody could tell which one."""
+    DeltaTable(out).alter.add_constraint({"cheap": "CAST(price AS DOUBLE) < 100"})
+
+    queue.sent("1", "2", "3").receive(
+        handler=lambda message: GOOD | {"id": int(message.text)} | ({"price": None} if message.text == "2" else {}), isolation="none", **of(out)
+    )
+
+    assert landed(out) == [1, 3]
+    poison = queue.rows(SubQueue.POISON)
+    assert [(number, "it breaks the constraint 'cheap'" in str(row["reason"])) for number, row in poison.items()] == [(2, True)]
+
+
+def test_a_table_that_is_gone_by_then_stops_no_other_one(queue: Queue, out: Path, tmp_path: Path) -> None:
+    """As in Beam 21713, where rows for a table that is not there stopped all processing: it is made again, and they land."""
+
+    def rows(message: Message) -> dict[str, list[dict[str, Any]]]:
+        return {"first": [{"n": int(message.text)}], "second": [GOOD | {"id": int(message.text)}]}
+
+    with reached(once("output.land.before_write", lambda: shutil.rmtree(out))):
+        queue.sent("1", "2").receive(handler=rows, isolation="none", **of({"first": tmp_path / "first", "second": out}))
+
+    assert landed(tmp_path / "first", "n") == landed(out) == [1, 2]
+    assert queue.rows() == {}
 
 
 def test_a_table_that_takes_no_row_is_said_before_a_message_is_claimed(queue: Queue, out: Path) -> None:

@@ -243,6 +243,7 @@ def mended(out: Path) -> None:
 
 
 def test_an_output_that_fails_keeps_no_row_from_another_one(queue: Queue, tmp_path: Path, out: Path) -> None:
+    """Unlike logstash 8524, where one output that fails stops all others."""
     outputs = {"first": tmp_path / "1", "second": out, "third": tmp_path / "3"}
     settings: dict[str, Any] = {"handler": several, "isolation": "none", **of(outputs)}
     with reached(once("output.land.before_write", lambda: broken(out))), pytest.raises(OutputError, match="out"):
