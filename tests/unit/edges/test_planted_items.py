@@ -113,7 +113,7 @@ class Broker(MagicMock):
         on_delivery(None, None)
 
     def send_offsets_to_transaction(self, places: list[TopicPartition], *_more: object) -> None:
-        self.said = places[0].metadata or ""
+        self.said = str(places[0].metadata)
 
     def commit_transaction(self, *_more: object) -> None:
         self.there += self.begun

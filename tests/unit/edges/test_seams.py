@@ -274,7 +274,7 @@ class Planted:
 
     def list_offsets(self, asked: dict[Any, Any]) -> Any:
         def offset(spec: Any) -> int:
-            return ROWS if spec is OffsetSpec.latest() else 0  # type: ignore[no-untyped-call]
+            return ROWS if spec is LATEST else 0
 
         return {where: self.future(MagicMock(offset=offset(spec))) for where, spec in asked.items()}
 
@@ -307,6 +307,7 @@ class Planted:
 
 
 ROWS = 3
+LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no types
 HEALTHY = ("describe_topics", "list_offsets", "assign", "consume")
 PARTS = ("key", "value", "headers", "timestamp", "partition", "offset", "error")
 ALL_RECORDS = sorted(b"%d:%d" % (partition, offset) for partition in (0, 1) for offset in range(ROWS))
