@@ -448,3 +448,18 @@ def test_rows_that_wait_for_an_output_are_listed_and_taken_out(tmp_path: Path, m
     assert {event.details.get("why") for event in hook.store().open("orders").events()} == {"the output wants positive numbers"}
     with pytest.raises(MessageNotFoundError):
         hook.take_out_rows("orders")
+
+
+def test_rows_that_an_output_refuses_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = a_queue(DeltaStore(str(tmp_path / "store"), durable=False), tmp_path, POLICY)
+    out = tmp_path / "out"
+    write_deltalake(str(out), pa.table({"n": pa.array([], pa.int64())}))
+    queue = settle(queue, out)
+    define_connection(monkeypatch, "waiting", {"store": str(tmp_path / "store")})
+    hook = QueueHook("waiting")
+
+    assert hook.take_out_refused_rows("orders", reason="the output wants positive numbers") == 2
+
+    assert (hook.waiting_rows("orders"), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
+    assert sorted(queue.rows(SubQueue.POISON)) == [2, 4]
+    assert hook.take_out_refused_rows("orders") == 0

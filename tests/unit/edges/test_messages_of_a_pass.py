@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-
 from airflow_poison.core.desk.found import find, groups
 from airflow_poison.core.desk.masking import declare_mask
 from airflow_poison.core.desk.selection import Selection
@@ -16,6 +15,7 @@ from airflow_poison.core.passes.browse import browse
 from airflow_poison.core.passes.send import send
 from airflow_poison.core.schema import SubQueue
 from airflow_poison.core.store.delta.store import DeltaStore
+
 from tests.unit.edges.conftest import POLICY
 from tests.unit.passes.given import Queue, a_queue
 
