@@ -48,11 +48,12 @@ _ROWS = 10_000
 def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
     """Send every outbox message to its queue (made when missing); return how many.
 
-    A queue that is disabled holds them (spec SB-19), so nothing that its people have done stops the relay.
+    A queue that is disabled holds them (spec SB-19), so nothing that its people have done stops the relay. A queue that fails keeps no message from
+    another one: its error is raised after the others, and what is for it waits.
 
     :param told: called with each queue, and how many messages it was sent.
     """
-    sent = 0
+    sent, failed = 0, dict[str, Exception]()
     snapshot = table.snapshot()
     for file in snapshot.outbox:
         rows = table.read(file)
@@ -60,15 +61,23 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
             continue  # whoever knows the brokers sends it (passes.to_kafka)
         targets = [_target(dict(cell or ()), table.name) for cell in rows.column("properties").to_pylist()]
         for target in dict.fromkeys(targets):
+            if target in failed:
+                continue  # its messages stay in their order
             here = pa.array([each == target for each in targets], pa.bool_())
-            queue = _made(store, target, table.name, snapshot.control, clock)
-            reach("pass.relay.before_send")
-            letters = _letters(rows.filter(here), table.name, recorded_mask(queue))
-            messages = queue.append(letters, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
-            told(queue.name, messages)
-            sent += messages
-        reach("pass.relay.before_removal")
-        table.remove_outbox([file], clock.now())
+            try:
+                queue = _made(store, target, table.name, snapshot.control, clock)
+                reach("pass.relay.before_send")
+                letters = _letters(rows.filter(here), table.name, recorded_mask(queue))
+                messages = queue.append(letters, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
+                told(queue.name, messages)
+                sent += messages
+            except Exception as error:  # noqa: BLE001  (of whatever type, it is raised after the other queues)
+                failed[target] = error
+        if not failed.keys() & {*targets}:
+            reach("pass.relay.before_removal")
+            table.remove_outbox([file], clock.now())
+    if failed:
+        raise next(iter(failed.values()))
     return sent
 
 

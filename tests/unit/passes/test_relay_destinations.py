@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -15,6 +15,7 @@ from airflow_poison.rules.activation_specification import ActivationSpecificatio
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.files import Replacement
+from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import DESTINATION, OUTBOX, SubQueue, table_schema
 from tests.unit.passes.given import DiedError, a_queue, bodies, rows_of
 
@@ -147,6 +148,33 @@ def test_a_queue_that_exists_keeps_its_row(queue: Queue) -> None:
     leave(queue, "backout")
     relayed(queue)
     assert backout.snapshot().control.reason == "mine"
+
+
+def test_a_destination_that_fails_keeps_no_message_from_another_one(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = type(queue.store).create
+
+    def create(store: QueueStore, name: str, *rest: Any) -> QueueTable:
+        if name == "broken":
+            raise TableChangedError("the queue is damaged")
+        return made(store, name, *rest)
+
+    leave(queue, "broken", "elsewhere")
+    queue.sent("more", key="more")
+    [file] = queue.table.snapshot().files
+    [row] = queue.table.read(file).to_pylist()
+    row |= {"sub_queue": OUTBOX, "properties": [(DESTINATION, "elsewhere")]}
+    queue.table.replace_files([Replacement(file, pa.Table.from_pylist([row], schema=table_schema()))], [], queue.clock.now())
+    with monkeypatch.context() as patched:
+        patched.setattr(type(queue.store), "create", create)
+        for _ in range(2):
+            with pytest.raises(TableChangedError, match="damaged"):
+                relayed(queue)
+            assert sorted(bodies(queue.store.open("elsewhere"))) == ["more", "to 2"]
+
+    assert relayed(queue) == 2
+    assert bodies(queue.store.open("broken")) == ["to 1"]
+    assert sorted(bodies(queue.store.open("elsewhere"))) == ["more", "to 2"]
+    assert queue.table.snapshot().outbox == ()
 
 
 def test_sb_19_a_disabled_destination_holds_them(queue: Queue) -> None:
