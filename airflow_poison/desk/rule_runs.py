@@ -21,7 +21,7 @@ from airflow_poison.store.control import DESK
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.table.history import as_ranges
 from airflow_poison.values.actor import acting
-from airflow_poison.values.errors import PlanStateError, QueryError
+from airflow_poison.values.errors import PlanStateError, QueryError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.texts import Plain
@@ -276,7 +276,7 @@ def _look(table: QueueTable, rules: Sequence[Rule], now: datetime, failed: list[
                 raise
             rules = _asked(engine, rules, failed)
             _matched(engine, rules)
-        _held(table, engine, rules)
+        _held(table, engine, rules, failed)
         [(messages, unmatched)] = engine.execute("select count(*), count(*) filter (rule is null) from matched").fetchall()
         has = tuple(_of(engine, number, rule, now, snapshot.control.counters.get(_counter(rule), 0)) for number, rule in enumerate(rules))
     return _Look(snapshot.version, messages, unmatched, has)
@@ -331,10 +331,13 @@ def _matched(engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule]) -> None:
     engine.execute(f"create temp table matched as select lookup_id, move_count, enqueued_at, {which} as rule from messages", values)
 
 
-def _held(table: QueueTable, engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule]) -> None:
+def _held(table: QueueTable, engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule], failed: list[Exception]) -> None:
     """Make the table ``held``: messages that a rule does not take (again); those that wait for its plan, and those that it is done with.
 
-    A message that has moved since a plan was made is another one: it may be asked about again.
+    A message that has moved since a plan was made is another one: it may be asked about again. A rule with a plan whose messages cannot be read takes
+    none.
+
+    :param failed: gets why they cannot be read.
     """
     named = {verb: [rule.name for rule in rules if rule.verb is verb] for verb in RuleVerb}
     engine.execute(
@@ -345,7 +348,12 @@ def _held(table: QueueTable, engine: duckdb.DuckDBPyConnection, rules: Sequence[
     for found in table.stored_plans():
         rule, is_open = facts_of(found).get(RULE), found.state in OPEN
         if rule is not None and (is_open or rule in named[RuleVerb.ASK]):
-            members = table.plan_members(found)
+            try:
+                members = table.plan_members(found)
+            except TableChangedError as error:
+                failed.append(error)
+                engine.execute("insert into held select ?, lookup_id, null, true from messages", [rule])
+                continue
             ids, moves = members["lookup_id"].to_pylist(), members["priority"].to_pylist()
             engine.execute("insert into held select ?, unnest(?::bigint[]), unnest(?::bigint[]), ?", [rule, ids, moves, is_open])
 

@@ -19,7 +19,7 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import put_back
 from airflow_poison.store.delta.store import DeltaStore
-from airflow_poison.values.errors import QueryError, QueueNotFoundError, SettingError
+from airflow_poison.values.errors import QueryError, QueueNotFoundError, SettingError, TableChangedError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
 from tests.unit.passes.given import NO_RETRY, DiedError
@@ -236,6 +236,19 @@ def test_an_error_of_a_library_in_one_rule_keeps_no_other_rule_from_its_messages
         run(poisoned, rule("cards", when=KEYS), rule("late", when={"lookup_ids": [9]}))
 
     assert in_place(poisoned, MAIN) == [9]
+
+
+def test_a_plan_whose_messages_cannot_be_read_stops_its_rule_alone(poisoned: Queue) -> None:
+    asks, late = rule("cards", "ask", when=KEYS), rule("late", when={"lookup_ids": [9]})
+    [asked] = run(poisoned, asks).rules
+    [found] = poisoned.table.stored_plans()
+    poisoned.table.folder.here(found.members.path).unlink()
+
+    with pytest.raises(TableChangedError, match=found.members.path):
+        run(poisoned, asks, late)
+
+    assert (asked.now, in_place(poisoned, MAIN)) == (4, [9])
+    assert [each.plan for each in poisoned.table.stored_plans() if each.record["facts"]["rule"] == "cards"] == [asked.plan]
 
 
 BROKEN: list[dict[str, Any]] = [
