@@ -7,22 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from airflow_poison.core.desk.found import find, groups
-from airflow_poison.core.desk.masking import declare_mask
-from airflow_poison.core.desk.selection import Selection
-from airflow_poison.core.passes.alerts import send_alerts
-from airflow_poison.core.passes.browse import browse
-from airflow_poison.core.passes.send import send
-from airflow_poison.core.schema import SubQueue
-from airflow_poison.core.store.delta.store import DeltaStore
 
+from airflow_poison.desk.found import find, groups
+from airflow_poison.desk.masking import declare_mask
+from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.alerts import send_alerts
+from airflow_poison.passes.browse import browse
+from airflow_poison.passes.send import send
+from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.values.schema import SubQueue
 from tests.unit.edges.conftest import POLICY
 from tests.unit.passes.given import Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.core.message import Message
+    from airflow_poison.values.message import Message
 
 CARD = "4111222233334444"
 

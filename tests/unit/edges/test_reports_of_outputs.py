@@ -168,50 +168,7 @@ def test_a_topic_that_fails_makes_no_other_one_land_twice(queue: Queue, out: Pat
     assert list(queue.rows(SubQueue.POISON)) == [2, 5]
 
 
-KILLED = """
-import os, signal, sys, deltalake, pyarrow as pa
-from airflow_poison.outputs.table_rules import rules_of, trial
-
-def die(*_args, **_more):
-    if sys.argv[2] == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    print("there", flush=True)
-    sys.stdin.read()
-
-rules = rules_of(deltalake.DeltaTable(sys.argv[1]), local=True)
-deltalake.write_deltalake = die
-trial(rules, pa.RecordBatch.from_pydict({"id": [1]}))
-"""
-
-
-def test_the_folder_of_a_trial_whose_process_was_killed_is_removed_by_the_next_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, out: Path
-) -> None:
-    def trying(how: str) -> subprocess.Popen[str]:
-        command, pipe = [sys.executable, "-W", "ignore", "-c", KILLED, str(out), how], subprocess.PIPE
-        return subprocess.Popen(command, env=os.environ | {"TMPDIR": str(folder)}, stdin=pipe, stdout=pipe, text=True)
-
-    folder = tmp_path / "trials"
-    folder.mkdir()
-    living = trying("living")
-    assert living.stdout is not None
-    assert living.stdout.readline() == "there\n"
-    killed = trying("killed")
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    assert len(list(folder.iterdir())) == 2
-
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    output_rules._remove_old_trials.cache_clear()
-    rules = output_rules.rules_of(DeltaTable(out), local=True)
-    assert output_rules.refused_rows(rules, pa.RecordBatch.from_pydict({"id": [1, -1]})).keys() == {1}
-
-    assert len(list(folder.iterdir())) == 1
-    living.communicate("")
-    assert (living.returncode, list(folder.iterdir())) == (0, [])
-
-
-def test_the_folder_of_a_trial_that_has_no_lock_is_removed_a_day_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_of_a_trial_whose_process_was_killed_is_removed_a_day_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     old, new = tmp_path / "poison-trial-old", tmp_path / "poison-trial-new"
     for folder in (old, new):
