@@ -1,8 +1,7 @@
-"""A queue table in an object store, as this node sees it: the objects, and a folder with copies of those that were needed here.
+"""A queue table in an object store and its cache folder on this node.
 
-Data files are immutable, so a copy is as good as its object. New files are written into the folder, and become objects before the commit that names
-them. The folder is a cache: it may be removed whenever nobody works with it, and it never outlives the boot of its machine (``node_folder``), so that
-no copy is one that a loss of power has cut short.
+Data files are immutable, so a cached copy equals its object. New files are written into the folder and uploaded before the commit that names them.
+The folder may be removed while no process uses it. It is not used after a reboot (``node_folder``), so a loss of power leaves no truncated copies.
 """
 
 from __future__ import annotations
@@ -64,9 +63,9 @@ def name_of(node: Path, uri: str) -> str:
 
 
 class BucketFolder:
-    """The files of a queue table in an object store. One that is pickled becomes that of the node where it arrives.
+    """The files of a queue table in an object store. Unpickling uses the cache folder of the receiving node.
 
-    :param objects: those of the table.
+    :param objects: the objects of the table.
     :param root: the folder on this node.
     :param node: names the node's folder (``name_of``).
     """
@@ -187,7 +186,7 @@ class BucketFolder:
         side_by_side(lambda path: self.objects.upload(path, Path(self.root, path)), paths)
 
     def place(self, beside: Path, path: str) -> None:
-        """Make an object of a new file of the stage, unless its holder is shut out, and give the file its name. Raises FileNotFoundError."""
+        """Upload a new staged file and rename it to ``path``. Raises FileNotFoundError when the holder lost its claim."""
         reach("store.seal.before_rename")
         if not self.objects.create(path, beside.read_bytes()):
             raise FileNotFoundError(path)
@@ -223,7 +222,7 @@ class BucketFolder:
         return _is_shut_out(self.objects, holder)
 
     def check_not_shut_out(self, holder: str) -> None:
-        """Raise ClaimLostError for a holder that is shut out. One request."""
+        """Raise ClaimLostError when another holder took over the claim. One request."""
         _check_not_shut_out(self.objects, holder)
 
     def gather(self, holder: str, folder: str) -> None:
@@ -290,7 +289,7 @@ class BucketFolder:
                 Path(holder, JOURNAL).mkdir(exist_ok=True)  # the journals are on the nodes of their passes
                 manifest = holder / MANIFEST
                 if manifest.is_file() and manifest.read_bytes() == SHUT_OUT:
-                    manifest.unlink()  # it says nothing of what was staged
+                    manifest.unlink()  # the fence marker lists no staged files
             yield copy
 
 
@@ -302,10 +301,10 @@ def _arrived(objects: Objects) -> BucketFolder:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """Makes objects of pieces of a holder's files: how far the holder may be, and what is known, when its node is lost.
+    """Uploads pieces of a holder's files, so that the holder's progress is known when its node is lost.
 
-    A piece that begins says what may be delivered from now on. It is an object before anybody looks whether the holder is shut out; who shuts it out
-    looks at the pieces after that. So one of the two sees the other.
+    A piece that begins records what may be delivered from now on. The holder uploads the piece before it checks for a fence; a later holder writes
+    the fence before it reads the pieces. So at least one of the two sees the other.
     """
 
     objects: Objects
@@ -313,7 +312,7 @@ class Sharing:
     folder: str
 
     def __call__(self, name: str, offset: int, content: bytes) -> None:
-        """Make an object of a piece. Raises ClaimLostError when the holder is shut out."""
+        """Upload a piece. Raises ClaimLostError when another holder took over the claim."""
         self.objects.put(f"{self.holder}/{self.folder}/{name}.at-{offset:012d}", content)
         _check_not_shut_out(self.objects, self.holder)
 

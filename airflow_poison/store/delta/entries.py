@@ -1,13 +1,13 @@
 """The entries of a Delta log: reading and acknowledging them (a mark with a copy of each), and the newest version of the table in memory.
 
-For each commit that somebody was told of there is a mark outside the log, with a copy of the entry. The mark is written after the entry was forced
-to disk and before the commit is acknowledged. So an entry that is damaged and has no mark was never acknowledged to anybody (a loss of power cut it
-short), and one that has a mark was: only damage from outside can have changed it. The mark is the file's *name*, which says version, size and
-checksum of the entry; its content is a copy that a repair can put back.
+Each acknowledged commit has a mark outside the log, with a copy of the entry. The mark is written after the entry was forced to disk and before the
+commit is acknowledged. So a damaged entry without a mark was never acknowledged (a loss of power cut it short). A damaged entry with a mark was
+acknowledged, and only damage from outside can have changed it. The mark is the *name* of a file, which contains version, size and checksum of the
+entry; the content of the file is a copy that a repair can put back.
 
-delta-rs brings a loaded table up to date *in place*. So a loaded table belongs to one version's state alone, as long as anybody has that state:
-one that moved on under somebody's feet would let a commit through that was planned on an older version. Only when nobody has the state any more
-does the next read get its table; threads and nested reads find none then, and load their own.
+delta-rs updates a loaded table *in place*. So a loaded table belongs to the state of one version while that state is referenced, because an update
+would let a commit through that was planned on an older version. The next read reuses the table only after the state was released; until then,
+other threads and nested reads load a table of their own.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Acknowledged:
 
 
 def read_marks(root: str) -> dict[int, Acknowledged]:
-    """Return the marks by version, the oldest first; none: the table was made by a release without marks, or somebody removed them."""
+    """Return the marks by version, oldest first; empty when a release without marks made the table, or the marks were removed."""
     matches = (_MARK.fullmatch(name) for name in sorted(names(Path(root, FOLDER))))
     found = (Acknowledged(int(match[1]), int(match[2]), int(match[3], 16)) for match in matches if match)
     return {each.version: each for each in found}
@@ -159,7 +159,7 @@ def acknowledge(root: str, version: int, mark: str = "", *, durable: bool) -> No
 
     Writers of earlier entries may have died before they marked them, or be strangers, who mark and sync nothing.
 
-    :param mark: of the commit that has to be there; empty: whoever made it. Raises TableChangedError when it is not.
+    :param mark: the mark that the commit of this version must have; empty accepts any writer. Raises TableChangedError when it is not.
     """
     marks = read_marks(root)
     last = max(marks, default=-1)
@@ -237,7 +237,7 @@ def remains(place: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EntryFingerprint:
-    """What tells a version's entry in the log from another one that took its place (a torn one was taken away, a backup put back)."""
+    """Identity of a log entry's file; it changes when the file is replaced (a torn entry removed, a backup restored)."""
 
     inode: int
     size: int
@@ -258,7 +258,7 @@ class Loaded:
     """A loaded table.
 
     :param entry: the mark of its version's entry, looked at right after it was loaded.
-    :param files: the live files, when somebody has asked for them.
+    :param files: the live files, once they were read.
     """
 
     table: DeltaTable
@@ -334,7 +334,7 @@ class Reader:
         last = max(marks, default=-1)
         if state.is_empty or state.version < last:
             return False
-        if state.version > last and marks:  # nobody was told of it yet
+        if state.version > last and marks:  # not acknowledged yet
             fresh = range(last + 1, state.version + 1)
             if not (state.has_entry and all(is_readable(entry_path(self._root, each)) for each in fresh)):
                 return False
@@ -359,7 +359,7 @@ class Reader:
     def _brought_up_to_date(self) -> Loaded | None:
         """Return the idle table at the newest version; None when there is none, or when what it rests on is not as it was.
 
-        Raises DeltaError for a torn entry, a log that was shortened at this moment, an older copy: the whole log, looked at next, tells which.
+        Raises DeltaError for a torn entry, a log shortened meanwhile, or an older copy; the caller then reads the whole log to find the cause.
         """
         try:
             loaded = self._idle.pop()

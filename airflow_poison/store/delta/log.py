@@ -1,7 +1,7 @@
 """The Delta log of one table: load the newest version, commit the next one by compare-and-swap.
 
-An entry is created and never replaced, and not by delta-rs: its retries accept removes that went stale meanwhile, and messages come twice. The
-caller of ``commit`` looks at the new version and decides again.
+An entry is created and never replaced. delta-rs does not write entries, because the retries of delta-rs accept stale removes, and messages would be
+delivered twice. After a lost race the caller of ``commit`` reads the new version and decides again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DeltaLog:
         return str(self.newest().table.metadata().id)
 
     def load(self) -> DeltaState:
-        """Return the newest version. Raises TableChangedError when it cannot be read, and when somebody else has changed the table since ours."""
+        """Return the newest version. Raises TableChangedError when it cannot be read, and when a foreign commit changed the table."""
         known = self._known  # before the look: other threads go on meanwhile
         state = self.newest()
         if state.version != known:
@@ -63,9 +63,9 @@ class DeltaLog:
         return state
 
     def newest(self) -> DeltaState:
-        """Return the newest version that counts, whoever made it. Writes nothing.
+        """Return the newest valid version, own or foreign. Writes nothing.
 
-        What a loss of power left of later commits, which nobody was told of, does not count; the next commit sets it aside.
+        Unacknowledged commits that a loss of power cut short are ignored; the next commit sets them aside.
         Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
         """
         from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -106,22 +106,22 @@ class DeltaLog:
         return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryFingerprint.of(self._root, found.version)), damaged=True)
 
     def mark(self, version: int) -> Hashable | None:
-        """Return what tells a version's entry from another one in its place, while no later one is there. Reads nothing."""
+        """Return the fingerprint of a version's entry; None when a later entry exists. Does not read the entry."""
         return None if entry_path(self._root, version + 1).exists() else EntryFingerprint.of(self._root, version)
 
     def set_aside(self) -> None:
-        """Take out of the log what does not count: see ``log_damage.set_aside``. Raises OSError."""
+        """Move incomplete, unacknowledged entries out of the log: see ``log_damage.set_aside``. Raises OSError."""
         for name in log_damage.set_aside(self._root, durable=self._durable):
             log.warning(
                 "%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._uri, log_damage.ASIDE
             )
 
     def commit(self, base: LogState, commit: Commit) -> bool:
-        """Make the version after ``base``; False when somebody else has made it."""
+        """Commit the version after ``base``. Return False when another writer has committed that version."""
         assert isinstance(base, DeltaState)
         self._check_present(commit)
         if max(entries.read_marks(self._root), default=-1) > base.version:
-            return False  # also where somebody has deleted the entry: its place must not be taken
+            return False  # also when the entry was deleted: its version must not be used again
         if base.damaged:
             self.set_aside()
         if self._durable:
@@ -157,7 +157,7 @@ class DeltaLog:
             return None
 
     def details(self, version: int) -> Mapping[str, object] | None:
-        """Return the details committed with a version, none for a commit of somebody else or a damaged one; None when its file was cleaned up."""
+        """Return the details of a commit: empty for a foreign or damaged commit, None when the entry was cleaned up."""
         info = entries.commit_info(entry_path(self._root, version))
         return None if info is None else details_of(info) or {}
 
@@ -166,17 +166,17 @@ class DeltaLog:
         return checkpoints.removals(self._root)
 
     def shorten(self, retention: timedelta) -> Shortened:
-        """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError."""
+        """Write a checkpoint and remove the entries that no version within the retention needs. Raises TableChangedError."""
         state = self.newest()
         if state.damaged:
             self.set_aside()
         return checkpoints.shorten(self._root, state.version, retention, durable=self._durable)
 
     def _check_not_shortened(self, base: DeltaState) -> None:
-        """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it.
+        """Refuse a commit at a version that log cleanup has already removed, because no reader would see the commit.
 
-        Entries go from the oldest on, so as long as that of ``base`` is there, the next one is ours or was taken. Only a process that stood still
-        for longer than the retention can come too late.
+        Log cleanup removes the oldest entries first. While the entry of ``base`` exists, the next version was not cleaned up. Only a process that
+        was suspended for longer than the retention can be too late.
         """
         if base.has_entry and not entry_path(self._root, base.version).exists() and Path(self._root, LOG).is_dir():
             raise TableChangedError(shortened_told(self._uri, base.version))
@@ -197,7 +197,7 @@ class DeltaLog:
             self._known = max(self._known, state.version)
 
     def _foreign_changes(self, hands: ForeignHands, state: DeltaState) -> Sequence[str]:
-        """Return what somebody else has changed; nothing where it was undone or means nothing."""
+        """Return the changes of foreign commits; empty when they were undone or have no effect."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -209,7 +209,7 @@ class DeltaLog:
             return [f"changed what cannot be told any more ({_first_line(error)})"]
 
     def _check_present(self, commit: Commit) -> None:
-        """A version must never name a file that is not there (a vacuum by somebody else may just have removed it)."""
+        """Refuse a commit that adds a missing file, for example one that a foreign VACUUM removed. Raises TableChangedError."""
         for file in commit.add:
             if not Path(self._root, file.path).is_file():
                 message = (
@@ -219,7 +219,7 @@ class DeltaLog:
                 raise TableChangedError(message)
 
     def _is_ours(self, version: int, mark: str, error: Exception) -> bool:
-        """Tell a lost race from a disk that cannot be written; a commit that failed after it was made (NFS sends a request twice) counts as made."""
+        """Distinguish a lost race from an unwritable disk. A commit that succeeded but returned an error (NFS sends a request twice) is ours."""
         found = self.details(version)
         if found is None:
             message = f"The log of the queue table {self._uri} cannot be written, so nothing was committed: {why(error)}."
@@ -253,17 +253,17 @@ def _first_line(error: Exception) -> str:
 
 # Foreign commits ------------------------------------------------------------------------------------------------------
 #
-# A commit of the package carries its mark, and whoever made it had looked at every version before. So the newest version alone tells whether
-# somebody else has written there: it is ours, or we walk back to the last one that is. What strangers did and undid again (a RESTORE of that
-# version), and what changes nothing (the notes of a VACUUM, a description), is no reason to stop.
+# A commit of the package carries a mark, and its writer has checked every earlier version. If the newest version is ours, there is no foreign
+# commit; otherwise walk back to the last version that is ours. Foreign commits that were undone (a RESTORE of that version) or that change
+# nothing (the notes of a VACUUM, a description) raise no error.
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignHands:
-    """What somebody else has committed since the last version of ours.
+    """Foreign commits since our last version.
 
-    :param commits: theirs in words, oldest first: version, operation (``DELETE``, ``OPTIMIZE``, ``RESTORE``), what the writer says of itself.
-    :param last_own: the last version before them; None when the log keeps it no longer.
+    :param commits: texts, oldest first: version, operation (``DELETE``, ``OPTIMIZE``, ``RESTORE``), ``engineInfo`` of the writer.
+    :param last_own: our last version before them; None when the log no longer has it.
     """
 
     commits: Sequence[str]
@@ -271,9 +271,9 @@ class ForeignHands:
 
 
 def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
-    """Return who else has committed after ``trusted`` and up to ``version`` since our last commit; None: nobody.
+    """Return the foreign commits after ``trusted``, up to ``version``, since our last commit; None when there are none.
 
-    A table of which no version is ours yet is one that is being made.
+    A table without a version of ours is still being created.
     """
     commits: list[str] = []
     for number in range(version, trusted, -1):
@@ -288,7 +288,7 @@ def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
 
 
 def foreign_changes(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
-    """Yield what differs between two versions, in words; nothing when they are equal for us."""
+    """Yield a text for each relevant difference between two versions."""
     then, now = set(files_of(before)), set(files_of(after))
     for verb, found in (("removed", then - now), ("added", now - then)):
         for place in sorted({file.sub_queue for file in found}):
@@ -307,7 +307,7 @@ def foreign_changes(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
 
 
 def foreign_told(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
-    """Return the words for what somebody else did."""
+    """Return the error message for foreign commits."""
     who = ", ".join(hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
     since = "an unknown version" if hands.last_own is None else f"version {hands.last_own}"
     undo = "" if hands.last_own is None else f"RESTORE the table to version {hands.last_own}, or let 'airflow poison check --repair' do it; or "
