@@ -1,4 +1,4 @@
-"""Control: what a queue is told to do, and what its endpoints must remember; one row of its table."""
+"""Control: settings of a queue and persistent state of its endpoints; one row of the table."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ counters of the endpoint, and a pass of it leaves them out: the queue is receive
 
 @dataclass(frozen=True, slots=True)
 class OutageState:
-    """An outage of what the handler of an endpoint needs.
+    """An outage of a service that an endpoint's handler needs.
 
     :param since: when it was found.
     :param next_probe_at: before this nothing is delivered.
@@ -67,7 +67,7 @@ class OutageState:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """What a queue is told to do; one row of its table.
+    """Settings and endpoint state of a queue; one row of the table.
 
     :param policy: settings of the messaging system, as ``policy.to_dict()`` gives them.
     :param state: whether the endpoint receives.
@@ -76,7 +76,7 @@ class Control:
     :param poison_reason: why that one does not receive.
     :param counters: what the endpoint must remember over restarts, by name.
     :param services: the services whose dialogs the queue takes part in, as plain JSON values by name.
-    :param desk: what people are shown and what becomes of poison by itself, as plain JSON values by name (``desk.settings``).
+    :param desk: settings of the desk: display and automatic handling of poison messages, as plain JSON values by name (``core.desk.settings``).
     :param format_version: version of the table's layout.
     """
 
@@ -97,7 +97,7 @@ class Control:
 
     @property
     def endpoint_counters(self) -> Mapping[str, int]:
-        """Return what the endpoint of the application queue left behind; the others are those of subscriptions, blocks, halts and services."""
+        """Return the counters of the application queue's endpoint, without counters of subscriptions, blocks, halts and services."""
         return {name: number for name, number in self.counters.items() if not _is_ours(name)}
 
     def with_endpoint_counters(self, counters: Mapping[str, int]) -> Control:
@@ -137,7 +137,7 @@ class Control:
         return OutageState(_instant(since), _instant(next_at), f"{mark:012x}")
 
     def with_outage(self, reads: SubQueue, outage: OutageState | None) -> Control:
-        """Return what the row says with an outage of the endpoint of a sub-queue, or with none."""
+        """Return the row with the outage of a sub-queue's endpoint set, or cleared when ``outage`` is None."""
         told = (None, None, None) if outage is None else (_micros(outage.since), _micros(outage.next_probe_at), int(outage.fingerprint, 16))
         return self.with_counters(dict(zip(_outage_names(reads), told, strict=True)))
 

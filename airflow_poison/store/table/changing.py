@@ -33,7 +33,7 @@ _OF_DIALOGS = (CONVERSATION, TRANSMISSION_QUEUE)
 def alter(table: Table, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]], now: datetime) -> Control:
     """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit.
 
-    When the queue is not disabled any more, what waits in ``transmission`` comes to ``main`` in this commit, too, uncounted and untold.
+    When the queue is not disabled any more, this commit also moves the messages in ``transmission`` to ``main``, without a move count or event.
     """
     del now
 
@@ -54,7 +54,7 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
     """Move whole unclaimed files to another sub-queue, as metadata, in one commit with a RETURNED (or MOVED_POISON) event a file.
 
     Each gets a second name: no row is written again, and every reader sees the new place and count. ``pick`` is asked again for each try against
-    the newest snapshot; files of live claims are left out. Files are told in the order in which they were picked.
+    the newest snapshot; files of live claims are left out. Events are written in the order of the picked files.
     """
 
     def plan(view: View) -> tuple[Commit | None, Returned]:
@@ -64,7 +64,7 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
             return None, Returned(messages=0, files=0)
         moved = [(file, files.moved(table.folder, file, target, file.move_count + count_move)) for file in wanted.values()]
         reach("store.move.after_links")
-        # One event for each whole file: ``history`` makes one of each message of it. What is no move is not told.
+        # One event per file; ``history`` expands it to one per message. A move from or to an ``_UNCOUNTED`` sub-queue writes none.
         told = [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
         added = [*(new for _, new in moved), *files.write_events(table.folder, view.state.version + 1, told)]
         details = {"to": target.value, "files": len(moved)}
@@ -181,11 +181,11 @@ def replace_files(
     The new files are written once, one after the other.
 
     :param replacements: asked for one by one, so that only one file's rows are in memory; ``events`` are looked at afterwards.
-    :param alone: nobody may have a claim on the queue, on whichever files.
+    :param alone: require that the queue has no claims at all.
     :param moves: whole files that come to other sub-queues by a second name, each with one more move; no row of them is written again.
     :param step: counts for a plan. Raises PlanStateError when the plan is not in one of its states any more.
-    Raises TableChangedError when somebody has claimed, moved or removed one of the files meanwhile, and ConservationError for rows that
-    are not those of the file; nothing has changed then.
+    Raises TableChangedError when one of the files was claimed, moved or removed meanwhile, and ConservationError when the rows differ from
+    the rows of the file. After an error nothing has changed.
     """
     del now
     replaced: list[DataFile] = [file for file, _ in moves]
@@ -225,7 +225,7 @@ def replace_files(
 
 
 def obstacle(view: View, wanted: Sequence[DataFile], *, alone: bool = False) -> str | None:
-    """Return the path of a file that is not free any more; with ``alone`` that of any file that is claimed."""
+    """Return the path of a wanted file that is no longer free; with ``alone``, the path of any claimed file."""
     claimed = view.claimed
     if alone and claimed:
         return min(claimed)
@@ -271,8 +271,8 @@ def transact(table: Table, plan: Callable[[Snapshot], Transaction | None], key: 
 
     ``plan`` is asked again for each try, so what it reads and decides holds in the version that is made. When it gives None, nothing is
     committed, and the key stays free.
-    Raises TableChangedError when a file that it names is claimed or gone, or anybody has a claim and it wants to be alone;
-    ConservationError for rows that are not those of their file, or of another partition; nothing has changed then.
+    Raises TableChangedError when a named file is claimed or gone, or when the queue has a claim and ``alone`` is required;
+    ConservationError when rows differ from the rows of their file or belong to another partition. After an error nothing has changed.
     """
     done = f"transact:{key}"
 

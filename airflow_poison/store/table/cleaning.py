@@ -1,4 +1,4 @@
-"""Cleaning: remove files that no version within the retention needs, and what killed verbs have left; never what somebody may still commit.
+"""Cleaning: remove files that no version within the retention needs and files left by killed verbs; keep files that a verb may still commit.
 
 The rule that makes this safe beside senders, passes and other cleaners, stopped and woken ones too: **each try of a commit gives the files that it
 adds new names after it has loaded the version that it builds on** (``files.renamed``, ``stage.Attempt``). A cleaner lists names first, commits a
@@ -63,8 +63,8 @@ class _Needed:
     """What must stay, and why.
 
     :param live: in the newest version, or claimed.
-    :param staged: outcomes of passes that somebody will finish.
-    :param told: named by events.
+    :param staged: outcomes of passes that will be finished.
+    :param told: files that history events refer to.
     :param stages: folders of living claims.
     :param removals: when files were removed from the table, in seconds since 1970, as far as the log knows.
     :param since: the beginning of the retention.
@@ -108,7 +108,7 @@ def clean(table: Table, *, retention: timedelta, safe_age: timedelta) -> Cleaned
 
     Two cleaners at once remove the same. Files that are not ours by their names are left alone.
 
-    :param safe_age: files of no version, temporary ones and those of sends stay while they are younger; a send that takes longer fails.
+    :param safe_age: minimum age before unreferenced files, temporary files and files of sends are removed; a longer send fails.
     """
     listing = _Listing.of(table.folder)
     reach("store.clean.after_listing")
@@ -154,13 +154,13 @@ def _counted(listing: _Listing, needed: _Needed) -> Cleaned:
 
 
 def _stages(root: str) -> Iterator[Found]:
-    """Yield the folders of single holders of claims, those of sends, and those that a killed cleaner had put aside."""
+    """Yield the stage folders of claim holders and of sends, and the folders that a killed cleaner had set aside."""
     for folder in _folders(Path(root, STAGE)):
         whole = folder.name.startswith((_SENDS, _GONE))
         found = [folder] if whole else _folders(folder)
         yield from (_tree(root, path) for path in found)
         if not whole and not found:
-            with suppress(OSError):  # somebody puts something there
+            with suppress(OSError):  # another process adds a file
                 folder.rmdir()
 
 
@@ -186,7 +186,7 @@ def _below(folder: Path) -> Iterator[Path]:
 
 
 def _remove(folder: Folder, found: Found) -> None:
-    """Remove a file; a folder is put aside first, whole, so that nobody ever finds a part of it."""
+    """Remove a file or folder. A folder is first renamed, so that no reader sees part of it."""
     if not found.path.startswith(f"{STAGE}/"):
         folder.remove(found.path)
         return

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
 """Sub-queues whose files fall due, each as a whole."""
 GROUP_ROWS = 10_000
-"""Rows of a row group: whoever looks for a few rows reads no more than the groups that hold them."""
+"""Rows per row group. A reader of a few rows reads only the row groups that contain them."""
 
 
 def write(folder: Folder, path: str, table: pa.Table) -> DataFile:
@@ -91,7 +91,7 @@ def opened(folder: Folder, path: str, buffer_size: int = 0) -> Iterator[pq.Parqu
 
 
 def _own_errors(folder: Folder) -> AbstractContextManager[None]:
-    """Return what tells of the folder of this node as that, where it is no part of the table: what lies there is a copy."""
+    """Return a context that attributes errors to this node's cache folder, when the folder is not the table itself."""
     return on_node(folder.root, folder.uri) if folder.node else nullcontext()
 
 
@@ -246,7 +246,7 @@ def commit_version(path: str) -> int | None:
 
 
 def joined_prefix(first: int, last: int) -> str:
-    """Return the beginning of names of event files that were joined from those of versions ``first`` to ``last``."""
+    """Return the name prefix of event files that were compacted from the event files of versions ``first`` to ``last``."""
     return f"{first:020d}-{last:020d}-"
 
 
@@ -274,7 +274,7 @@ def moved(folder: Folder, file: DataFile, target: SubQueue, move_count: int) -> 
     return new
 
 
-# Whether files are there, whole: what somebody does to them without a commit is noticed here --------------------------
+# Checks that files exist and are complete: detects changes made without a commit -------------------------------------
 
 
 _COMPARED = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority")
@@ -364,7 +364,7 @@ def file_to_dict(file: DataFile) -> dict[str, object]:
 def file_from_dict(values: Mapping[str, object]) -> DataFile:
     """Return the file that ``file_to_dict`` described."""
     instants = {name: datetime.fromisoformat(str(values[name])) for name in _INSTANTS if values[name] is not None}
-    return DataFile(**{**values, **instants})  # type: ignore[arg-type]  # the names and types are those of asdict
+    return DataFile(**{**values, **instants})  # type: ignore[arg-type]  # names and types come from asdict
 
 
 @contextmanager
