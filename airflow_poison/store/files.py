@@ -1,4 +1,4 @@
-"""What a queue's table holds and tells: its immutable files, the claims on them, one version of all (a snapshot), and results of changes."""
+"""Types of a queue table: immutable files, claims, snapshots, commits and results of changes."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Manifest:
 
     :param files: what will be added, with paths below the stage (``staged``) and final paths (``path`` of the DataFile).
     :param tallies: what each task counted (rows of the ``_tally`` partition, parsed from JSON).
-    :param result: the pass's own account, kept so that whoever finishes the claim reports the same.
+    :param result: the result of the pass, stored so that a later run that finishes the claim reports the same.
     """
 
     files: tuple[tuple[str, DataFile], ...]
@@ -113,10 +113,10 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """How far a send takes a source, recorded in its own commit, which is made only where nobody else has taken it meanwhile.
+    """Progress of a source that a send commits with its messages; the commit fails when another send advanced the source meanwhile.
 
-    :param before: the path of the file that says how far it had been taken; None: it had not.
-    :param record: what is said of it from now on, plain JSON values.
+    :param before: path of the file with the previous progress; None when there is none.
+    :param record: the new progress, as plain JSON values.
     :param keys: are added to those of earlier takes: the columns ``key`` and ``at``.
     :param keys_since: keys with a smaller ``at`` are forgotten. None: none is.
     """
@@ -150,7 +150,7 @@ class Transaction:
         time of the commit. None: no rows.
     :param replacements: of unclaimed files of messages.
     :param events: what that means.
-    :param alone: nobody may have a claim on the queue, expired or not.
+    :param alone: require that the queue has no claims, not even expired ones.
     :param remove: files of ``_conversation`` and ``_transmission`` that go.
     """
 
@@ -183,9 +183,9 @@ class Snapshot:
     :param files: of every sub-queue, in queue order.
     :param conversations: of conversation endpoints, a row for each version of one; the row with the highest ``lookup_id`` of a handle counts.
     :param landings: of returned rows that are not in their outputs yet, in the order of the commits that brought them.
-    :param plans: of plans of people, the oldest first.
-    :param sources: of what is known of sources, in no order.
-    :param transmissions: of dialog messages that wait for their target queues, in the order of the commits that brought them.
+    :param plans: files of operators' plans, oldest first.
+    :param sources: files with the progress of sources, in no order.
+    :param transmissions: files of dialog messages that wait for their target queues, in commit order.
     """
 
     version: int
@@ -279,9 +279,9 @@ class Cleaned:
     :param temporary: files that their writers had not finished.
     :param size: bytes of all of them. A file that has another name still keeps its place on the disk.
     :param kept_retention: removed from the table within the retention: readers of an older version need them.
-    :param kept_young: of no version, and young: a send or a pass may be about to commit them.
-    :param kept_staged: of no version, and named by what a pass has staged that somebody will finish.
-    :param kept_told: named by an event that is told of each of their messages.
+    :param kept_young: unreferenced files kept because they are young: a send or a pass may still commit them.
+    :param kept_staged: unreferenced files kept because the staged outcome of an unfinished pass refers to them.
+    :param kept_told: files kept because a history event still refers to them.
     """
 
     expired: int = 0

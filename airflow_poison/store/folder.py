@@ -1,6 +1,6 @@
 """The seam for the files of a queue table: a folder that all its users share, or an object store with a copy of what is needed on this node.
 
-Two kinds of folder stand behind it: ``LocalFolder`` and ``bucket.folder.BucketFolder``. Whoever works on a table sees paths below the table alone.
+Two kinds of folder stand behind it: ``LocalFolder`` and ``bucket.folder.BucketFolder``. Callers use paths relative to the table.
 Data files are immutable: one that is ``here`` is the one that was committed.
 """
 
@@ -86,7 +86,7 @@ class Folder(Protocol):
         """Make files of the stage as durable as ``place`` makes one, and there for later holders of the claim. Raises OSError."""
 
     def place(self, beside: Path, path: str) -> None:
-        """Give a new file of the stage its name, durably, whole and once. Raises FileNotFoundError when its holder is shut out."""
+        """Give a staged file its name, durably, whole and once. Raises FileNotFoundError when its holder lost the claim."""
 
     def shut_out(self, holder: str, fenced: str) -> None:
         """Shut an earlier holder of a claim out: from now on it places nothing, and what it has left lies under another name on this node.
@@ -103,7 +103,7 @@ class Folder(Protocol):
     def sharing(self, holder: str, folder: str) -> Callable[[str, int, bytes], None] | None:
         """Return what takes pieces of the files of a holder's folder for other nodes: name, offset, content. None where everybody sees them.
 
-        It raises ClaimLostError once the holder is shut out.
+        It raises ClaimLostError once the holder has lost the claim.
         """
 
     def leave(self, holder: str, note: str) -> None:
@@ -119,7 +119,7 @@ class Folder(Protocol):
         """Yield the folders of the stage that lie elsewhere than on this node."""
 
     def fetched(self, path: str) -> str:
-        """Return where somebody without rights of their own gets a file that was shared, for an hour: a path, or a URL."""
+        """Return a path or URL from which a reader without own permissions can get a shared file, for an hour."""
 
     def copied(self) -> AbstractContextManager[str]:
         """Yield a folder that has all of the table, as it is now: the table itself where that is a folder, else a copy for a while."""
@@ -166,7 +166,7 @@ class LocalFolder:
     def link(self, source: str, target: str) -> None:
         """Give a file a second name: a hard link where there are some, else a copy.
 
-        The time of change is set to now: a vacuum by somebody else must not see an old file that no version names yet.
+        The time of change is set to now: a foreign VACUUM must not remove an old file that no version names yet.
         """
         second_name(Path(self.root, source), Path(self.root, target))
 
@@ -181,7 +181,7 @@ class LocalFolder:
         Path(self.root, path).unlink(missing_ok=True)
 
     def share(self, paths: Sequence[str]) -> None:
-        """Force files to disk: whoever takes over sees them here."""
+        """Force files to disk, where a later holder sees them."""
         self.publish(paths)
 
     def place(self, beside: Path, path: str) -> None:
@@ -199,12 +199,12 @@ class LocalFolder:
         try:
             Path(self.root, holder).rename(Path(self.root, fenced))
         except OSError as error:
-            # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the shut-out holder has made its folder anew; nobody looks there.
+            # ENOENT: done by an earlier call. ENOTEMPTY: done too, and the former holder has created its folder again, which is ignored.
             if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
                 raise
 
     def close(self, holder: str) -> None:
-        """Do nothing: whoever works in the folder is seen."""
+        """Do nothing, because a shared folder shows which processes use it."""
         del holder
 
     def sharing(self, holder: str, folder: str) -> None:

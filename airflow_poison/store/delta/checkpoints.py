@@ -3,8 +3,8 @@
 delta-rs writes a checkpoint as one row group, and a reader takes apart all of it, whatever it asks for. Most of it are keys of sends and runs, and
 files that were removed. So the rows are put into a row group for each kind: readers skip those that the statistics say hold nothing for them.
 
-No checkpoint in a log is ever replaced: somebody may be reading it, in pieces and by its old size. So delta-rs makes it in a folder beside the log,
-from second names of the entries since the last checkpoint; what was arranged is compared with what delta-rs wrote; then it gets its name in the log.
+A checkpoint in a log is never replaced, because a reader may be reading it, in pieces and by its old size. So delta-rs makes it in a folder beside
+the log, from second names of the entries since the last checkpoint; its content is compared with the expected one; then it gets its name in the log.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _has_second_names(root: str, version: int, log: Path) -> bool:
 
 
 def _marks(log: Path) -> dict[str, tuple[int, int, int]]:
-    """Return what tells each entry from another one in its place. delta-rs takes an emptied one for a version in which nothing happened."""
+    """Return the identity of each entry by name, to detect replaced entries. delta-rs reads an emptied entry as a version without changes."""
     found = {path.name: path.stat() for path in log.glob("*.json")}
     return {name: (status.st_ino, status.st_size, status.st_mtime_ns) for name, status in found.items()}
 
@@ -196,20 +196,20 @@ def _is_as_arranged(target: Path, parts: list[pa.Table]) -> bool:
 
 
 def _take_place(root: str, version: int, made: Path, *, durable: bool) -> None:
-    """Give the checkpoint its name in the log, unless somebody was faster."""
+    """Give the checkpoint its name in the log, unless another process already wrote it."""
     place = checkpoint_path(root, version)
     try:
         os.link(made, place)
     except FileExistsError:
         return
-    except OSError:  # a file system without hard links: nobody else writes another one of this version
+    except OSError:  # a file system without hard links: no other process writes a different checkpoint of this version
         made.rename(place)
     if durable:
         disk.sync(place.parent)
 
 
 def _say_it_is_the_last(root: str, version: int, rows: int, beside: Path, *, durable: bool) -> None:
-    """Tell readers where to begin; they would find it without, more slowly."""
+    """Write the hint to the last checkpoint, with which readers start faster."""
     if _hinted(root) >= version:
         return
     beside.write_text(json.dumps({"version": version, "size": rows}))
@@ -231,9 +231,9 @@ def _hinted(root: str) -> int:
 
 
 def removals(root: str) -> Mapping[str, float]:
-    """Return when the log removed files, by path; a file that was added again later is not among the dead for its reader.
+    """Return when the log removed files, by path; the caller must ignore a file that was added again later.
 
-    Checkpoints know it of files whose entries somebody has deleted.
+    Checkpoints keep the times of files whose entries were deleted.
     """
     found = {path: at for version in _checkpoints(root) for path, at in _removed_before(checkpoint_path(root, version))}
     for version in _entries(root):
@@ -256,7 +256,7 @@ def _removed_before(checkpoint: Path) -> Iterator[tuple[str, float]]:
     try:
         with pq.ParquetFile(checkpoint) as file:
             rows = file.read(["remove.path", "remove.deletionTimestamp"])
-    except (FileNotFoundError, pa.ArrowInvalid):  # another maintainer has shortened the log; a damaged one is told of by others
+    except (FileNotFoundError, pa.ArrowInvalid):  # another maintainer has shortened the log; damage is reported elsewhere
         return
     for row in rows.column("remove").to_pylist() if "remove" in rows.column_names else ():
         if row is not None:
@@ -297,7 +297,7 @@ def checkpoint_paths(checkpoint: Path) -> set[str]:
 
 
 def _needless(root: str, since: float, *, durable: bool) -> list[Path]:
-    """Return what nobody needs who reads versions from an instant on; looked at again while another maintainer shortens the log, too."""
+    """Return the log files that no version since an instant needs; repeated while another maintainer shortens the log."""
     while (kept := _last_unneeded_checkpoint(root, since)) is not None:
         needless, oldest = _before(root, kept), min(_entries(root), default=0)
         if not needless:

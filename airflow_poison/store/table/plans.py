@@ -41,7 +41,7 @@ class StoredPlan:
 
     :param record: what it says, plain JSON values.
     :param done: messages of it that are done.
-    :param canary_passed: its canary has been found good, or somebody goes on without one.
+    :param canary_passed: the canary succeeded, or the plan was continued without one.
     :param members: the file of its messages.
     """
 
@@ -134,7 +134,7 @@ class Removal:
 
 
 def removals_of(table: Table, plan: str) -> tuple[Removal, ...]:
-    """Return what a plan has taken out of the queue, as its events tell, in their order."""
+    """Return the removals of a plan from its events, in order."""
     told = [details for details in history.details_of_plan(table, plan) if "lookup_ids" in details and details.get("place") == ""]
     return tuple(Removal(number, each["path"], tuple(history.from_ranges(each["lookup_ids"]))) for number, each in enumerate(told))
 
