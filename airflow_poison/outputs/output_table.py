@@ -98,10 +98,10 @@ def _land(  # noqa: PLR0917
         except (CommitFailedError, FileExistsError) as error:
             if _NOT_SUPPORTED in str(error):
                 raise _refused(output, error) from error
-            continue  # somebody was faster: perhaps with these very rows
+            continue  # another writer was faster, perhaps with the same rows
         except Exception as error:  # delta-rs raises plain Exceptions, too
             if table is None and _opened(output.uri, options) is not None:
-                continue  # somebody has made it
+                continue  # another writer has made it
             raise _refused(output, error) from error
         return left_out
     raise OutputError(f"{_TRIES} commits to the output {output.uri!r} in a row were overtaken by others. The rows wait; run the task again.")
@@ -115,7 +115,7 @@ def _refused(output: Output, error: Exception) -> OutputError:
 
 
 def _of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return options as delta-rs takes them, which wants to be told that a request may go out unencrypted."""
+    """Return options for delta-rs, which needs an explicit option to allow unencrypted requests."""
     if not options:
         return None
     return {"allow_http": "true", **options} if is_unencrypted(options) else dict(options)
@@ -260,7 +260,7 @@ def _comparable(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any] | pa.Array
 def _there(table: DeltaTable, key: str, uri: str) -> str | None:
     """Return what was left out of rows that are there, as the history of a table says; None: they are not there.
 
-    Raises OutputError when it does not reach back far enough to tell.
+    Raises OutputError when the history does not reach back far enough to decide.
     """
     oldest = None
     for commit in table.history():

@@ -226,7 +226,7 @@ def _as_seen(file: DataFile) -> DataFile:
     return replace(file, min_due_at=None, max_due_at=None)
 
 
-# Errors of every verb: whoever knows better (a lost claim, a missing file, a damaged footer) says so below, and those errors pass ------------
+# Errors of every verb: more specific errors from below (a lost claim, a missing file, a damaged footer) pass unchanged ------------
 
 
 def with_named_errors(kind: type[T]) -> type[T]:
@@ -286,7 +286,7 @@ class QueueTable(Table):
         return f"QueueTable({self.name!r}, {self.uri!r})"
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version. Raises TableChangedError when somebody deleted what the table needs."""
+        """Return the newest version. Raises TableChangedError when a file that the table needs was deleted."""
         return self.view().snapshot
 
     def files_at(self, version: int) -> tuple[DataFile, ...]:
@@ -310,7 +310,7 @@ class QueueTable(Table):
         return False
 
     def identity(self) -> str:
-        """Return what tells the queue from all others, those of other stores with its name too."""
+        """Return a key that is unique among all queues, also among queues of the same name in other stores."""
         return self.log.identity()
 
     def mark(self, version: int) -> Hashable | None:

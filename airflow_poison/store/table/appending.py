@@ -45,7 +45,7 @@ def append(
     :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
     :param advance: asked for when all batches are read: the source that they are of, which the commit takes further.
     :param of_source: the batches are a source's: messages with a ``last_error`` are malformed, and go into ``poison``, behind the others.
-    Raises SourceTakenError when somebody else has taken the source meanwhile; then nothing was sent.
+    Raises SourceTakenError when another send has advanced the source meanwhile; then nothing was sent.
     """
     state = table.log.load()
     if (done := _sent_before(table, state, key)) is not None:
@@ -59,7 +59,7 @@ def append(
             sending.advancing = Advancing(table, advance())
     except BaseException as error:
         sending.discard()
-        if isinstance(error, OSError) and table.folder.root in str(error):  # others are those of the source of the batches
+        if isinstance(error, OSError) and table.folder.root in str(error):  # other errors come from the source of the batches
             message = f"The queue table {table.uri} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
             raise StoreUnreachableError(message) from error
         raise
@@ -234,7 +234,7 @@ class Incoming:
             self._remove(old)
 
     def put_into(self, place: SubQueue) -> None:
-        """Give the files new names in a sub-queue; for each try of a commit others. Raises TableChangedError when somebody has removed one."""
+        """Give the files new names in a sub-queue; for each try of a commit others. Raises TableChangedError when one was removed."""
         self.place = place
         for number, file in enumerate(self.files):
             self.files[number] = renamed(self.folder, file, place.value)

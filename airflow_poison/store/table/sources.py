@@ -101,7 +101,7 @@ class Advancing:
         self._keys = self._write_keys(known if joined else None)
 
     def part(self, state: LogState) -> tuple[list[DataFile], list[DataFile]]:
-        """Return what a commit on a version adds and removes. Raises SourceTakenError when somebody has taken the source further."""
+        """Return what a commit on a version adds and removes. Raises SourceTakenError when another send has advanced the source."""
         known = self._before(state)
         self._keys = [files.renamed(self._table.folder, file) for file in self._keys]
         kept = [file.path for file in (*self._kept, *self._keys)]
