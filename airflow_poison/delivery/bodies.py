@@ -493,7 +493,7 @@ def _is_plain(body: bytes) -> bool:
 
 
 def _names(kind: Any) -> Iterator[str | None]:
-    """Yield the names that a type has for those of objects; None: any."""
+    """Yield the names that a type has for the names of objects; None: any."""
     of = _pa().types
     if of.is_struct(kind):
         yield from (field.name for field in kind)

@@ -53,9 +53,9 @@ def end_of(receiver: Receiver, entry: BatchEntry, attempts: int, state: MessageS
     :param attempts: counted rollbacks of this pass.
     :param last: what ended the last of them; None when its text is not known.
 
-    The attempts may be those of a dead pass under another policy: where this one would have ended earlier, it ends there; where it
+    The attempts may come from a dead pass under another policy: where this one would have ended earlier, it ends there; where it
     would go on delivering, the message stays for the next pass. Only a message whose word says so halts an endpoint: a rollback that
-    nobody lived to answer for stopped nothing.
+    no process lived to carry out stopped nothing.
     """
     last, halt = last or Failure(FailureKind.CRASH), None
     for before, _, after in counted_attempts(receiver, entry, attempts, now, last):
@@ -133,7 +133,7 @@ def partition_of(end: End, read_from: SubQueue) -> str | None:
 
 
 def due_at_of(end: End) -> datetime | None:
-    """Return when the message may come back to main; None where it is there, or nobody knows when."""
+    """Return when the message may come back to main; None where it is there, or the time is not known."""
     match end:
         case Park() | GiveBack():
             return end.due_at
@@ -157,7 +157,7 @@ class Delivered:
     :param decided: what an endpoint decided; None: the policy is asked here, with the words.
     :param conversed: what became of conversations; None: the queue has none.
     :param returned: the rows that its messages' deliveries returned, as they travel, by lookup id, each with the folder of its journals.
-    :param unstable: what is to be told of batches that failed, and whose parts did not.
+    :param unstable: reports of batches that failed although their parts did not.
     """
 
     batch: pa.RecordBatch

@@ -71,7 +71,7 @@ def items_of(body: bytes) -> list[bytes]:
 class Session:
     """What a session handler receives: an iterable of messages, to be consumed to its end.
 
-    :param gram: the message that carried the session; its counts are those of the session (one abort count, one lookup id).
+    :param gram: the message that carried the session; its counts are the session's (one abort count, one lookup id).
     """
 
     def __init__(self, gram: Message) -> None:

@@ -65,7 +65,7 @@ def check_given(handler: object, *, returns_rows: bool = False) -> None:
 def check_returned(returned: object) -> None:
     """Raise HandlerNotRunError for what a handler must not return: an awaitable or a generator, for what is in it has not run.
 
-    A coroutine and a generator are closed, so that nobody warns of them.
+    A coroutine and a generator are closed, so that Python does not warn of them.
     """
     kind = type(returned)
     if kind in _PLAIN or (not issubclass(kind, _UNRUN) and not hasattr(kind, "__await__")):
@@ -257,7 +257,7 @@ def kind_of(function: Callable[..., object]) -> str:
 
 
 def wrong_call(function: Callable[..., object], arguments: int = 1) -> tuple[inspect.Signature, TypeError] | None:
-    """Return how a function is declared, and why it cannot be called with so many arguments; None: it can, or nobody knows."""
+    """Return how a function is declared, and why it cannot be called with so many arguments; None: it can, or it is not known."""
     try:
         signature = inspect.signature(function, follow_wrapped=False)  # the outer function is what is called
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Outages: from the deliveries of one task to a verdict that all tasks of a pass, and whoever takes the pass over, find beside its journals.
+"""Outages: from the deliveries of one task to a verdict that all tasks of a pass, and a pass that takes it over, find beside its journals.
 
 A task judges by its own last deliveries. What counts is an exception, by its fingerprint: a crash or a timeout ends a process, as a message does
 that is poison, and is charged as ever. Deliveries of messages that were charged with the same type of exception in an earlier pass prove nothing:
@@ -80,7 +80,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What the tasks of a pass are told of outages; picklable.
+    """The settings for outages that the tasks of a pass get; picklable.
 
     :param folder: of the journals: where the verdict is.
     :param expects: the fingerprint of the outage that the pass probes; empty: it probes none.
@@ -127,7 +127,7 @@ class Window:
     def suspect(self, others: int) -> str | None:
         """Return the fingerprint that the last deliveries share, when they are enough to judge; None when they are not.
 
-        The share is that of messages, by their first deliveries: one bad message that is tried six times weighs as much as one good one.
+        The share counts messages, by their first deliveries: one bad message that is tried six times weighs as much as one good one.
 
         :param others: how many messages could be tried besides.
         """
@@ -180,8 +180,8 @@ def _count(numbers: Counter[Any], name: object, more: int) -> None:
 class Watch:
     """Judges the deliveries of one delivering process.
 
-    :param now: tells the time.
-    :ivar hide: takes from the text of a failure what is not to be told of the messages at hand.
+    :param now: returns the time.
+    :ivar hide: removes hidden values of the claimed messages from the text of a failure.
     :ivar probing: the task has not tried its first messages yet, to see whether the outage is over.
     """
 
@@ -241,9 +241,9 @@ class Watch:
         return False if mark is None else self._confirm(mark, others, attempt, alone=self.window.all_alike)
 
     def judge_batch(self, failure: Failure, messages: int, others: Sequence[int], attempt: Callable[[int], Failure | None]) -> bool:
-        """Return whether a batch of many has failed for an outage. Other messages tell, alone: first one, and more where that fails, too.
+        """Return whether a batch of many has failed for an outage. Other messages decide, one by one: first one, and more where that fails, too.
 
-        :param messages: in the batch; of fewer than are enough to judge the search tells.
+        :param messages: in the batch; with fewer than are enough to judge, the search decides.
         """
         return messages >= self.detection.outage.at_least and bool(self.mark(failure)) and self._confirm("", others, attempt, alone=False)
 
@@ -251,7 +251,7 @@ class Watch:
         """Return whether a failure for which the endpoint would halt, or block its queue, is an outage's: other messages are tried now.
 
         :param failure: the last one of the message; None: it had none in this process.
-        :param resumed: it had some in one that died, which are not known here: whatever others fail with tells.
+        :param resumed: it had some in one that died, which are not known here: the failures of others decide.
         """
         if failure is None and resumed and not self.stopped():
             return self._confirm("", others, attempt, alone=False)

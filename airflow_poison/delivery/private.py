@@ -1,4 +1,4 @@
-"""Private values of a batch of messages: what is said of its failures, and what its handler prints, without them."""
+"""Private values of a batch of messages: texts of failures, and the handler's output, without them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PrivateBatch:
         self._all: HiddenValues | None = None
 
     def of(self, row: int) -> HiddenValues:
-        """Return those of one message; of all, where it is none."""
+        """Return the values of one message; of all without one."""
         if not 0 <= row < self._batch.num_rows:
             return self.all()
         if row not in self._of:
@@ -39,7 +39,7 @@ class PrivateBatch:
         return self._of[row]
 
     def all(self) -> HiddenValues:
-        """Return those of all messages."""
+        """Return the values of all messages."""
         if self._all is None:
             self._all = HiddenValues.of_all(self.of(row) for row in range(self._batch.num_rows))
         return self._all

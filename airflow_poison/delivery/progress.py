@@ -104,7 +104,7 @@ class ForwardedLog:
     def __init__(self, journal_folder: str, queue: str) -> None:
         self._folder, self._queue = Path(journal_folder).parent / FOLDER, queue
         self._read: dict[str, int] = {}
-        with suppress(OSError):  # begins behind what an earlier stage of this claim has told
+        with suppress(OSError):  # begins behind the lines of an earlier stage of this claim
             self._read = {name: (self._folder / name).stat().st_size for name in _names(self._folder)}
 
     def drain(self) -> None:

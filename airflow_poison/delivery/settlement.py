@@ -106,7 +106,7 @@ class Settler:
 
 
 def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
-    """Return the rows of what became of conversations, and count them; they are no messages of the queue."""
+    """Return the rows of changed conversations, and count them; they are no messages of the queue."""
     conversed = delivered.conversed
     if conversed is None:
         return []
@@ -228,7 +228,7 @@ class EventRows:
         self._written = 0
 
     def of_end(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
-        """Return the decision's events, one row for each message; those of the endpoint itself are the final commit's to tell."""
+        """Return the decision's events, one row for each message; the endpoint's own events come with the final commit."""
         if not isinstance(end, Park | Dispose | Block | Halt):
             return []
         details = _facts(end) | {"place": self._place(end)}
@@ -260,7 +260,7 @@ class EventRows:
         return [events_to_table(events, self._written - len(events))] if events else []
 
     def routine(self, delivered: Delivered) -> list[pa.Table]:
-        """Return the routine events: as the endpoint told them, or as the words say."""
+        """Return the routine events: as the endpoint recorded them, or as the words say."""
         if delivered.decided is None:
             return [self._from_words(delivered)]
         events = delivered.decided.events

@@ -58,7 +58,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageJob:
-    """What every task of a receive stage is told; picklable.
+    """The order for every task of a receive stage; picklable.
 
     :param journal_folder: where attempts are journaled, one file a task attempt.
     :param carry: path of what earlier holders of the claim had already done, None when there is nothing.
@@ -68,19 +68,19 @@ class StageJob:
     :param record_all: also write the routine events of every delivery.
     :param opening: what the endpoint finds when it opens.
     :param order: what must stay in order; whatever need not may run side by side.
-    :param stop_file: where endpoints of the same queue in several tasks tell each other that one has halted; None: one task at most halts.
+    :param stop_file: where endpoints of the same queue in several tasks announce that one has halted; None: one task at most halts.
     :param only: lookup ids of the only messages to deliver, one after the other, in one task; nothing but their journal is written. Empty: all.
     :param alone: lookup ids of messages that get a section of the journal of their own, where sections are forced to disk.
     :param singly: one task with one server session.
     :param forced: the journal is forced to disk, in sections of few messages where each decision depends on its message alone.
     :param outputs: where the rows land that the handler returns; none: nothing lands.
-    :param key: of the pass, as rows say it that tell where they come from.
+    :param key: of the pass, for rows with provenance.
     :param parks: messages wait behind earlier ones of their groups (``store.parking``). The order is then not ``NONE``, and by lookup id alone.
     :param transform: a function of a DataFrame that takes the handler's place; only an engine of Spark carries it out.
     :param deaths: of a transformation's suspects, by lookup id: at how many deaths of everything each was being transformed.
     :param share: takes what stands in the journals, where they stay on a node that may be lost; None: everybody sees them.
     :param sections: of suspects of a lost node, by lookup id: how many messages a section of the journal may have that holds one. Empty: none are.
-    :param dialogs: path of the conversations at hand (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
+    :param dialogs: path of the claim's conversations (``DialogState``); None: the queue has no services. With them the order is not ``NONE``.
     :param batching: the handler gets frames of many messages; None: one message at a time.
     :param detection: of outages; None: every failure is charged.
     :param masking: which values of messages are not written down nor logged; None: nothing is hidden.
@@ -119,7 +119,7 @@ class StageJob:
 
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
-    """Deliver the messages of ``job.only`` one at a time; what becomes of them is in their journal."""
+    """Deliver the messages of ``job.only`` one at a time; the results are in their journal."""
     from airflow_poison.delivery.sessions.crash_attribution import ALONE
 
     for _ in _delivered(job, ALONE, batches, Tally()):
@@ -349,7 +349,7 @@ def _at_hand(job: StageJob) -> DialogState | None:
 
 
 def tally_row(tally: Tally) -> pa.RecordBatch:
-    """Return the row of the stage that tells a task's tally."""
+    """Return the row of the stage with a task's tally."""
     import pyarrow as pa
 
     row = {"body": json.dumps(tally.to_record()).encode(), "sub_queue": TALLY, "move_count": 0}
@@ -412,7 +412,7 @@ class BlockRecord(TypedDict):
 class OutageRecord(TypedDict):
     """An outage that a pass has found, or whose probe has failed.
 
-    ``fingerprint`` and ``error`` are those of the failures, ``at``, ``since`` and ``next_probe_at`` ISO 8601 in UTC: when it was found, when it
+    ``fingerprint`` and ``error`` describe the failures, ``at``, ``since`` and ``next_probe_at`` ISO 8601 in UTC: when it was found, when it
     began, and before when nothing is delivered. ``given_back`` messages failed so in this pass; they are where they were, with their counts.
     """
 
@@ -430,7 +430,7 @@ class Tally:
 
     ``received = committed + parked + poisoned + postponed + untouched + blocked + halted + dropped + rejected + dead_lettered + requeued +
     exceptioned``. Of the dropped, ``discarded`` were discarded by the state of their conversations. Handlers have ``sent`` messages to
-    partners; ``transmissions`` and ``conversations`` are the rows that tell of that and of the endpoints that have changed. A pass that ``probed``
+    partners; ``transmissions`` and ``conversations`` are the rows for that and for the endpoints that have changed. A pass that ``probed``
     has tried whether an outage is over; it is, unless ``outage`` says otherwise. ``obstacle``: why messages are blocked.
     """
 
@@ -461,7 +461,7 @@ class Tally:
         self._add_counters(other)
 
     def counters_over(self, present: Mapping[str, int]) -> dict[str, int]:
-        """Return counters with what these endpoints have changed; somebody else may have changed others meanwhile."""
+        """Return counters with what these endpoints have changed; another commit may have changed others meanwhile."""
         opened_with = self.opened_with or {}
         changed = {name for name in opened_with.keys() | self.counters.keys() if self.counters.get(name) != opened_with.get(name)}
         return {name: number for name, number in present.items() if name not in changed} | {

@@ -36,7 +36,7 @@ class Transformation:
 
     :param function: an importable name (``"shop.arrivals:clean"``) or a function; it returns a DataFrame, or a mapping of names to such.
     :param schema: of the JSON bodies, as DDL (``"carrier string, flight int"``); the function is given these columns and ``lookup_id``, made by the
-        function that makes those of batches (docs/reference/bodies.md). None: it is given the columns of messages as they are stored.
+        function that makes the columns of batches (docs/reference/bodies.md). None: it gets the columns of messages as they are stored.
     :param mixes_rows: its result for a message depends on other messages: the claim is transformed as one unit.
     """
 
@@ -115,7 +115,7 @@ def check_schema(schema: str) -> None:
 
 
 def check_alone(*, batch: str | None = None, isolation: str = "process", unprocessable: Sequence[object] = ()) -> None:
-    """Refuse what is said of a handler where a transformation is in its place. Raises SettingError."""
+    """Refuse settings of a handler for a transformation. Raises SettingError."""
     if batch is not None:
         raise SettingError(
             "batch", batch, "None with transform=...: a transformation is given a DataFrame of all messages, and schema=... its columns"

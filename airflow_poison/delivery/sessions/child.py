@@ -194,7 +194,7 @@ class _Child:
                 wire.send(self._sock, Called(failure and endpoint.tell(failure), change, b"" if failure else endpoint.rows))
 
     def _call_with_frame(self, frames: FrameCalls, number: int, row: int, counts: Counts, taken: memoryview) -> None:
-        """Call a handler of batches with one message, or with those that are told next."""
+        """Call a handler of batches with one message, or with the messages that follow."""
         asked: BatchCall | None = wire.answer(self._sock) if row == SEVERAL else None
         taken[0] = number
         told: Handed | Called

@@ -67,7 +67,7 @@ class SupervisedSession(StatelessSession):
 
     def _deliver(self, batch: pa.RecordBatch) -> BatchReport:
         """Deliver a batch in the child; start and restart it as needed."""
-        if self._journal.forced:  # a section tells what is being delivered: so late that nothing but that can end the process
+        if self._journal.forced:  # a section says what is being delivered: so late that nothing but that can end the process
             self._children.make_ready(self._child)
         record, private = BatchRecord(batch, self._journal, self._reader, self._carry), output_of(self._masking, batch)
         stream = stream_of(batch)
@@ -239,7 +239,7 @@ class ChildCallers:
             self._sessions.append(_Session(self._job, self._journal))
             self._children.add(self._sessions[-1])
         for session in self._sessions[:sessions]:
-            with suppress(PoisonError, wire.PeerGoneError):  # told when the session is needed
+            with suppress(PoisonError, wire.PeerGoneError):  # reported when the session is needed
                 self._children.start(session)
 
     def prepare(self, session: int) -> None:
@@ -256,9 +256,9 @@ class ChildCallers:
         self._hand_over(session, call, () if self._services is None else (call.begun,), opened)
 
     def _hand_over(self, session: int, call: Call, more: tuple[object, ...], opened: float | None = None) -> None:
-        """Tell a child of a call, and what goes with it; a new one when it has died meanwhile.
+        """Send a child a call, and what goes with it; a new one when it has died meanwhile.
 
-        :param opened: when its transaction was begun, monotonic seconds; None: when the child has been told.
+        :param opened: when its transaction was begun, monotonic seconds; None: when the child got the call.
         """
         given = self._sessions[session]
         given.number = given.number % _LARGEST_NUMBER + 1

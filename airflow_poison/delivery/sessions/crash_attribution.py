@@ -1,17 +1,17 @@
-"""Whom a crash is attributed to when everything dies: the earlier tries of a claim, looked at one by one, and what the next one must take care of.
+"""Which messages a crash is attributed to when everything dies: the earlier tries of a claim, and what the next one must take care of.
 
 A try is the work of one holder of a claim; its journals lie in one folder. When it ends with
 
 * **one** transaction open, the message in flight is charged with a crash (its batch with a rollback, spec WCF-41);
-* **several** open, nobody is charged: a broker that is started again rolls open transactions back without counting. The messages that were
+* **several** open, no message is charged: a broker that is started again rolls open transactions back without counting. The messages that were
   in flight are *suspects*. They are delivered alone, so the next death has one in flight. That one is charged, for the earlier deaths in
   which it was a suspect, too.
 
-A **batch of several** that was with a handler is a transaction, too, but none of its messages was alone: nobody is charged for it. Its words say
+A **batch of several** that was with a handler is a transaction, too, but none of its messages was alone: none is charged for it. Its words say
 that they are suspected, and the next holder hands them on in smaller pieces (journal.py).
 
 A machine that is lost takes with it what its kernel had not written to disk yet. What its journals say to have happened has happened, but
-marks of messages in flight may be old, so nobody is charged for them; only what was forced to disk tells who was alone with the handler.
+marks of messages in flight may be old, so none is charged; only what was forced to disk shows which message was alone with the handler.
 Everything is computed again by each holder, from all folders in order: each comes to the same words.
 """
 
@@ -91,7 +91,7 @@ class ReadSection(NamedTuple):
 
 
 class Open(NamedTuple):
-    """What a section left open that nobody has taken over.
+    """The open messages of a section that no pass has taken over.
 
     :param section: its place in the try.
     :param rows: of the messages that were in flight.
@@ -156,7 +156,7 @@ class Left:
 def read_try(folder: Path, deadline: float, partition: str | None = None) -> Left:
     """Read the journals of a folder.
 
-    :param partition: only those of this partition; None: all.
+    :param partition: only messages of this partition; None: all.
     :param deadline: until when to wait for journals whose writers still live, monotonic seconds.
     :raises ServerSessionError: a writer still lives then, or a journal is there and cannot be read.
     """
@@ -186,7 +186,7 @@ def _begun_at(path: Path) -> tuple[str, str]:
 
 
 def _is_quiet(file: BinaryIO) -> bool:
-    """Whether nobody can write to a journal any more."""
+    """Whether no process can write to a journal any more."""
     try:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -213,11 +213,11 @@ def _read_when_quiet(path: Path, deadline: float) -> bytes:
 
 
 class Forced(StrEnum):
-    """What of a try's journals is forced to disk."""
+    """Which parts of a try's journals are forced to disk."""
 
     NOTHING = "nothing"  # but the journal of messages that are delivered alone
     SECTIONS = "sections"  # each section before its first delivery
-    SHARED = "shared"  # nothing, but other nodes are told of each section before its first delivery
+    SHARED = "shared"  # nothing, but other nodes see each section before its first delivery
     MARKS = "marks"  # each message before it is with its handler
 
 
@@ -247,19 +247,19 @@ class TryNote:
             return None
 
 
-# Whom its death is charged to
+# The messages that its death is charged to
 
 
 KILLED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while this message was with the handler.")
 INTERRUPTED = Failure(FailureKind.CRASH, "killed", "Every process of the task ended while the transaction of this message was open.")
 PATIENCE = timedelta(seconds=60)
 MOST_UNEXPLAINED = 2
-"""From so many tries on that ended on a lost machine, and nobody knows why, journals are forced to disk."""
+"""From so many tries on that ended on a lost machine, without a known cause, journals are forced to disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimHistory:
-    """What the earlier tries of a claim tell the next one.
+    """What the next try learns from the earlier tries of a claim.
 
     :param alone: lookup ids of messages to deliver alone: in flight when a whole try died, and nothing has become of them since; ascending.
     :param careful: journals were lost with machines so often that this try forces its own to disk.
@@ -300,7 +300,7 @@ def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Recove
 def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> RecoveredAttempts:
     """Return what earlier attempts of one task of this very try have done (Spark runs a task again when its executor is lost).
 
-    :raises ServerSessionError: others have died with it, so nobody knows whose fault that was; or a writer still lives.
+    :raises ServerSessionError: others have died with it, so the cause is not known; or a writer still lives.
     """
     left = read_try(folder, time.monotonic() + wait.total_seconds(), partition)
     opens = left.opens()
@@ -325,7 +325,7 @@ class _Attribution:
     :ivar deaths: uncharged whole deaths at which a message was in flight, by lookup id.
     :ivar counted: the attempts that a message had when it was last in flight at one; it is looked at until it has more, or is settled.
     :ivar unexplained: the suspects of each try that ended on a lost machine, until one of them is charged.
-    :ivar in_sections: the suspects of each try of which only sections are known, until one of them is charged: nobody else was the cause then.
+    :ivar in_sections: the suspects of each try of which only sections are known, until one of them is charged: no other one was the cause.
     """
 
     carry: RecoveredAttempts = field(default_factory=RecoveredAttempts)
@@ -400,7 +400,7 @@ class _TryAttribution:
     def judge_by_forced_sections(self, *, every: bool) -> bool:
         """Judge by the last section of each task that was forced to disk; False when there is none, or all of them are settled.
 
-        :param every: all sections were; else only those of messages that were delivered alone, and none if others came after them.
+        :param every: all sections were; else only sections of messages that were delivered alone, and none if others came after them.
         """
         sections = self._left.sections
         if not sections or not (every or all(section.alone for section in sections)):
@@ -417,7 +417,7 @@ class _TryAttribution:
         return bool(opens)
 
     def suspect_by_old_marks(self) -> frozenset[int]:
-        """Suspect whoever was in flight when the marks were written."""
+        """Suspect the messages in flight when the marks were written."""
         self.suspects = self._in_flight(self._left.opens())
         return self.suspects
 

@@ -55,7 +55,7 @@ class Conversed:
 
 
 class Dialogs:
-    """The conversation endpoints at hand.
+    """The conversation endpoints of a claim.
 
     :param log: of the journal.
     :param carry: what earlier tries did.
@@ -78,7 +78,7 @@ class Dialogs:
 
     @property
     def services(self) -> Mapping[str, Service]:
-        """Those of the queue, by name."""
+        """The queue's services, by name."""
         return self._at_hand.services
 
     # Batches -----------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class Dialogs:
     def _open(self, message: Outgoing) -> None:
         """Find the endpoint of a conversation, with what earlier tries did.
 
-        The first message of a dialog creates it where it arrives; what goes before that message, or without it, finds it at hand.
+        The first message of a dialog creates it where it arrives; what goes before that message, or without it, finds it there.
         """
         handle, at_hand = message.envelope.to_handle, self._at_hand
         if self._endpoints.get(handle) is None:
@@ -198,7 +198,7 @@ class Dialogs:
     def left(self, row: int, *, for_good: bool) -> None:
         """Take note of a message that leaves its queue without having been processed.
 
-        An application's message counts as not received: it may come back, from a sub-queue or by the hand of a person. A system message tells
+        An application's message counts as not received: it may come back, from a sub-queue or moved by a person. A system message says
         the state of the dialog: put to rest it counts as received; else the endpoint remembers that it has arrived.
 
         :param for_good: it is in no sub-queue that it comes back from.

@@ -2,7 +2,7 @@
 
 For policies that count over messages, process several at a time, batch, or block a queue (not ``policy.stateless``). The receive loop asks
 the policy in this process, which therefore knows every decision; a session is handed one message at a time. Dies a session, the loop goes
-on with the receiver that it has; dies this process, the journal tells the next one which deliveries have been made.
+on with the receiver that it has; if this process dies, the journal has the deliveries that were made for the next one.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class _Delivery:
             self._endpoint.closed = True
 
     def _is_doubtful(self, decision: End | None, row: int) -> TypeGuard[Halt | Block]:
-        """Whether a halt or a block, which nobody lived to carry out, may be an outage's: others are tried first."""
+        """Whether a halt or a block, which no process lived to carry out, may come from an outage: others are tried first."""
         if self._endpoint.watch is None or states_of(self._record.initial[row]) in {MessageState.ENDED, MessageState.HALTED}:
             return False
         failure = self._endpoint.carry.failures.get(int(self._record.lookup_ids[row]))

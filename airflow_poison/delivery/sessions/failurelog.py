@@ -4,7 +4,7 @@ A torn line (killed while writing) is skipped by readers: its word was never sto
 that a message failed, and not how. Equal exceptions are written whole once by each process, then every further message has a short line that names
 the first; so are equal traces of different texts.
 
-An effect is what a message did to the conversation endpoint that received it. Each says of which endpoint it was made. Whoever resumes begins with
+An effect is what a message did to the conversation endpoint that received it. Each says of which endpoint it was made. A try that resumes begins with
 the endpoint that is stored and follows them, from each to the one that was made of its result: what was lost with a machine, and all that was made
 of it, is not there then, and is delivered again.
 """
@@ -106,7 +106,7 @@ class FailureLog:
         self._written[failure] = key
 
     def append_halt(self, lookup_id: int, details: Mapping[str, str]) -> None:
-        """Write down what is to be told of the halt that a message caused. Raises ServerSessionError when the disk is full."""
+        """Write down the facts of the halt that a message caused. Raises ServerSessionError when the disk is full."""
         self._write({"halt": lookup_id, "details": dict(details)}, lookup_id)
 
     def append_handed(self, section: int, rows: int, *, probe: bool) -> None:
@@ -122,7 +122,7 @@ class FailureLog:
         self._write_line(line, f"What message {lookup_id} did in its conversation")
 
     def append_told(self, told: LoggedEffect) -> None:
-        """Write down where another log tells an effect. Raises ServerSessionError when the disk is full."""
+        """Write down where another log has an effect. Raises ServerSessionError when the disk is full."""
         self._write(told.to_record(), told.effect.lookup_id)
 
     def _write(self, record: dict[str, object], lookup_id: int) -> None:
@@ -144,11 +144,11 @@ class FailureLog:
 class FailureReader:
     """The reading end: gives each line once, and knows the traces of earlier lines.
 
-    :param path: of the log, for whoever wants its effects; None: nobody does, and they are passed over.
+    :param path: of the log, to read its effects; None: they are passed over.
     :ivar halts: the details of each halt that was read, by the lookup id of the message that caused it.
     :ivar effects: in the order in which they were written.
-    :ivar searches: what was told of batches of several, in the order in which it was written.
-    :ivar unreadable: lines that somebody has damaged; those that a killed writer has left unfinished are not among them.
+    :ivar searches: records of batches of several, in the order in which it was written.
+    :ivar unreadable: damaged lines, without the unfinished line of a killed writer.
     """
 
     def __init__(self, descriptor: int, path: str | None = None) -> None:
@@ -161,7 +161,7 @@ class FailureReader:
         self.unreadable = 0
 
     def news(self) -> Iterator[Rollback]:
-        """Return what has been appended since the last call. Call it while nobody writes."""
+        """Return what has been appended since the last call. Call it while no process writes."""
         for offset, line in self._lines():
             if line.startswith(BEGINNING):
                 self._note_effect(offset, line)
@@ -261,7 +261,7 @@ class Effect:
     """An effect as its line begins.
 
     :param before: the mark of the endpoint that it was made of; ``after``: of the one that it made.
-    :param checksum: of what was written behind.
+    :param checksum: of the bytes behind it.
     """
 
     lookup_id: int
@@ -274,7 +274,7 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class LoggedEffect:
-    """Where a log tells what an effect did.
+    """Where a log has an effect.
 
     :param size: of the line in bytes.
     """
@@ -305,13 +305,13 @@ class LoggedEffect:
 
     @classmethod
     def of_record(cls, values: list[Any]) -> LoggedEffect:
-        """Return what ``to_record`` has told."""
+        """Return what ``to_record`` has written."""
         *effect, path, offset, size = values
         return cls(Effect(*effect), path, offset, size)
 
 
 def mark_of(endpoint: ConversationEndpoint | None) -> str:
-    """Return what tells one version of an endpoint from all others; empty for none."""
+    """Return what identifies a version of an endpoint; empty for none."""
     if endpoint is None:
         return ""
     return blake2b(json.dumps(endpoint.to_dict(), sort_keys=True).encode(), digest_size=12).hexdigest()
@@ -325,7 +325,7 @@ def line_of(lookup_id: int, before: ConversationEndpoint | None, change: Change,
 
 
 def effect_of(line: bytes) -> Effect | None:
-    """Return the effect that a whole line tells; None for one that is torn or damaged."""
+    """Return the effect in a whole line; None for one that is torn or damaged."""
     if not (line.startswith(BEGINNING) and line.endswith(b"}") and _WHAT in line):
         return None
     beginning, what = _split(line)

@@ -1,4 +1,4 @@
-"""What the receive loop's decisions do where they depend on more than one message: server sessions are handed messages, conversations are told."""
+"""What the receive loop's decisions do where they depend on more than one message: server sessions get messages, conversations are updated."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class EndpointHost(JournalHost):
         return True
 
     def carried(self, entry: BatchEntry) -> None:
-        """Tell a message that was committed before others that come before it: an open transaction is not judged by it."""
+        """Record that a message was committed before others that come before it: an open transaction is not judged by it."""
         if self._holds:
             self._store(entry.row, MessageState.CARRIED)
 
@@ -237,10 +237,10 @@ class EndpointHost(JournalHost):
         return Call(row, delivery.counts)
 
     def _taken(self, entry: BatchEntry, session: int) -> None:
-        """Take what else a session has to tell of a delivery: nothing here."""
+        """Take further facts of a delivery from a session: none here."""
 
     def received(self, source: Rows) -> Source[BatchEntry]:
-        """Return what of the source is received."""
+        """Return the part of the source that is received."""
         return source
 
     def resumed(self, row: int, decision: End) -> None:
@@ -281,7 +281,7 @@ class Callers(Protocol):
         """
 
     def result(self, session: int) -> Failure | None:
-        """Wait for the end of what a session does; None when the handler returned. Raises ServerSessionError."""
+        """Wait for the end of a session's call; None when the handler returned. Raises ServerSessionError."""
 
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation, in the delivery whose result was taken last; None: nothing."""
@@ -360,18 +360,18 @@ class DialogHost(EndpointHost):
         super().back_at_savepoint(entry)
 
     def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Tell the conversation that the message leaves."""
+        """Update the conversation: the message leaves."""
         if (for_good := _leaves_for_good(decision)) is not None:
             self._dialogs.left(entry.row, for_good=for_good)
         super().ended(entry, decision, failure)
 
     def postponed(self, entry: BatchEntry, failure: Failure) -> None:
-        """Tell the conversation that the message leaves for a while."""
+        """Update the conversation: the message leaves for a while."""
         self._dialogs.left(entry.row, for_good=False)
         super().postponed(entry, failure)
 
     def resumed(self, row: int, decision: End) -> None:
-        """Tell the conversation what it may not know of an earlier try."""
+        """Update the conversation with effects of an earlier try."""
         if (for_good := _leaves_for_good(decision)) is not None:
             self._dialogs.had_left(row, for_good=for_good, now=self.now())
         super().resumed(row, decision)

@@ -8,7 +8,7 @@ One file per task attempt, a section per Arrow batch::
               4 n       words, int32, padded to 8
 
 Words change one by one and have no checksum. A disk loses whole sectors, so a word counts when all words of its sector can be words.
-What cannot be read counts for nothing: its messages are delivered again, and nobody is charged for it.
+What cannot be read counts for nothing: its messages are delivered again, and none is charged for it.
 
 Where returned rows land in outputs, a file of what deliveries returned lies beside it (``returned.py``), and the section's magic says so: a
 message counts as committed only if that file has what it returned, which may be nothing. A loss of power may take the one and leave the other.
@@ -19,7 +19,7 @@ that may still write, and that is taken before the file gets its final name: who
 
 A word is ``crashes << 20 | attempts << 8 | state``. One word, because a kill between two stores would miscount.
 
-A delivering process stores; nobody else does while it lives. Why a kill between any two stores never miscounts:
+Only the delivering process stores while it lives. Why a kill between any two stores never miscounts:
 
 * Messages are received in row order, and what is returned goes back to its row. So while a row is open (in flight or held),
   no later row of the batch has been committed by an earlier transaction of this process; what an earlier *try* committed is
@@ -28,15 +28,15 @@ A delivering process stores; nobody else does while it lives. Why a kill between
   decides; the others follow from the last to the first. A held word is therefore committed exactly when the first row behind the
   held ones (settled rows of earlier times skipped) is ``COMMITTED``.
 * **Rollback.** A held word that is not committed belongs to a transaction that was or is being rolled back, and its rollback
-  counts one attempt (spec WCF-41). Whoever finds it does what the process would have done: one attempt more, given back. So it does
+  counts one attempt (spec WCF-41). The pass that finds it does what the process would have done: one attempt more, given back. So it does
   not matter how many members the process had reached. The culprit is ``IN_FLIGHT`` until its rollback is stored; found in flight
   it is charged with a crash.
 * **Postpone** commits what the transaction had delivered before, as above, and then ends the message by one store.
 * **Batches** (several messages in one call of the handler) have words of their own, for they commit in any order of rows. Their members are
   ``IN_BATCH`` while the handler has them. The store that turns the last member into ``DECIDED`` decides: whatever else is ``IN_BATCH`` in this
   section is committed then. The others become ``COMMITTED``, the decided one last. Only one batch of a section is open at a time. Without a
-  decided member the batch is rolled back **uncounted**, for nobody knows whose fault it was: its members become ``SUSPECTED`` and are handed on
-  in small pieces, those of a small batch ``SUSPECTED_ALONE``, one by one. So each death narrows the search, whoever reads the journal, and
+  decided member the batch is rolled back **uncounted**, because the cause is not known: its members become ``SUSPECTED`` and are handed on
+  in small pieces, members of a small batch ``SUSPECTED_ALONE``, one by one. So each death narrows the search, in any process, and
   only a message that was in hand alone (``IN_FLIGHT``) is charged. Words of several tries say together what the most suspicious one says.
   When a machine is lost, words of different sectors may be of different ages: a decision counts then for its own word alone, and the others
   of its batch are delivered again.
@@ -359,7 +359,7 @@ class Journal:
         return section
 
     def force(self) -> None:
-        """Force what was stored so far to disk, and tell others, where that is wanted; texts and returned rows come before words, which need them."""
+        """Force what was stored so far to disk, and share it, where that is set; texts and returned rows come before words, which need them."""
         if self.forced and self.descriptor >= 0:
             try:
                 for descriptor in (self.log_descriptor, self.rows_descriptor, self.descriptor):
@@ -387,7 +387,7 @@ class Journal:
             self._share(self.path.name, self._open[0], _content(self.descriptor, *self._open))
 
     def _share_columns(self, share: Callable[[str, int, bytes], None]) -> None:
-        """Share what the columns of the outputs are by now: those of the rows that were written so far, at least."""
+        """Share what the columns of the outputs are by now: at least the columns of the rows that were written so far."""
         for path in columns_beside(self.path.parent):
             with open(path.with_suffix(".lock"), "ab", opener=private) as lock:  # other processes may learn columns, and share them
                 fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
@@ -485,7 +485,7 @@ class JournalContent:
 def sections(content: bytes | mmap.mmap, damaged: Callable[[str], object] = lambda _what: None) -> Iterator[SectionContent]:
     """Return each section that can be read in a journal's bytes.
 
-    :param damaged: told what cannot be read.
+    :param damaged: called with what cannot be read.
     """
     reading = read(content)
     for what in reading.damage:

@@ -41,7 +41,7 @@ class _Failing:
     :param lookup_ids: of its messages.
     :param last: its last row.
     :param piece: how many of them come together now.
-    :param found: whether somebody among them has been charged.
+    :param found: whether one of them was charged.
     """
 
     lookup_ids: Sequence[int]
@@ -76,7 +76,7 @@ class OrderedBatches:
         return self._one()
 
     def _one(self) -> bool:
-        """Have the loop carry out one transaction, and see whether it has charged somebody."""
+        """Have the loop carry out one transaction, and see whether it has charged a message."""
         following = self._source.ahead(1, lambda _entry: True)
         received = self._loop.step()
         for entry in following:
@@ -164,7 +164,7 @@ class OrderedBatches:
         self._end_failing(rows[-1] + 1)
 
     def _end_failing(self, row: int) -> None:
-        """Take note of the failing batches that end before a row; who has found nobody is unstable."""
+        """Take note of the failing batches that end before a row; a batch without a culprit is unstable."""
         while self._failing and self._failing[-1].last < row:
             failing = self._failing.pop()
             if not failing.found:

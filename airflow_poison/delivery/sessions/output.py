@@ -180,7 +180,7 @@ class OutputReader:
         self._lines = self._bytes = self._cut_lines = 0
 
     def drain(self) -> None:
-        """Read all there is now, up to a bound: somebody may write without end."""
+        """Read all there is now, up to a bound, because a process may write without end."""
         drained = 0
         while drained < _MAX_DRAIN:
             try:
@@ -365,7 +365,7 @@ def last_output(journal: Path, lookup_id: int) -> str:
 
     Its delivery was under way when all processes of the task ended, or was the last one of this message in its server session.
 
-    :param journal: path of the journal file; nobody writes it any more.
+    :param journal: path of the journal file, which is not written any more.
     """
     found: tuple[int, str] = (-1, "")
     for content in _contents(journal):

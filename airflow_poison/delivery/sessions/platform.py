@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from airflow_poison.values.errors import ServerSessionError
-from airflow_poison.values.machine import machine as machine  # noqa: PLC0414  (whoever asks for what a system has asks here)
+from airflow_poison.values.machine import machine as machine  # noqa: PLC0414  (this module has all that depends on the system)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -157,7 +157,7 @@ class Texts(NamedTuple):
     effects: tuple[LoggedEffect, ...] = ()
 
     def followed_by(self, later: Texts) -> Texts:
-        """Return what both say, of each message what is said last."""
+        """Return the words of both, the last one of each message."""
         failures, halts = {**self.failures, **later.failures}, {**self.halts, **later.halts}
         return Texts(failures, halts, self.timeouts | later.timeouts, self.effects + later.effects)
 
@@ -213,7 +213,7 @@ log = logging.getLogger(__name__)
 
 
 def tell_damage(path: Path, what: str) -> None:
-    """Log what of a journal, or of the texts beside it, cannot be read."""
+    """Log which parts of a journal, or of the texts beside it, cannot be read."""
     log.warning(
         "The attempt journal %s is damaged: %s. What it said there is not known; messages of which nothing else is known are delivered again.",
         path,

@@ -1,7 +1,7 @@
 """Rows that deliveries returned, beside the journal: a record for each delivery, appended before the word that commits it.
 
 A record names its message and how often that had been rolled back before, so what a rolled-back delivery returned is never taken for what the
-committed one did. A torn record was never counted by a word; whoever reads on finds the next one by its mark.
+committed one did. A torn record was never counted by a word; a reader finds the next one by its mark.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class RowsReader:
         self._descriptor, self._offset = descriptor, os.fstat(descriptor).st_size if at_end else 0
 
     def news(self) -> Iterator[tuple[Record, bytes]]:
-        """Yield the records that have been appended since the last call, with what was returned. Call it while nobody writes."""
+        """Yield the records that have been appended since the last call, with what was returned. Call it while no process writes."""
         held = b""
         while piece := os.pread(self._descriptor, max(_PIECE, len(held)), self._offset + len(held)):
             held += piece
@@ -140,7 +140,7 @@ def _whole(content: bytes, start: int) -> tuple[Record, int] | None:
     return None
 
 
-# Columns that nobody declared ------------------------------------------------------------------------------------------
+# Columns that were not declared ------------------------------------------------------------------------------------------
 
 
 class LearnedColumns:
@@ -159,7 +159,7 @@ class LearnedColumns:
         return [path.name[len(COLUMNS_BEGINNING) : -len(COLUMNS_ENDING)] for path in columns_beside(self._folder)]
 
     def known(self, name: str) -> pa.Schema | None:
-        """Return the columns of an output as far as anybody has learned them; None: nobody has."""
+        """Return the columns of an output as far as they are known; None: none is."""
         import pyarrow as pa
 
         try:
@@ -170,7 +170,7 @@ class LearnedColumns:
     def add(self, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
         """Add columns, and what was not known of types; return all. What others have learned meanwhile stays.
 
-        Raises ServerSessionError when the file cannot be written. A first row that somebody else's has overtaken is held against theirs.
+        Raises ServerSessionError when the file cannot be written. A first row that comes second is checked against the first one.
         """
         import pyarrow as pa
 

@@ -36,7 +36,7 @@ class BatchEntry:
 
     :param group_name: its conversation group, else its conversation; empty without both.
     :param batch: where its further columns are looked up when a rule asks for them.
-    :param led_to: what its last rollback led to when nobody could decide about it at once, as the message alone tells; None: decide anew.
+    :param led_to: what its last rollback led to when it could not be decided at once, from the message alone; None: decide again.
     """
 
     row: int
@@ -73,7 +73,7 @@ class Attempt(NamedTuple):
 def counted_attempts(receiver: Receiver, entry: BatchEntry, attempts: int, now: datetime, last: Failure | None = None) -> Iterator[Attempt]:
     """Yield what the policy decides about so many attempts of a message; with each the entry gets the counts that it has after it.
 
-    They may be those of a dead pass under another policy: that this one would not have delivered the message is no reason to stop.
+    They may come from a dead pass under another policy: that this one would not have delivered the message is no reason to stop.
 
     :param last: what ended the last of them, where that is known.
     """
@@ -123,9 +123,9 @@ class Entries:
         return entry
 
     def next_end(self, row: int) -> Park | Dispose | Block | None:
-        """Return what a receive of a message made of it, as the message alone tells; None when it is delivered again.
+        """Return the result of a receive of a message, from the message alone; None when it is delivered again.
 
-        Its attempts may be those of several endpoints: where one has forgotten the others', it ends before they are counted up.
+        Its attempts may come from several endpoints: where one has forgotten the others', it ends before they are counted up.
         """
         attempts = attempts_of(self._initial[row]) + 1
         for attempt in counted_attempts(self._policy.open(self._opening), self._as_it_came(row), attempts, self._now):
@@ -243,7 +243,7 @@ class GroupRows(Rows):
         heapq.heapify(self._heads)
 
     def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
-        """Receive the first message of a group that nobody has; those that are passed over keep their places."""
+        """Receive the first message of a group that is not locked; those that are passed over keep their places."""
         if self.blocked:
             return None
         locked = {self._groups[entry.row] for entry in beside}

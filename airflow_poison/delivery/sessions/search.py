@@ -137,7 +137,7 @@ class FrameDelivery(BatchDelivery):
 
     :ivar _halted: a message has halted the endpoint.
     :ivar _charged: rows that the handler has named, so that attempts are in their words that this process has counted.
-    :ivar _named: why the handler has named rows that nobody has charged yet: their turn is when the others have been delivered.
+    :ivar _named: why the handler has named rows that are not charged yet: their turn is when the others have been delivered.
     :ivar _again_together: rows that have been charged so, and that are to be delivered again, all together.
     """
 

@@ -95,7 +95,7 @@ class BatchRecord:
         return found
 
     def searched(self) -> Searched:
-        """Return what was told of searches of this batch; asked once, when it is done."""
+        """Return the records of searches of this batch; asked once, when it is done."""
         self.read_log()
         told = [told for told in self._reader.searches if told.section == self.section.number]
         self._reader.searches.clear()
@@ -157,7 +157,7 @@ class Searched:
 
     :param probes: calls with parts of a batch that had failed, to find out which messages made it fail.
     :param rows_handed: messages in all calls with a batch or a part of one.
-    :param unstable: what is to be told of batches that failed, and whose parts did not.
+    :param unstable: reports of batches that failed although their parts did not.
     """
 
     probes: int = 0
@@ -196,7 +196,7 @@ class BatchReport:
 
 
 def report_words(words: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return words for a report: what an earlier try committed is committed, and whom a search suspected does not matter any more."""
+    """Return words for a report: what an earlier try committed is committed, and the suspects of a search do not matter any more."""
     states = words & STATE_MASK
     words = np.where(states == MessageState.CARRIED, words - MessageState.CARRIED + MessageState.COMMITTED, words)
     return np.where(np.isin(states, SUSPECTS), words & COUNT_MASK, words).astype(np.int32)
@@ -290,7 +290,7 @@ def check_isolation(isolation: str) -> None:
         raise SettingError("isolation", isolation, "'process' or 'none'")
 
 
-# Inline: for trusted handlers and for debugging. A crash ends the worker, nothing ends a handler that hangs; the journal still tells the next try
+# Inline: for trusted handlers and for debugging. A crash ends the worker, nothing ends a handler that hangs; the next try still has the journal
 
 
 class InlineSession(StatelessSession):

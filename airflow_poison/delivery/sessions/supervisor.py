@@ -57,8 +57,8 @@ class Child:
     """A child process as its parent sees it, started anew when it has died.
 
     :ivar ready: it has said that it is; ``refused``: why it cannot be.
-    :ivar busy: it was handed something, and has not told what came of it.
-    :ivar told: what came of it, until it is asked for.
+    :ivar busy: it got a call, and has not answered.
+    :ivar told: its answer, until it is read.
     :ivar overdue: when its start or what it does has taken too long, monotonic seconds.
     :ivar watch: says whether it has, in place of that; None: there is a fixed time.
     :ivar leaving: when a child that has closed its socket has taken too long to end; None: it has not closed it.
@@ -196,7 +196,7 @@ class Children:
             child.is_gone()
 
     def start(self, child: Child) -> None:
-        """Start a child that is not there; what it answers first is told when it is made ready. Raises ServerSessionError, PeerGoneError."""
+        """Start a child that is not there; its first answer is read when it is made ready. Raises ServerSessionError, PeerGoneError."""
         if child.alive or child.refused is not None:
             return
         child.overdue = time.monotonic() + LONGEST_IDLE_SECONDS
@@ -215,7 +215,7 @@ class Children:
             self._watch()
 
     def told(self, child: Child) -> ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError:
-        """Wait for the end of what a child was handed."""
+        """Wait for the end of a child's call."""
         while child.told is None:
             self._watch()
         told, child.told = child.told, None
@@ -272,7 +272,7 @@ class Children:
             child.told, child.busy = answer, False
 
     def _leaves(self, child: Child, process: zygote.ChildProcess) -> None:
-        """Its socket is closed: it is about to end. Nobody else waits for that."""
+        """Its socket is closed: it is about to end. No other code waits for that."""
         self._ignore(process.control.fileno())
         if process.ended is None:
             self._died(child)
@@ -288,7 +288,7 @@ class Children:
             child.told = death
 
     def _started(self, child: Child, answer: ChildReport | Death) -> None:
-        """Take note of a child's first answer; what is wrong with it is told when the child is needed."""
+        """Take note of a child's first answer; an error in it is raised when the child is needed."""
         child.refused = child.refusal(answer)
         child.ready = child.refused is None
         if not child.ready:

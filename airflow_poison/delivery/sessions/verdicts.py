@@ -29,7 +29,7 @@ The code objects are kept so that no later one can have the identity of an earli
 
 
 def failure_of(error: BaseException, unprocessable: tuple[type[BaseException], ...] = ()) -> Failure:
-    """Tell what a handler raised.
+    """Describe what a handler raised.
 
     :param unprocessable: further types that mean what ``Unprocessable`` means.
     """

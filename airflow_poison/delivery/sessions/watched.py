@@ -81,7 +81,7 @@ class WatchedDelivery(BatchDelivery):
         return False
 
     def _is_over(self) -> bool:
-        """Whether nothing is delivered: an outage was found, or goes on, as the first messages tell."""
+        """Whether nothing is delivered: an outage was found, or goes on, as the first messages show."""
         watch = self._watch
         return watch.stopped() or (watch.probing and watch.begin(self._waiting[: 1 if self._policy.strict_order else None], self._attempt))
 
@@ -178,7 +178,7 @@ class WatchedDelivery(BatchDelivery):
         return watch.window.suspect(behind) is not None and watch.judge(self._others(row), self._attempt)
 
     def _others(self, row: int) -> list[int]:
-        """Return the rows behind one that nobody has received yet; none where nothing may overtake a message."""
+        """Return the rows behind one that were not received yet; none where nothing may overtake a message."""
         behind = [] if self._policy.strict_order else self._waiting[bisect_right(self._waiting, row) :]
         return [other for other in behind if self._may_be_tried(other)]
 
@@ -243,7 +243,7 @@ class WatchedFrames(WatchedDelivery, FrameDelivery):
         return failed
 
     def _roll_back(self, row: int, failure: Failure) -> None:
-        """Log what the handler has said of a message, then count it. It is no outage's, whatever becomes of the message."""
+        """Log what the handler has said of a message, then count it. It is not the outage's, however the message ends."""
         self._failed = row, failure
         self._log_failure(self._entries.entry(row), failure)
         super()._roll_back(row, failure)
@@ -262,7 +262,7 @@ class WatchedFrames(WatchedDelivery, FrameDelivery):
         return (not self._words[row] or self._words[row] in SUSPECTS) and row not in self._named
 
     def _evidence(self, row: int) -> Failure | None:
-        """Deliver the message of a row as ``_attempt`` does; return what tells of an outage."""
+        """Deliver the message of a row as ``_attempt`` does; return its evidence of an outage."""
         failure = self._attempt(row)
         return None if failure is None or was_charged(self._batch, row, failure) else failure
 
@@ -310,7 +310,7 @@ class EndpointWatch:
         return self._watch.doubt(self._failed.get(entry.row), self._others(entry.row), self._attempt, resumed=resumed)
 
     def _others(self, but: int) -> list[int]:
-        """Return the rows that could be received now beside one, and that nobody has received yet; none where nothing may overtake a message."""
+        """Return the rows that could be received now beside one, and that were not received yet; none where nothing may overtake a message."""
         rows: list[int] = pending(np.frombuffer(self._words, np.int32)).tolist()
         if self._policy.strict_order:
             rows = rows[:1]

@@ -1,6 +1,6 @@
-"""What a worker and the child of a server session tell each other: pickled messages with descriptors over a local stream socket; both ends are ours.
+"""The protocol between a worker and the child of a server session: pickled messages with descriptors over a local stream socket; both ends are ours.
 
-What is said for every delivery is not pickled: a call is a few numbers, and that its handler returned is an empty message.
+The messages for every delivery are not pickled: a call is a few numbers, and that its handler returned is an empty message.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def send(sock: socket.socket, message: object, descriptors: tuple[int, ...] = ()
     body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
     head = _LENGTH.pack(len(body))
     if not descriptors:
-        _send_bytes(sock, head + body)  # at once: whoever has begun to read never waits for one that was stopped in between
+        _send_bytes(sock, head + body)  # at once: a reader never waits for a writer that was stopped in between
         return
     try:
         socket.send_fds(sock, [head], list(descriptors))
@@ -122,7 +122,7 @@ def _exactly(sock: socket.socket, size: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a child is told first, in plain values: nothing else can be unpickled before the import path is set.
+    """The first settings of a child, in plain values: nothing else can be unpickled before the import path is set.
 
     :param carried: the pickled ``StageJob``.
     """

@@ -85,11 +85,11 @@ class Endpoint:
     :param rows: the descriptor of the file of what deliveries return.
     :raises HandlerNotFoundError: the handler cannot be loaded here.
     :ivar returned: where the rows go that the handler returns; None: no output is declared.
-    :ivar rows: those of the last call.
+    :ivar rows: the rows of the last call.
     :ivar queue: the name of the queue that it receives from.
     :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
     :ivar batch_size: how many messages a handler of batches gets at once at present.
-    :ivar last: keeps what the message in hand prints; None: nobody does.
+    :ivar last: keeps the output of the current message; None: it is not kept.
     """
 
     def __init__(self, job: StageJob, log: int, rows: int = -1) -> None:
@@ -171,7 +171,7 @@ class Endpoint:
         return failure, (change if failure is None else None)
 
     def failure(self, error: BaseException) -> Failure:
-        """Classify what a handler raised; the text of a plain exception is made when it is told, and most never are."""
+        """Classify what a handler raised; the text of a plain exception is made when it is needed, and most never are."""
         self.only_here(error)
         if self.job.policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
             self._raised = error
@@ -242,14 +242,14 @@ class JournalHost:
         keep_all(keep, records, give_back)
 
     def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
-        """Nobody else holds a claimed message."""
+        """No other reader holds a claimed message."""
         return True
 
     def wait(self, entry: BatchEntry) -> None:
         """Never asked for: every move succeeds."""
 
     def withholds(self, entry: BatchEntry) -> bool:  # noqa: ARG002  (the seam's form)
-        """Never: nobody looks for outages here."""
+        """Never: outages are not looked for here."""
         return False
 
     def halted(self, decision: Halt) -> None:
@@ -279,7 +279,7 @@ class JournalHost:
 
 
 RAISED = Failure(FailureKind.EXCEPTION)
-"""A handler's exception that has not been told yet: the last one that was raised."""
+"""A handler's exception that is not reported yet: the last one that was raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ class Ladder:
     The policy is asked for a rung when the first message gets there. It is asked at a receiver of its own: nothing has happened yet.
 
     :ivar first: the first delivery, what ``rung(0)`` returns.
-    :ivar end: what follows the last rung, as far as these counts tell: that no delivery follows, and whether the endpoint halts. None: it is not
+    :ivar end: what follows the last rung, as far as these counts show: that no delivery follows, and whether the endpoint halts. None: it is not
         known yet, or the receive loop has to see to it.
     """
 

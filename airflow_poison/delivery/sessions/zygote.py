@@ -37,8 +37,8 @@ def main(descriptor: int, worker: int) -> NoReturn:
     from airflow_poison.delivery.sessions import child
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # Spark's daemon ignores it, and that survives exec
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which tells us
-    with warnings.catch_warnings(action="ignore"):  # ours; those of handlers are shown
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which ends us
+    with warnings.catch_warnings(action="ignore"):  # ours; warnings of handlers are shown
         child.preload()
     gc.freeze()
     control = socket.socket(fileno=descriptor)
@@ -121,7 +121,7 @@ class ChildProcess:
     """A living child.
 
     :param control: the socket to it.
-    :param ended: a descriptor that is readable once it has ended; None where the system has none (then the socket tells).
+    :param ended: a descriptor that is readable once it has ended; None where the system has none (then the socket shows it).
     :param printed: the reading end of the pipe of its output.
     :param zygote: its parent; another one cannot reap it.
     """
@@ -173,7 +173,7 @@ def preload(module: str) -> None:
 
 
 def start_child(*descriptors: int) -> ChildProcess:
-    """Fork a child that has these descriptors, behind those of its socket and its output. Raises ServerSessionError."""
+    """Fork a child that has these descriptors, behind the ones of its socket and its output. Raises ServerSessionError."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     reading, writing = os.pipe()
     try:

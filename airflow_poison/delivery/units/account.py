@@ -1,4 +1,4 @@
-"""The account of a claim that was transformed: the same settlement as that of messages which are delivered one by one."""
+"""The account of a claim that was transformed: the same settlement as for messages that are delivered one by one."""
 
 from __future__ import annotations
 

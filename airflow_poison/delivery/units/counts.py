@@ -2,7 +2,7 @@
 
 It stands in an attempt journal (sessions/journal.py), whose one section holds all messages of the claim, and which is forced to disk at each step:
 a unit's messages are in flight while it runs, and an attempt is counted as soon as it is known. A success is not noted: a transformation has no
-effects, so whoever takes the claim over runs it again. So what was in flight at a death is what may have caused it.
+effects, so a pass that takes the claim over runs it again. So what was in flight at a death is what may have caused it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class UnitOutcome:
     :param before: whether an earlier try had delivered each to a handler, whose rows land.
     :param timeouts: deliveries that took too long.
     :param units: jobs that ran.
-    :param unstable: what is to be told of units that failed, and whose parts did not.
+    :param unstable: reports of units that failed although their parts did not.
     """
 
     lookup_ids: NDArray[np.int64]
@@ -124,7 +124,7 @@ class ClaimCounts:
         return was_charged(self._messages, row, failure)
 
     def said(self, failure: Failure) -> str:
-        """Return a failure in words; without its text where the queue hides values: the bodies of its messages are not at hand here."""
+        """Return a failure in words; without its text where the queue hides values: the bodies of its messages are not here."""
         return f"{failure.type}: {failure.text if self._job.masking is None else HIDDEN}"
 
     # While units run

@@ -52,7 +52,7 @@ BEAT_SECONDS = 0.5
 LAST_SECONDS = 10.0
 """How long a delivery that is ended waits for its units."""
 NAMED = frozenset({VERDICT, type_name(BodyError("")), type_name(OutputRowError(""))})
-"""Types of failures that a unit tells of its messages, without failing itself."""
+"""Types of failures that a unit reports for its messages, without failing itself."""
 _DIED = "Spark, or the process that drove it, ended"
 
 
@@ -81,7 +81,7 @@ class UnitDelivery:
     :param journal: forced to disk.
     :param carry: what earlier holders of the claim had counted and ended.
     :param deaths: of the suspects of earlier deaths, by lookup id: at how many each was in flight.
-    :param tell: told lines for people.
+    :param tell: called with lines for people.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class UnitDelivery:
     # Side by side: nothing depends on anything else -------------------------------------------------------------------
 
     def _side_by_side(self, rows: Rows, keep_alive: Callable[[], None]) -> None:
-        """Deliver suspects of earlier deaths, then all others, then who may be tried again, until nobody is left."""
+        """Deliver suspects of earlier deaths, then all others, then messages that may be tried again, until none is left."""
         charged: list[Rows] = []
         suspects, rest = self._suspects(rows)
         for unit in suspects:
@@ -154,7 +154,7 @@ class UnitDelivery:
             together, alone = self._again(charged)
 
     def _suspects(self, rows: Rows) -> tuple[list[Rows], Rows]:
-        """Return the units of suspects, those who were in flight at most deaths first, and the other rows."""
+        """Return the units of suspects, the rows that were in flight at most deaths first, and the other rows."""
         if not self._deaths:
             return [], rows
         deaths = np.array([self._deaths.get(number, 0) for number in self._counts.lookup_ids[rows].tolist()])
@@ -184,7 +184,7 @@ class UnitDelivery:
                 rows = rows[size:]
 
     def _again(self, charged: list[Rows]) -> tuple[Rows, Rows]:
-        """Return whom a further delivery has, and forget them: who was named is delivered together, who failed alone is alone again."""
+        """Return the messages of a further delivery, and forget them: named ones are delivered together, ones that failed alone are alone again."""
         rows = np.unique(np.concatenate([np.empty(0, np.intp), *charged]))
         charged.clear()
         rows = rows[self._counts.is_open(rows)]
@@ -258,7 +258,7 @@ class UnitDelivery:
             failure = failed[row]
 
     def _undo_behind(self, place: int, landed: Sequence[tuple[int, Rows]]) -> None:
-        """Let what was delivered behind a place be undelivered: its results go, those of messages before the place are made again."""
+        """Let what was delivered behind a place be undelivered: its results go, results of messages before the place are made again."""
         for number, rows in landed:
             behind = self._counts.places[rows] > place
             if behind.any():

@@ -1,4 +1,4 @@
-"""What runs units: the seam between their delivery and Spark, and what it tells of each."""
+"""What runs units: the seam between their delivery and Spark, and its reports of each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Ran:
     """A unit's job has ended.
 
-    :param verdicts: whom its result names, by lookup id.
+    :param verdicts: the messages that its result names, by lookup id.
     :param unparsed: whose bodies do not parse, by lookup id; the transformation was not given them.
     """
 
@@ -33,7 +33,7 @@ class Broke:
     """A unit's job has failed.
 
     :param failure: what its messages would be charged with.
-    :param suspects: lookup ids of messages that were worked on when it did; empty: nobody knows.
+    :param suspects: lookup ids of messages that were worked on when it did; empty: not known.
     :param traceable: they will be known when the unit fails again, with a trace.
     """
 
@@ -52,7 +52,7 @@ class UnitRunner(Protocol):
         :param attempts: rollbacks of each that are counted since its row was written.
         :param lands: keep the result under this number, without the rows of messages that are named; None: only see whether there is one.
         :param traced: keep in mind which messages are worked on, where that can be done: it takes time, and is only read when the unit fails.
-        Raises PoisonError when that is no message's fault: nobody is charged.
+        Raises PoisonError when that is no message's fault: none is charged.
         """
         ...
 

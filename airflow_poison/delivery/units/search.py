@@ -1,4 +1,4 @@
-"""Who makes a unit fail: it is cut and halved until a message fails alone. Nobody else is charged, and a success is kept."""
+"""The search for culprits of a unit: it is cut and halved until a message fails alone. No other one is charged; successes are kept."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TOLD_SECONDS, TOLD_ALIKE_SECONDS = 10.0, 60.0
 class _Unit(NamedTuple):
     """A unit that is delivered, whole or in parts.
 
-    :param charge: told who was named or has failed alone.
+    :param charge: called with messages that were named or have failed alone.
     :param landed: takes the results that are kept.
     """
 
@@ -60,10 +60,10 @@ class UnitSearch:
     """Runs units of a claim, and looks for culprits where one fails. Several threads ask.
 
     :param piece_rows: a larger unit that fails is cut before it is searched.
-    :param tell: told lines for people.
-    :param watch: for outages; None: every failure is somebody's.
+    :param tell: called with lines for people.
+    :param watch: for outages; None: every failure counts for a message.
     :ivar units: how many have begun.
-    :ivar unstable: what is to be told of units that failed, and whose parts did not.
+    :ivar unstable: reports of units that failed although their parts did not.
     """
 
     def __init__(
@@ -104,14 +104,14 @@ class UnitSearch:
     def deliver(self, rows: Rows, charge: Charge) -> Landed:
         """Deliver each message of a unit once, and keep the results of those that succeed.
 
-        :param charge: told who was named or has failed alone, as soon as that is known.
+        :param charge: called with messages that were named or have failed alone, as soon as that is known.
         """
         unit = _Unit(charge, [])
         self._deliver(rows, unit)
         return unit.landed
 
     def _deliver(self, rows: Rows, unit: _Unit, *, traced: bool = False) -> bool:
-        """Deliver a unit or a part of it; return whether somebody was found, or may be, who made it fail.
+        """Deliver a unit or a part of it; return whether a culprit was found, or may be.
 
         :param traced: it, or what it is a part of, has failed.
         """
@@ -190,7 +190,7 @@ class UnitSearch:
         return {} if failure is None else {row: failure}
 
     def _fewer(self, rows: Rows, broke: Broke) -> tuple[list[int], Rows]:
-        """Return the suspects that are left when units of them have told of fewer, and the rows among which a culprit is."""
+        """Return the suspects that are left when units of them have named fewer, and the rows among which a culprit is."""
         suspects = self._among(rows, broke)
         while len(suspects) > FEW:
             _, end = self.run(suspects, traced=True)
@@ -223,7 +223,7 @@ class UnitSearch:
         return end.failure if isinstance(end, Broke) else None
 
     def _evidence(self, row: int) -> Failure | None:
-        """Try a message alone; return what tells of an outage."""
+        """Try a message alone; return its evidence of an outage."""
         failure = self._failure_alone(row)
         return None if failure is None or self._counts.was_charged(row, failure) else failure
 
