@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from airflow_poison.values.clock import Clock
 
 SAFE_AGE = timedelta(days=1)
-"""How old what nobody names must be before it counts as left behind, by the machine's clock."""
+"""How old a file without a reference must be before it counts as left behind, by the machine's clock."""
 _LANDS_WITHIN = 600.0  # seconds
 _SEVERITIES = tuple(Severity)
 
@@ -120,7 +120,7 @@ def _findings(  # noqa: PLR0917
 ) -> Iterator[Finding]:
     yield from check_log(root, past)
     if past.damage:
-        return  # which files count cannot be told
+        return  # which files count is not known
     live, now = past.live(), clock.now()
     yield from check_foreign(past)
     yield from check_protection(past)
@@ -218,7 +218,7 @@ def _check_subscriptions(control: Control, version: int) -> Iterator[Finding]:
 
 
 def _check_outbox(live: Mapping[str, DataFile]) -> Iterator[Finding]:
-    """Yield what waits in the outbox: whoever should have sent it on has died, or does so right now."""
+    """Yield what waits in the outbox: the pass that should have sent it on has died, or sends it right now."""
     waiting = [file for file in live.values() if file.sub_queue == OUTBOX]
     if waiting:
         what = f"{sum(file.rows for file in waiting)} message(s) wait in the outbox: the relay that should have sent them on has died"

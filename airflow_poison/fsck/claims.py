@@ -1,4 +1,4 @@
-"""Claims and stages: who holds what, whose time is over, and what nobody holds any more."""
+"""Claims and stages: their holders, those that have expired, and those without a holder."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def check_claims(root: str, claims: Claims, live: Mapping[str, DataFile], now: d
 
 
 def _expired(root: str, claim: Claim, now: datetime, *, whole: bool) -> Finding:
-    """Return the finding for a claim that was not renewed, or was given up; it can be given back only when nobody has worked on its messages."""
+    """Return the finding for a claim that was not renewed, or was given up; it can be given back only when no process has worked on its messages."""
     ago = timedelta(seconds=int((now - claim.expires_at).total_seconds()))
     left = worked(root, claim)
     ended = "was given up" if claim.given_up else "expired"
@@ -101,7 +101,7 @@ def check_stages(root: str, claims: Claims, past: Past, safe_age: timedelta) -> 
     """Yield folders of the stage without a claim. Young ones may be about to get one."""
     stages = Path(root, STAGE)
     if claims.unreadable or not stages.is_dir():
-        return  # whose they are cannot be told
+        return  # their claim is not known
     held = {stage_folder(claim.key) for claim in claims.found}
     finished = {stage_folder(name.removeprefix("run:")) for name in past.numbers() if name.startswith("run:")}
     for folder in sorted(path for path in stages.iterdir() if path.is_dir()):
@@ -118,7 +118,7 @@ def _age(folder: Path) -> float:
     return time.time() - max(times)
 
 
-# What dead holders of claims have left: their sealed outcome, and the journals of what they delivered -----------------
+# What killed holders of claims have left: their sealed outcome, and the journals of what they delivered -----------------
 
 
 _AGAIN = "put it back from a backup if there is one; then run the receive task: what cannot be read counts for nothing, and is delivered again"
@@ -126,7 +126,7 @@ _RIGHTS = "give this user the right to read it; the receive task refuses to go o
 
 
 def check_staged(root: str, claims: Sequence[Claim], now: datetime) -> Iterator[Finding]:
-    """Yield what is damaged of the stages of expired claims: those of the living change while one looks.
+    """Yield what is damaged of the stages of expired claims: stages of live claims change while they are read.
 
     Another pass may take one over meanwhile: what is gone with its folder is no finding.
     """

@@ -151,12 +151,12 @@ def _in_place(path: str, version: int, operation: str) -> bool:
     return versions == [version]
 
 
-# Commits of somebody else ---------------------------------------------------------------------------------------------
+# Commits of other programs ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Intrusion:
-    """Versions of somebody else in a row, with what they changed in sum.
+    """Versions of another program in a row, with their changes in sum.
 
     :param last_own: the version of ours before them.
     :param fresh: of the added files, those that no earlier version had.
@@ -247,7 +247,7 @@ def restorable(found: Intrusion) -> bool:
 
 
 def _inside(file: DataFile, removed: Sequence[DataFile]) -> bool:
-    """Whether the ids of a foreign file are among those of files that were removed, as far as statistics tell."""
+    """Whether the ids of a foreign file are among those of files that were removed, as far as statistics show."""
     known = [other for other in removed if other.sub_queue == file.sub_queue]
     if not known or file.max_lookup_id == 0:
         return bool(known)

@@ -16,7 +16,7 @@ class Severity(StrEnum):
     WARNING = "warning"
     """Something was left undone; nothing is lost."""
     NOTE = "note"
-    """Something lies about that nobody needs."""
+    """A file that is not needed was left behind."""
 
 
 class Kind(StrEnum):

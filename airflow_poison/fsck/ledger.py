@@ -37,15 +37,15 @@ class Account(Plain):
     """What became of the messages. ``sent = settled + dropped + sent_on + removed + foreign + lost + waiting + before + unaccounted``.
 
     :param sent: messages that were ever given a lookup id.
-    :param settled: left because their handler returned; also those of passes that say nothing of how.
+    :param settled: left because their handler returned; also in passes that do not say how.
     :param dropped: disposed of by a policy.
     :param sent_on: left through the outbox.
     :param removed: taken out by people.
-    :param foreign: taken out (or, below 0, put in) by somebody else's commits.
+    :param foreign: taken out (or, below 0, put in) by commits of other programs.
     :param lost: their files or commits were damaged, and people accepted the loss.
     :param waiting: in the queue now.
     :param before: left before the history that the log still has.
-    :param unaccounted: nobody knows; 0 unless something is wrong.
+    :param unaccounted: neither; 0 unless something is wrong.
     """
 
     sent: int = 0
@@ -149,7 +149,7 @@ def _problem(step: Step) -> str:
         case "bring_back" | "remove_landings" if step.inside == step.entry.details.get("brought_back", 0) and not step.outside:
             return ""
         case "restore" | "accept":
-            return ""  # undoes what somebody else did, or lets it stand
+            return ""  # undoes what another program did, or accepts it
     return f"changed the queue by {step.inside} messages and the outbox by {step.outside}" if step.inside or step.outside else ""
 
 
@@ -249,7 +249,7 @@ _WRITING = _COUNTED | {"replace", "transact"}
 
 
 def check_rows(root: str, found: Iterable[Step]) -> Iterator[Finding]:
-    """Yield what single messages tell: each commit that wrote messages anew is compared with what it read."""
+    """Yield findings of single messages: each commit that wrote messages anew is compared with what it read."""
     for step in found:
         if not (step.entry.ours and step.entry.operation in _WRITING and step.removed):
             continue
@@ -272,7 +272,7 @@ class CountedRows:
 
 
 def _table(root: str, files: Sequence[DataFile]) -> CountedRows | None:
-    """Return the rows of files; None when one of them is gone or cannot be read: another finding tells, or a vacuum was right."""
+    """Return the rows of files; None when one of them is gone or cannot be read: another finding says so, or a vacuum was right."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -329,7 +329,7 @@ def _fallen(step: Step, before: CountedRows, after: CountedRows) -> Iterator[Fin
 
 
 def check_ids(root: str, live: Iterable[DataFile], last_id: int) -> Iterator[Finding]:
-    """Yield messages that are in the queue twice, or that nobody has sent. Files whose statistics leave no doubt are not opened."""
+    """Yield messages that are in the queue twice, or that were never sent. Files whose statistics leave no doubt are not opened."""
     files = sorted((file for file in live if file.sub_queue in MESSAGES), key=lambda file: file.min_lookup_id)
     for file in files:
         if file.min_lookup_id < 1 or file.max_lookup_id > last_id:
@@ -392,7 +392,7 @@ _ANYTHING = frozenset({"restore", "accept"})
 
 
 def check_dialogs(root: str, past: Past, live: Iterable[DataFile]) -> Iterator[Finding]:
-    """Yield what our commits cannot have done to dialogs, and versions of an endpoint of which nobody can tell which one counts."""
+    """Yield what our commits cannot have done to dialogs, and versions of an endpoint of which it is not known which one counts."""
     for entry in past.entries:
         if entry.ours and entry.operation not in _ANYTHING:
             yield from _impossible_for_dialogs(entry)
@@ -421,7 +421,7 @@ def _endpoints_twice(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
     for file in live:
         try:
             rows = read_columns(LocalFolder(root), file.path, ["conversation_id", "lookup_id"])
-        except TableChangedError:  # another finding tells
+        except TableChangedError:  # another finding says so
             continue
         for row in rows.to_pylist():
             key = (row["conversation_id"], row["lookup_id"])

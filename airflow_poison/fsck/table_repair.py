@@ -1,6 +1,6 @@
-"""Repair of a table itself, below the verbs: its log, what somebody else has committed, and files and commits that are lost for good.
+"""Repair of a table itself, below the verbs: its log, commits of other programs, and files and commits that are lost for good.
 
-A table goes on without those when people say so, and tells which messages they held.
+A table goes on without the lost ones when people say so, and reports which messages they held.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def _cut_behind(root: str, checkpoint: int) -> str:
     return f"set {len(aside)} entries of the log aside that a checkpoint covers"
 
 
-# Somebody else's commits ----------------------------------------------------------------------------------------------
+# Commits of other programs ----------------------------------------------------------------------------------------------
 
 
 def settle_foreign(root: str, *, accept: bool) -> Iterator[str]:
-    """Undo or accept what somebody else has committed last."""
+    """Undo or accept the last commits of another program."""
     past = read_past(root)
     last = [found for found in intrusions(past) if not found.seen and found.changed]
     for found in last:
@@ -91,7 +91,7 @@ def settle_foreign(root: str, *, accept: bool) -> Iterator[str]:
 
 
 def _force(root: str, found: Intrusion) -> None:
-    """Force somebody else's commits and files to disk before one of ours is built upon them: other writers may not do so themselves."""
+    """Force commits and files of other programs to disk before one of ours is built upon them: other writers may not do so themselves."""
     for path in (*(entry_path(root, entry.version) for entry in found.entries), *(Path(root, file.path) for file in found.fresh)):
         disk.sync_if_there(path)
     disk.sync(Path(root, LOG))
@@ -136,7 +136,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     """Take files that are gone, or not what was committed, out of the table, in one commit that says so.
 
     A claim of such a file goes with it: what its pass did is forgotten, and the messages of its other files are delivered again.
-    Raises TableChangedError where the control row is lost, or somebody else commits at the same moment.
+    Raises TableChangedError where the control row is lost, or another program commits at the same moment.
     """
     log = DeltaLog(root, durable=True)
     state = log.newest()
@@ -229,7 +229,7 @@ def _claims_of(root: str, live: Mapping[str, DataFile], broken: set[str]) -> dic
 def _lookup_ids(root: str, file: DataFile, live: Iterable[DataFile]) -> dict[str, str]:
     """Return the lookup ids of a lost file as an event's detail: those between its first and last that are in no other file.
 
-    Those that have left the queue cannot be told apart from lost ones; where there are any, the detail says among which ids the lost ones are.
+    Those that have left the queue cannot be distinguished from lost ones; where there are any, the detail says among which ids the lost ones are.
     """
     import pyarrow as pa
 

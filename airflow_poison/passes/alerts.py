@@ -1,4 +1,4 @@
-"""Alerts: which events people are told of after their commit, in which words (those of halts: halts.py), and what has waited for too long."""
+"""Alerts: which events give an alert after their commit, their texts (of halts: halts.py), and messages that wait for too long."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 NAMED = 20
 UNTOLD = frozenset({BY_HAND, ENDED, BY_CONVERSATION})
-"""What an event says in ``by`` that nobody is alerted of: who did it knows, or it is how every dialog ends."""
+"""Values of ``by`` in events that give no alert: acts by hand, and the regular end of dialogs."""
 
 
 class AlertKind(StrEnum):
     """What people can be alerted of."""
 
-    QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted: nothing goes on until somebody acts
+    QUEUE_DISABLED = "queue_disabled"  # the endpoint is disabled, stopped or faulted: nothing goes on until it is enabled
     POISON = "poison"  # messages went to poison or to another queue, or were dropped or rejected
     BLOCKED = "blocked"  # messages wait at their place, and perhaps the whole queue with them: it goes on by itself, or after a restart
     OUTAGE = "outage"  # what the handler needs is away: nothing is charged, and only probes are delivered
     OUTAGE_OVER = "outage_over"  # it is there again
-    DESK = "desk"  # a rule tells of poison or proposes something, or a redrive for a new handler has ended
+    DESK = "desk"  # a rule reports poison or proposes something, or a redrive for a new handler has ended
     BACKLOG = "backlog"  # what waits has become too old; no event of the queue makes it, see ``send_backlog_alert``
 
 
@@ -87,11 +87,11 @@ class Alert(Plain):
 def send_alerts(
     table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock, *, kinds: Iterable[AlertKind] = tuple(AlertKind)
 ) -> list[Alert]:
-    """Tell of what has happened to the queue since the subscriber was told last; return what was told.
+    """Send alerts for the queue's events since the subscriber's last call; return them.
 
-    :param subscriber: who is told, the same name in every run; a new one is told of all that the queue has recorded, unless it has begun before.
-    :param tell: called once for each alert; after an error the other alerts are told all the same.
-    Raises AlertError when an alert failed: all of this range are told again next time, with the same keys.
+    :param subscriber: its name, the same in every run; a new one gets all events that the queue has recorded, unless it has begun before.
+    :param tell: called once for each alert; after an error the other alerts are sent all the same.
+    Raises AlertError when an alert failed: all of this range are sent again next time, with the same keys.
     """
     subscription, told, ended = alert_subscription(table, subscriber, clock, kinds), list[Alert](), False
     while not ended:  # behind a range that a dead run has left lies what has happened since
@@ -101,7 +101,7 @@ def send_alerts(
 
 
 def _tell_range(subscription: Subscription, tell: Callable[[Alert], None]) -> tuple[list[Alert], bool]:
-    """Tell of one range; return its alerts, and whether it was the last."""
+    """Send the alerts of one range; return them, and whether it was the last."""
     table, failed = subscription.table, list[str]()
     with subscription.range() as told:
         alerts = _alerts(table, told.key, told.events)
@@ -155,7 +155,7 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
 
 
 def _is_news(event: Event) -> bool:
-    """Whether people are alerted of what became of a plan: of one that a rule proposes, and of the end of one that a new handler was the cause of."""
+    """Whether a plan gives an alert: one that a rule proposes, and the end of one for a new handler."""
     facts = event.details
     match event.type:
         case EventType.PLANNED:
@@ -342,13 +342,13 @@ def _first(table: QueueTable, file: DataFile, other_than: int | None) -> Oldest 
 
 
 def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta, tell: Callable[[Alert], None], clock: Clock) -> list[Alert]:
-    """Tell when a message of ``main`` or ``retry`` was sent longer ago than that; return what was told.
+    """Send an alert when a message of ``main`` or ``retry`` was sent longer ago than that; return the alerts.
 
-    The cursor counts messages: its ``told`` is the lookup id of the one whose age was told; below 0: since then everything too old has gone.
+    The cursor counts messages: its ``told`` is the lookup id of the message in the last alert; below 0: since then everything too old has gone.
     One alert for each backlog, whose key names its oldest message. It is over when nothing is too old any more; then another message that becomes
-    too old is told, and the one that was told before is not.
+    too old gives an alert, and the one of the last alert does not.
 
-    Raises AlertError when telling failed: it is told again next time, with the same key.
+    Raises AlertError when a target failed: the alert is sent again next time, with the same key.
     """
     state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()
     seen = told, telling = state.read(snapshot.control)
@@ -363,7 +363,7 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
         return []
     about = first.lookup_id if telling is None else telling
     if telling is None and not state.write(seen, told=told, telling=about):
-        return []  # another run tells of it
+        return []  # another run sends it
     alert = _backlog_alert(table, snapshot, first, about, now)
     reach("pass.backlog.before_telling")
     try:
@@ -379,7 +379,7 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
 
 
 def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: int, now: datetime) -> Alert:
-    """Return the alert; its key is that of the message that the backlog was first told of."""
+    """Return the alert; its key is the one of the message in the backlog's first alert."""
     waiting = {place: snapshot.depth(place, now).messages for place in PLACES}
     said = ", ".join(f"{number:,} in {place.value}" for place, number in waiting.items())
     sent = f"{first.enqueued_at:%Y-%m-%d %H:%M:%S} UTC"

@@ -103,7 +103,7 @@ def enable(table: QueueTable, clock: Clock) -> EnableResult:
 def disable(table: QueueTable, clock: Clock, reason: str = "", *, endpoint_only: bool = False) -> DisableResult:
     """Set the queue to OFF (spec SB-18, SB-19): no pass begins, and what is sent to it waits in ``transmission``.
 
-    No event of the specification (its section 11, item 3); whoever acts by name leaves ``POLICY_CHANGED``.
+    No event of the specification (its section 11, item 3); an act by name leaves ``POLICY_CHANGED``.
 
     A pass that runs finishes what it has claimed. The reader of the poison sub-queue goes on: it is an endpoint of its own.
 
@@ -220,7 +220,7 @@ def _altered(control: Control, settings: Mapping[str, object], system: str | Non
 
 
 def _refuse_change_of_system(table: QueueTable, control: Control, policy: Policy, clock: Clock) -> None:
-    """Raise an error where another system would leave something without rules: a pass that runs, services, a queue that nobody reads."""
+    """Raise an error where another system would leave something without rules: a pass that runs, services, a queue without a reader."""
     if policy.reads is not SubQueue.MAIN:
         raise SettingError("system", policy.system, f"the system of a queue; {policy.system} reads the sub-queue {policy.reads}, and needs none")
     if control.services and not policy.locks_groups:

@@ -40,7 +40,7 @@ class ClaimView(Plain):
     """A claim as people see it.
 
     :param expired: the next receive task takes it over: it was not renewed in time, or its pass has given it up.
-    :param given_up: its pass has ended, and has said so.
+    :param given_up: its pass has ended, and has recorded it.
     """
 
     key: str
@@ -357,7 +357,7 @@ class MessageRow(Plain):
 
 
 def masked(row: MessageRow, masking: Masking | None) -> MessageRow:
-    """Return a message as people see it who may not see what its queue hides: its body, properties and what is said of its failures.
+    """Return a message for users who may not see what its queue hides: its body, properties and the texts of its failures.
 
     :param row: with its body, which says what is hidden in texts.
     :param masking: None: it is as it is.

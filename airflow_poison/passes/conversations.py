@@ -168,7 +168,7 @@ class ConversationRow(Plain):
 
     :param handle: of this side. :param state: SO, SI, CO, DI, DO, ER or CD (spec SB-55).
     :param lifetime: when the dialog's lifetime ends. :param dialog_timer: when the conversation timer expires.
-    :param cleaned: this side has ended it with cleanup: the partner was not told.
+    :param cleaned: this side has ended it with cleanup: the partner got no message.
     """
 
     handle: str
@@ -244,7 +244,7 @@ def awaited(table: QueueTable, chosen: Chosen) -> dict[str, str]:
 
 
 def number(table: QueueTable) -> int | None:
-    """Return how many conversations go on; None where more would have to be read for it than whoever only passes by should wait for."""
+    """Return how many conversations go on; None where more would have to be read than an overview should wait for."""
     snapshot = table.snapshot()
     looked_at = [*snapshot.conversations, *snapshot.files]
     if sum(file.rows for file in looked_at) > COUNTED_ROWS or sum(file.size for file in looked_at) > COUNTED_BYTES:
@@ -257,7 +257,7 @@ class ConversationView:
     """One side of a dialog, and what lies in the queue for it and for its partner.
 
     :param messages: the first that wait for this side, in the order in which they came, wherever in the queue.
-    :param unsent: how many messages of each type are here on their way to the partner: its queue does not take them, or nobody has carried them yet
+    :param unsent: how many messages of each type are here on their way to the partner: its queue does not take them, or no pass has carried them yet
         (spec SB-19).
     """
 
@@ -386,7 +386,7 @@ def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Se
 
 
 def drop_service(table: QueueTable, name: str, clock: Clock) -> None:
-    """Take a service from its queue: DROP SERVICE. Whoever sends to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
+    """Take a service from its queue: DROP SERVICE. A sender to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
     if name not in table.snapshot().control.services:
         raise ServiceNotFoundError(_not_found(name, f"queue {table.name!r}", table.snapshot().control.services))
 

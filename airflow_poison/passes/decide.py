@@ -45,7 +45,7 @@ class Decision(StrEnum):
     """What can be done about a halted endpoint."""
 
     REMOVE = "remove"  # put its suspect out of the way, with its conversation, and enable
-    END = "end"  # end its conversation with an error, which the partner is told, and enable (spec SB-26)
+    END = "end"  # end its conversation with an error, which the partner gets, and enable (spec SB-26)
     RETURN = "return"  # give its suspect fresh attempts in main, and enable
     ENABLE = "enable"  # the suspect stays as it is, and may halt the endpoint again (spec SB-24)
     LEAVE = "leave"  # everything stays as it is
@@ -71,7 +71,7 @@ def choices(halt: HaltedEndpoint, message: MessageRow | None, conversation: Conv
 class DecideResult(Plain):
     """What was done.
 
-    :param messages: how many messages this call has moved: the suspect, and when it is removed those of its conversation; or has taken out for
+    :param messages: how many messages this call has moved: the suspect, and when it is removed the others of its conversation; or has taken out for
         good with their conversation.
     :param to: where they went: ``orders;poison``, another queue, or ``orders``; empty when the decision moves none.
     :param repeated: an earlier try of the same run had done it, or part of it.
@@ -101,11 +101,11 @@ def decide(
 ) -> DecideResult:
     """Do what was decided about one halt, in the safe order: first the suspect, then the endpoint that it halted is enabled, and no other one.
 
-    As long as the endpoint is halted nobody can receive the suspect, so this order leaves no gap; Service Broker's ``recovery_order`` can turn it
+    As long as the endpoint is halted no pass can receive the suspect, so this order leaves no gap; Service Broker's ``recovery_order`` can turn it
     round (spec SB-34). Running it again with the same ``run`` finishes what was begun, and does nothing twice. No message is lost, unless its
     conversation is ended:
 
-    * ``end`` ends the suspect's conversation with an error, which the partner is told; its messages leave the queue (spec SB-26, SB-30, SB-32).
+    * ``end`` ends the suspect's conversation with an error, which the partner gets; its messages leave the queue (spec SB-26, SB-30, SB-32).
     * ``remove`` puts the suspect into the poison sub-queue, or into ``to_queue``, with all messages of its conversation (spec SB-30). The suspect
       of the reader of the poison sub-queue goes to ``to_queue``, else to ``<queue>.dead-letter``.
     * ``return`` leaves it in ``main``, or puts it there, with abort count 0 and one more move (spec WCF-14, WCF-28).
@@ -113,8 +113,8 @@ def decide(
     :param halt: what was decided about, as it was seen.
     :param run: names the decision: the same whenever it is tried again.
     :param to_queue: where a removed message is kept; the queue must exist.
-    :param end: the code and the text that the partner is told.
-    :param told: called when a conversation has ended, at least once, for whoever keeps state for it at this side (spec SB-31).
+    :param end: the code and the text that the partner gets.
+    :param told: called when a conversation has ended, at least once; remove the application's state for it there (spec SB-31).
     Raises DecisionOutdatedError when the endpoint is not halted that way any more, MessageNotFoundError for a suspect that is to be returned and
     is gone, MessageClaimedError, ConversationLockedError, QueueNotFoundError, SettingError; then nothing has changed.
     """
@@ -220,7 +220,7 @@ class _Act:
         return receiving(row, place)
 
     def end(self, ending: Ending, result: DecideResult) -> DecideResult:
-        """End the suspect's conversation; the result says nothing of it when somebody else had taken the suspect out."""
+        """End the suspect's conversation; the result lacks it when the suspect had been taken out before."""
         seen, _ = suspect(self.table, self.clock, self.halt)
         key = f"decide:{self.run}"
         if seen is None:
@@ -250,7 +250,7 @@ class _Act:
         )
 
     def remove(self, target: str) -> int:
-        """Put the suspect out of the way, with its conversation; 0 when somebody has taken it out before."""
+        """Put the suspect out of the way, with its conversation; 0 when it was taken out before."""
         seen, _ = suspect(self.table, self.clock, self.halt)
         chosen = Chosen(conversation_id=seen.conversation_id) if seen is not None and seen.conversation_id else self._suspect
         now = self.clock.now()

@@ -1,7 +1,7 @@
 """Delivering: keep a claim alive while an engine hands its messages to the handler, going on where earlier holders of the claim stopped.
 
 A pass that ends before its commit releases its claim: any later pass goes on at once, from what was journalled. The claim is not taken back, for its
-journals hold attempts that count. It only expires now instead of in two minutes, and only when nobody can write to its journals any more; else it
+journals hold attempts that count. It only expires now instead of in two minutes, and only when no process can write to its journals any more; else it
 expires by itself. Where its tasks are on nodes that share no folder, it shuts them out and expires in half a minute.
 """
 
@@ -144,7 +144,7 @@ class Delivering:
         return Ended(carry, verdicts[-1], given_back)
 
     def _job(self, story: ClaimHistory, stage: Path) -> StageJob:
-        """Return what the engine is to deliver; singly where it must not be in doubt whom to blame."""
+        """Return what the engine is to deliver; singly where the culprit must not be in doubt."""
         of, dialogs = self.held.receiving, self._dialogs(stage)
         order = _order(of.policy)
         if (dialogs is not None or self.parks) and order is Order.NONE:
@@ -157,7 +157,7 @@ class Delivering:
             queue=of.table.name,
             policy=of.policy,
             handler=HandlerRef(self.handler.name) if isinstance(self.handler, Transformation) else self.handler,
-            journal_folder=str(stage / "journal"),  # made with the claim: a holder that was shut out must not make it anew
+            journal_folder=str(stage / "journal"),  # made with the claim: a fenced holder must not make it again
             clock=of.clock,
             read_from=of.policy.reads,
             isolation=of.isolation,
@@ -238,7 +238,7 @@ MOST_ALONE = 32
 def _sections(story: ClaimHistory) -> dict[int, int]:
     """Return how many messages a section with a suspect may have, by lookup id. None: they come alone.
 
-    Those of most losses are cut finest, and one that has been charged comes alone.
+    The ones with most losses are cut finest, and one that has been charged comes alone.
     """
     if len(story.alone) <= MOST_ALONE:
         return {}
@@ -272,7 +272,7 @@ AT_LEAST_EVERY = 60.0
 
 
 class PassProgress:
-    """Tells of a pass while its block runs.
+    """Prints the progress of a pass while its block runs.
 
     :param seconds: what time it is, in seconds that never go back.
     """
@@ -299,7 +299,7 @@ class PassProgress:
             self._progress(_line(self._queue, self._messages, found, percent, now - self._began))
 
     def beating(self, keep_alive: Callable[[], None]) -> Callable[[], None]:
-        """Return what keeps a claim and then tells."""
+        """Return what keeps a claim and then prints."""
 
         def beat() -> None:
             keep_alive()
@@ -329,7 +329,7 @@ PATIENCE_SECONDS = 4.0
 """How long to wait for the end of what still writes. Airflow kills a task five seconds after it has asked it to end."""
 _LOOK_SECONDS = 0.05
 ENDED_WITHIN = timedelta(seconds=30)
-"""So long after its holder was shut out no task works on another node any more, if that reaches the store: it looks every 5 seconds, and ends 20
+"""So long after its holder was fenced no task works on another node any more, if that reaches the store: it looks every 5 seconds, and ends 20
 seconds later (``spark/nodes.py``)."""
 
 
@@ -353,12 +353,12 @@ def released_on_error(held: ClaimKeeper) -> Iterator[None]:
 
 
 def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[str], None]) -> None:
-    """Let a claim expire now, when nobody works on it any more; else it expires by itself.
+    """Let a claim expire now, when no process works on it any more; else it expires by itself.
 
-    Nobody here sees whether tasks on other nodes have ended. They are shut out now, and not only by the next holder, and have the time that they
+    It is not known here whether tasks on other nodes have ended. They are fenced now, and not only by the next holder, and have the time that they
     need to see that: who waits for it meets none that can reach the store.
     """
-    with suppress(PoisonError, OSError):  # what ended the pass is what is told
+    with suppress(PoisonError, OSError):  # the error that ended the pass is raised
         begun = TryNote.read(Path(table.stage(claim), BEGUN))
         leaving = replace(claim, given_up=True)
         given_up = f"the claim of {counted(claim.messages, 'message')} is given up"
@@ -376,7 +376,7 @@ def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[st
 
 
 def _quiet(folder: Path) -> bool:
-    """Wait until nobody can write to the journals any more; False when that takes too long."""
+    """Wait until no process can write to the journals any more; False when that takes too long."""
     until = time.monotonic() + PATIENCE_SECONDS
     while not all(map(_is_left, folder.glob("*.journal"))):
         if time.monotonic() > until:
@@ -475,12 +475,12 @@ SECONDS = 1.0
 class SupervisedEngine:
     """Runs an engine on a thread of its own, while the caller's thread renews the claim and can be interrupted.
 
-    When the claim is lost or the caller is interrupted, the engine is told with its next beat, and the run ends; what the thread still does it
-    does until its batch, or the process, ends. What it had journalled counts for whoever finishes the claim.
+    When the claim is lost or the caller is interrupted, the engine learns it with its next beat, and the run ends; what the thread still does it
+    does until its batch, or the process, ends. What it had journalled counts for the pass that finishes the claim.
 
     :param engine: makes what delivers, once, on such a thread: a Spark that is started there leaves the interrupts of the process alone.
     :param seconds: between two beats.
-    :param patience: how many seconds an engine that is told to end has to do so.
+    :param patience: how many seconds an engine has to end when it is asked to.
     """
 
     def __init__(self, engine: Callable[[], Engine] = LocalEngine, *, seconds: float = SECONDS, patience: float = 0) -> None:

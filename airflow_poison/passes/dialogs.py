@@ -53,7 +53,7 @@ class ActResult(Plain):
     :param conversations: their handles at this side, in the order in which they were given.
     :param sent: messages that are on their way to the partner.
     :param removed: messages that went with the conversation (spec SB-30).
-    :param arrived: messages of this side that have been put into the queues of partners since, also those of earlier acts.
+    :param arrived: messages of this side that have been put into the queues of partners since, also from earlier acts.
     :param waiting: messages of this side that stay until a disabled queue is enabled (spec SB-19).
     :param repeated: an earlier call with this key had done it; nothing was done now.
     """
@@ -75,7 +75,7 @@ def begin_dialogs(
 
     :param table: the queue of the service that begins them.
     :param far_service: the partner; that it is there is found out when the messages leave: an Error message comes back otherwise (-8490).
-    :param key: a second call with the same key begins nothing, and returns the handles of what the first one has begun.
+    :param key: a second call with the same key begins nothing, and returns the handles of the first call.
     Raises ServiceNotFoundError for a service that the queue has not, SettingError and InputError for what may not be sent.
     """
     agreed = _contract(table, service, contract)
@@ -103,7 +103,7 @@ def send_on(
 ) -> ActResult:
     """Send on a conversation, once for each key. They leave with ``transmit``.
 
-    :param key: tells this call from others on the same conversation.
+    :param key: identifies this call among others on the same conversation.
     Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError and InputError; nothing was sent
     then.
     """
@@ -136,10 +136,10 @@ def end_conversation(
 ) -> ActResult:
     """End this side of a conversation, whether or not the queue is enabled (spec SB-21, SB-26, SB-54). All its messages go (spec SB-30).
 
-    The local application is told nothing: what it keeps for the conversation it must remove itself (spec SB-31).
+    The local application gets no message: it must remove its state for the conversation itself (spec SB-31).
 
-    :param error: the code that the partner is told; None: the conversation ends without an error.
-    :param cleanup: remove everything here without telling the partner.
+    :param error: the error code that the partner gets; None: the conversation ends without an error.
+    :param cleanup: remove everything here without a message to the partner.
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError; then nothing has changed.
     """

@@ -57,9 +57,9 @@ def return_postponed(table: QueueTable, now: datetime) -> int:
 
 
 def return_held(table: QueueTable, now: datetime) -> int:
-    """Move what was held back for a disabled queue to ``main`` when it is not disabled; no move is counted, nothing is told (spec SB-19).
+    """Move what was held back for a disabled queue to ``main`` when it is not disabled; no move is counted, no event is recorded (spec SB-19).
 
-    Enabling does so in its own commit. This is for a table that somebody has restored to an earlier version.
+    Enabling does so in its own commit. This is for a table that was restored to an earlier version.
     """
 
     def held(snapshot: Snapshot) -> list[DataFile]:

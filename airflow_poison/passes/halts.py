@@ -1,7 +1,7 @@
-"""Halted endpoints: the words in which people are told of a disabled, stopped or faulted one; the events and the row that record it (spec SB-15).
+"""Halted endpoints: the texts about a disabled, stopped or faulted one; the events and the row that record it (spec SB-15).
 
 An endpoint is what reads a sub-queue: ``main``, or ``poison`` where the system has a reader for it. What a pass or an inspection knows of a halt is a
-``HaltRecord``; what somebody has seen of it in the queue, and may decide about, is a ``HaltedEndpoint``.
+``HaltRecord``; what a reader of the queue sees of it, and may decide about, is a ``HaltedEndpoint``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ENDPOINTS = (SubQueue.MAIN, SubQueue.POISON)
 """The sub-queues that an endpoint can read."""
 Endpoints = StrEnum("Endpoints", ["MAIN", "POISON", "ANY"])
-"""Which endpoint of a queue is meant: that of ``main``, the reader of the poison sub-queue, or any of the two."""
+"""An endpoint of a queue: ``main``, the reader of the poison sub-queue, or any of the two."""
 SUSPECTS: Mapping[SubQueue, str] = {SubQueue.MAIN: HALTED_BY, SubQueue.POISON: POISON_HALTED_BY}
 """The counter of the control row that names an endpoint's suspect."""
 STARTED: Mapping[QueueState, EventType] = {
@@ -88,7 +88,7 @@ def halted_row(control: Control, reads: SubQueue, halt: HaltRecord, endpoint: st
 
 @dataclass(frozen=True, slots=True)
 class HaltedEndpoint(Plain):
-    """A halt, as somebody has seen it.
+    """A halt, as it was read.
 
     :param sub_queue: what the endpoint reads: ``main`` or ``poison``.
     :param state: ``disabled``, ``stopped`` or ``faulted``.
@@ -110,7 +110,7 @@ class HaltedEndpoint(Plain):
 
     @property
     def identity(self) -> tuple[str, str, str, int | None]:
-        """What tells this halt from others, but not when it was seen."""
+        """The identity of this halt, without the time when it was read."""
         return self.sub_queue.value, self.state.value, self.reason, self.lookup_id
 
     def holds(self, control: Control) -> bool:
@@ -127,7 +127,7 @@ class HaltedEndpoint(Plain):
 
 
 def halted_endpoints(queue: str, snapshot: Snapshot, which: Endpoints = Endpoints.ANY) -> Iterator[HaltedEndpoint]:
-    """Yield how the endpoints of a queue are halted, that of ``main`` first."""
+    """Yield how the endpoints of a queue are halted, ``main`` first."""
     control = snapshot.control
     for place in ENDPOINTS if which is Endpoints.ANY else (SubQueue(which.value),):
         state, reason = control.endpoint(place)
@@ -140,7 +140,7 @@ def halted_endpoint(table: QueueTable, which: Endpoints | str = Endpoints.ANY) -
     return next(halted_endpoints(table.name, table.snapshot(), choice("sub_queue", which, Endpoints)), None)
 
 
-# What people are told --------------------------------------------------------------------------------------------------
+# Texts for people --------------------------------------------------------------------------------------------------
 
 
 def what_halted(halt: HaltRecord, endpoint: str) -> str:

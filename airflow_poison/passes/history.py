@@ -1,4 +1,4 @@
-"""History: what has happened to a queue and its messages, as commits recorded it; for people who look, and for subscribers who are told once."""
+"""History: the events of a queue and its messages, as commits recorded them; for readers, and for subscribers that get each once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENDED = "end conversation"
 """What the event of a message says in ``by`` that went with its conversation (spec SB-30)."""
 FROM_THE_START = -1
 QUIET_VERSIONS = 50
-"""How many versions without anything to tell are read again before their number is committed."""
+"""How many versions without events are read again before their number is committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ def recorded_events(
     since: datetime | None = None,
     limit: int | None = None,
 ) -> History:
-    """Return the newest events of a queue. Deliveries, commits and rollbacks are there when a pass was told to record them.
+    """Return the newest events of a queue. Deliveries, commits and rollbacks are there when a pass was set to record them.
 
-    :param lookup_ids: only those of these messages; None: all, also of the queue itself.
+    :param lookup_ids: only events of these messages; None: all, also of the queue itself.
     :param limit: at most so many, the newest; None: all.
     """
     if limit is not None:
@@ -73,18 +73,18 @@ def plain(event: Event) -> dict[str, object]:
     return {"at": event.at.isoformat(), "event": event.type.value, "lookup_id": event.lookup_id, **counts, "details": dict(event.details)}
 
 
-# Who is told of it ------------------------------------------------------------------------------------------------------
+# Subscribers ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Up to where a subscriber has been told, and what it is being told now: two counters of the queue's control row.
+    """Up to where a subscriber has got events, and the range that it gets now: two counters of the queue's control row.
 
-    ``telling`` is committed before anybody is told and becomes ``told`` afterwards. A killed task leaves it behind, and whoever finds it tells
+    ``telling`` is committed before the first is sent and becomes ``told`` afterwards. A killed task leaves it behind, and the run that finds it sends
     exactly the same again, under the same key, so that a receiver can drop what it has seen.
 
     :param subscriber: who, the same in every run.
-    :param about: stands before the counters' names: what it is told of, where that is not the recorded events.
+    :param about: stands before the counters' names: the subject, where that is not the recorded events.
     """
 
     table: QueueTable
@@ -98,7 +98,7 @@ class Cursor:
         return told, telling
 
     def write(self, seen: tuple[int | None, int | None], *, told: int | None, telling: int | None) -> bool:
-        """Note both, in one commit. False, and nothing is noted, when somebody else has noted something since ``seen`` was read."""
+        """Note both, in one commit. False, and nothing is noted, when another run has noted something since ``seen`` was read."""
 
         def change(control: Control) -> Control:
             return control.with_counters(dict(zip(self.names, (told, telling), strict=True))) if self.read(control) == seen else control
@@ -116,9 +116,9 @@ class Cursor:
 class EventRange:
     """The events after version ``since`` up to and with version ``until``.
 
-    :param key: names the range: the same whenever it is told again.
+    :param key: names the range: the same whenever it is sent again.
     :param events: read while they are asked for, once: a range may hold millions.
-    :param repeated: an earlier run began to tell it and died: what has happened since is another range.
+    :param repeated: an earlier run began to send it and died: later events are another range.
     """
 
     key: str
@@ -130,7 +130,7 @@ class EventRange:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Somebody who is told of a queue's recorded events, at least once and in ranges that stay the same when repeated; its cursor counts versions.
+    """A subscriber to a queue's events, which gets each at least once and in ranges that stay the same when repeated; its cursor counts versions.
 
     :param name: who, the same in every run.
     """
@@ -141,7 +141,7 @@ class Subscription:
     clock: Clock
 
     def begin(self) -> None:
-        """Start now, unless it has started before: what lies in the past is not told."""
+        """Start now, unless it has started before: earlier events are not sent."""
         snapshot = self.table.snapshot()
         seen = self.cursor.read(snapshot.control)
         if seen[0] is None:
@@ -149,7 +149,7 @@ class Subscription:
 
     @contextmanager
     def range(self) -> Iterator[EventRange]:
-        """Give the events that are still to be told. They count as told when the block ends without an error."""
+        """Give the events that are still to be sent. They count as sent when the block ends without an error."""
         while True:
             snapshot = self.table.snapshot()
             seen = told, pending = self.cursor.read(snapshot.control)
@@ -161,7 +161,7 @@ class Subscription:
                 break
             if self.cursor.write(seen, told=since, telling=until):
                 seen = since, until
-                break  # else another run has begun to tell, or has told, meanwhile: this one looks again
+                break  # else another run has begun to send, or has sent, meanwhile: this one looks again
         reach("pass.alert.before_telling")
         yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
         reach("pass.alert.after_telling")
@@ -170,7 +170,7 @@ class Subscription:
 
     @property
     def cursor(self) -> Cursor:
-        """Up to where it has been told."""
+        """Up to where it has got events."""
         return Cursor(self.table, self.name, self.clock)
 
 

@@ -73,7 +73,7 @@ def inspect(
 ) -> InspectResult:
     """Look at a message, at a conversation's next one, or, without either, at the suspect: what halted an endpoint, else the head of ``main``.
 
-    ``browse`` reads every sub-queue, whatever the queue's state and whoever has claimed the message. ``exempt`` and ``strict`` see what a receive
+    ``browse`` reads every sub-queue, whatever the queue's state, and also claimed messages. ``exempt`` and ``strict`` see what a receive
     would get: they need an enabled queue, look into ``main`` alone, and wait while a pass has the message, or while there is none. What a strict
     one has seen counts as one rollback, which may disable the queue (spec SB-33); a pass that runs writes its own count over it when it ends.
 

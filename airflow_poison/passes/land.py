@@ -1,6 +1,6 @@
 """Land: put the rows that handlers returned into their outputs, once, after the final commit that settled their messages.
 
-That commit wrote them into the queue's own table. They are added to an output under the number of that commit, so whoever dies between the two
+That commit wrote them into the queue's own table. They are added to an output under the number of that commit, so a pass that dies between the two
 steps is finished by the next pass without a second copy; then they are removed here.
 """
 
@@ -77,7 +77,7 @@ def land(
 
     :param deliver: takes the rows that go to a function, with a key that is the same whenever they are given again; None: they wait.
     :param store: has the options of outputs in an object store; None: they come from the environment.
-    :param tell: told a line when messages come back.
+    :param tell: called with a line when messages come back.
     Raises OutputError, and what ``deliver`` raises; then the rows wait for the next call.
     """
     landed, failed = Counter[str](), dict[str, Exception]()

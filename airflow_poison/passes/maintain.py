@@ -38,13 +38,13 @@ class MaintainResult(Plain):
     """What a maintenance did.
 
     :param relayed: messages that a killed pass had left in the outbox, sent on now.
-    :param compacted: small files that were joined, those of conversation endpoints with them: ``files``, ``into``, ``rows``, ``size`` (bytes).
+    :param compacted: small files that were joined, files of conversation endpoints among them: ``files``, ``into``, ``rows``, ``size`` (bytes).
     :param removed: files, folders and plans that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``,
         ``creations`` (of queues of the same store whose maker was killed), ``plans`` (that have ended more than 30 days ago).
     :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``told``.
     :param freed_bytes: what the removal has given back to the disk.
     :param oldest_version: the oldest version that can still be read; ``checkpoint``: the newest checkpoint's, -1: none.
-    :param expired_claims: claims that nobody renews: ``key``, ``sub_queue``, ``messages``, ``expired_at``. The next receive task finishes them.
+    :param expired_claims: claims that are not renewed: ``key``, ``sub_queue``, ``messages``, ``expired_at``. The next receive task finishes them.
     :param retained: what became of old poison, where the queue has a retention (``RetainResult``); None: it has none.
     """
 
@@ -70,7 +70,7 @@ def maintain(
     min_files: int = MIN_FILES,
     remember: timedelta = REMEMBER,
 ) -> MaintainResult:
-    """Join small files, remove what nobody needs any more, shorten the log. Each step is whole by itself: killed anywhere, run it again.
+    """Join small files, remove files that are no longer needed, shorten the log. Each step is whole by itself: killed anywhere, run it again.
 
     :param store: where messages are sent on that a killed pass had left in the outbox, and where what killed makers of queues have left is removed;
         without it they wait.
@@ -115,7 +115,7 @@ _ENDED = frozenset({PlanState.DONE, PlanState.CANCELLED, PlanState.UNDONE})
 
 
 def _remove_plans(table: QueueTable, before: datetime) -> int:
-    """Remove plans that ended before an instant, and those of which the log knows no state any more; return how many."""
+    """Remove plans that ended before an instant, and plans whose state the log has forgotten; return how many."""
     ended = [each for each in table.stored_plans() if each.state in _ENDED and _recorded_before(each, before)]
     if ended:
         late = {event.details.get("plan") for event in table.events(types={EventType.PLAN_CHANGED}) if event.at >= before}

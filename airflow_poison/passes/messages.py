@@ -36,7 +36,7 @@ _CHANGES = frozenset({EventType.RETURNED, EventType.MOVED_POISON, EventType.REQU
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which messages: those with these lookup ids, in order, or those of a conversation."""
+    """Chosen messages: by lookup ids, in order, or all of a conversation."""
 
     lookup_ids: tuple[int, ...] | None = None
     conversation_id: str | None = None
@@ -87,10 +87,10 @@ def find(table: QueueTable, snapshot: Snapshot, chosen: Chosen, places: Collecti
 
 @dataclass(frozen=True, slots=True)
 class ByHand:
-    """What becomes of chosen messages, all in one commit; their neighbours stay as they are.
+    """A change of chosen messages, all in one commit; their neighbours stay as they are.
 
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
-    :param told: the events of what ``become`` is given.
+    :param told: the events of the rows that ``become`` gets.
     :param run: the key of the run that changes them; a message that is gone because the same run has changed it is no error.
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     """
@@ -179,7 +179,7 @@ def with_columns(rows: pa.Table, **cells: object) -> pa.Table:
 
 
 def planned_anew(act: Callable[[], T]) -> T:
-    """Act on the newest snapshot; do it again when a pass or somebody else was faster. Raises TableChangedError when that goes on."""
+    """Act on the newest snapshot; do it again when another commit was faster. Raises TableChangedError when that goes on."""
     for _ in range(_TRIES - 1):
         with suppress(TableChangedError):
             return act()

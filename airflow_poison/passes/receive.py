@@ -129,7 +129,7 @@ class ReceivePass:
         self._check_batches(snapshot)
         self._refuse_order(snapshot)
         self._parks(snapshot)
-        if not self.policy.server_sessions:  # nobody reads (spec SB-23)
+        if not self.policy.server_sessions:  # no reader (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
             by, obstacle = snapshot.control.blocked_by, self.policy.obstacle
@@ -140,7 +140,7 @@ class ReceivePass:
         self._let_in(snapshot)
         try:
             tallies = self._finish_all(key, handler, outputs)
-        except QueueHaltedError:  # somebody has halted it meanwhile; what claims of dead runs have settled lands all the same
+        except QueueHaltedError:  # it was halted meanwhile; rows that claims of dead runs have settled land all the same
             self._land()
             raise
         reach("pass.receive.before_relay")
@@ -222,7 +222,7 @@ class ReceivePass:
         return resolve_handler(self.handler, returns_rows=bool(self.outputs))
 
     def _refuse_order(self, snapshot: Snapshot) -> None:
-        """Raise SettingError for a transformation of messages whose deliveries have an order, and for what is said of a handler."""
+        """Raise SettingError for a transformation of messages whose deliveries have an order, and for settings of a handler."""
         if isinstance(self.handler, Transformation):
             kind = None if self.batching is None else self.batching.kind
             check_alone(batch=kind, isolation=self.isolation, unprocessable=self.unprocessable)
@@ -288,7 +288,7 @@ class ReceivePass:
         return few and sum(file.size for file in files) <= SMALL_BYTES and not isinstance(self.handler, Transformation)
 
     def _is_sealed(self, claim: Claim) -> bool:
-        """Whether a claim, whoever holds it, wants no more than its commit; a loss of power may have taken its folder."""
+        """Whether a claim of any holder wants no more than its commit; a loss of power may have taken its folder."""
         try:
             return self.table.manifest(claim) is not None
         except ClaimLostError:
@@ -311,7 +311,7 @@ class ReceivePass:
             )
 
     def _of_the_dead(self, own: str) -> list[Claim]:
-        """Return the expired claims of other runs of this endpoint; those of another endpoint want its policy and its handler."""
+        """Return the expired claims of other runs of this endpoint; claims of another endpoint want its policy and its handler."""
         expired = self.table.expired(self.clock.now())
         return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
 
@@ -404,7 +404,7 @@ class ReceivePass:
 
     @property
     def endpoint(self) -> str:
-        """The name of what is read, as people write it: ``orders`` or ``orders;poison``."""
+        """The name of the place that is read, as people write it: ``orders`` or ``orders;poison``."""
         return place_name(self.table.name, self.policy.reads)
 
 
@@ -428,7 +428,7 @@ def _instant(until: datetime) -> str:
 
 
 def _record(outage: OutageState) -> OutageRecord:
-    """Return an outage as a pass tells of it that has not delivered anything."""
+    """Return an outage for the result of a pass that has not delivered anything."""
     since, next_at = outage.since.isoformat(), outage.next_probe_at.isoformat()
     return OutageRecord(fingerprint=outage.fingerprint, error="", at=since, since=since, next_probe_at=next_at, given_back=0)
 

@@ -1,6 +1,6 @@
 """Recovery: end the conversation of the message that halted a queue, and enable the queue (spec SB-15, SB-24, SB-26, SB-30, SB-34).
 
-A conversation is ended the same way where no queue is halted: its partner is told, and whoever keeps state for it here.
+A conversation is ended the same way where no queue is halted: its partner gets a message, and the application here is called.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ConversationEnded(Plain):
-    """What whoever keeps state for a conversation at this side is told of its end: its application gets no message (spec SB-31).
+    """The end of a conversation, for the application at this side, which gets no message (spec SB-31).
 
     :param conversation: its handle at this side; ``conversation_id`` is the one of both sides.
-    :param error: the code that the partner is told; None: it ended without an error.
+    :param error: the error code that the partner gets; None: it ended without an error.
     """
 
     queue: str
@@ -65,10 +65,10 @@ class ConversationEnded(Plain):
 class Ending:
     """How conversations of a queue are ended.
 
-    :param error: the code that the partner is told, with ``description``; None: the conversation ends without an error.
-    :param cleanup: without telling the partner.
-    :param store: where the partner's queue is; None: the next pass of the queue tells it.
-    :param told: called when a conversation has ended, after the commit, at least once; what it raises is raised when the partner was told.
+    :param error: the error code that the partner gets, with ``description``; None: the conversation ends without an error.
+    :param cleanup: without a message to the partner.
+    :param store: where the partner's queue is; None: the next pass of the queue sends it.
+    :param told: called when a conversation has ended, after the commit, at least once; what it raises is raised after the partner got its message.
     :param wait: how long to wait while a pass holds the conversation's group.
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     """
@@ -93,7 +93,7 @@ class Ending:
         act(conversations.endpoint(self.table, snapshot, handle))
 
     def end(self, handle: str, key: str) -> tuple[ActResult, ConversationEnded]:
-        """End a conversation, once for each key; a repetition tells again. Raises what ``end_conversation`` raises, and what ``told`` does."""
+        """End a conversation once a key; a repetition calls ``told`` again. Raises what ``end_conversation`` raises, and what ``told`` does."""
         done = end_conversation(
             self.table,
             handle,
@@ -109,7 +109,7 @@ class Ending:
         return self.leave(done), self.tell(handle)
 
     def end_again(self, handle: str, key: str) -> tuple[ActResult | None, ConversationEnded | None]:
-        """End a conversation that has been ended already: under this key, whose work is finished then, or by somebody else."""
+        """End a conversation that has been ended already: under this key, whose work is finished then, or by another call."""
         try:
             return self.end(handle, key)
         except (ConversationNotFoundError, ConversationEndedError):
@@ -131,7 +131,7 @@ class Ending:
             log.warning("What queue %r has for its partners was not carried: %s", self.table.name, error)
 
     def tell(self, handle: str) -> ConversationEnded:
-        """Tell of a conversation that has ended."""
+        """Call ``told`` for a conversation that has ended."""
         endpoint = conversations.endpoint(self.table, self.table.snapshot(), handle)
         ended = ConversationEnded(
             queue=self.table.name,
@@ -206,7 +206,7 @@ class RecoverResult:
     """What a recovery did.
 
     :param removed: the messages that are gone: the one that halted the queue, with all of its conversation (spec SB-30).
-    :param ended: the conversation that was ended with an error, which its partner is told (spec SB-32); None: the messages belonged to none.
+    :param ended: the conversation that was ended with an error, which its partner gets (spec SB-32); None: the messages belonged to none.
     """
 
     queue: str
@@ -231,7 +231,7 @@ def recover(
 ) -> RecoverResult:
     """Remove the message that halted the queue, then let the queue receive again; in the other order where its settings say so (spec SB-34).
 
-    A message of a dialog goes with its conversation, which ends with error 127, "Unable to process message." (spec SB-26): the partner is told.
+    A message of a dialog goes with its conversation, which ends with error 127, "Unable to process message." (spec SB-26), which the partner gets.
     Running it again after it was killed in the middle finishes it. Inspect first: removal is for good, and for a message that cannot be
     processed. The local application gets no message (spec SB-31).
 
@@ -279,5 +279,5 @@ def _end(how: Ending, lookup_id: int, *, gone_is_done: bool) -> tuple[tuple[Mess
 
 
 def _key(handle: str) -> str:
-    """Return the key under which a recovery ends a conversation: whoever repeats it finds its own work."""
+    """Return the key under which a recovery ends a conversation: a repetition finds its own work."""
     return f"recover:{handle}"

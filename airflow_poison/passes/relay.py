@@ -58,7 +58,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
     for file in snapshot.outbox:
         rows = table.read(file)
         if to_topic(rows) is not None:
-            continue  # whoever knows the brokers sends it (passes.to_kafka)
+            continue  # sent by passes.to_kafka, which knows the brokers
         targets = [_target(dict(cell or ()), table.name) for cell in rows.column("properties").to_pylist()]
         for target in dict.fromkeys(targets):
             if target in failed:
@@ -128,7 +128,7 @@ def _target(properties: Mapping[str, str], queue: str) -> str:
 def _letters(rows: pa.Table, queue: str, masking: Masking | None) -> Iterator[pa.RecordBatch]:
     """Yield messages as they are sent on: body and properties unchanged, counts 0, with properties that say where they come from.
 
-    :param masking: what their new queue hides: what is said of their failures has none of it.
+    :param masking: what their new queue hides: the texts of their failures have none of it.
     """
     if masking is not None:
         rows = _without_values(rows, masking)

@@ -47,14 +47,14 @@ def repair(
 ) -> RepairResult:
     """Repair a queue as far as that needs no guess.
 
-    What a loss of power left of the log is set aside; damaged entries of the log are put back from their copies; commits of somebody else are
+    What a loss of power left of the log is set aside; damaged entries of the log are put back from their copies; commits of other programs are
     undone where that loses nothing; the outbox is sent on, held messages come to ``main``; expired claims of
     which nothing was delivered are given back; orphans and stages without a claim are removed. Safe beside every other verb, and to repeat.
     In an object store, whose log is not mended here, that begins with the outbox.
 
-    :param accept: let what somebody else has committed stand, as it is now.
+    :param accept: accept the commits of other programs, as they are now.
     :param accept_loss: go on without files of the table, and without the newest commits, that are damaged or gone and of which there is no copy.
-        Their messages are lost. An event and the result tell the lookup ids; what is left of the files is kept in the folder ``_repaired``.
+        Their messages are lost. An event and the result have the lookup ids; what is left of the files is kept in the folder ``_repaired``.
     """
     done: list[str] = []
     failed: list[str] = []

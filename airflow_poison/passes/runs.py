@@ -88,8 +88,8 @@ class ReceiveResult(Plain):
     :param blocked_until: the queue is blocked until then, ISO 8601 in UTC, or ``restart``: until the broker restarts or the message is removed.
     :param blocked_by: the message that blocks it; ``obstacle``: why blocked messages stay, one line.
     :param outage: what ended the pass, or why it delivered nothing: ``{"error", "fingerprint", "since", "next_probe_at", "given_back", "at"}``.
-    :param sent_on: messages that have arrived in other queues, by queue; those of an earlier run that was killed before it could send them, too.
-    :param landed: returned rows that are in their outputs now, by output; those of an earlier run that was killed before that, too.
+    :param sent_on: messages that have arrived in other queues, by queue; also from an earlier run that was killed before it could send them.
+    :param landed: returned rows that are in their outputs now, by output; also from an earlier run that was killed before that.
     :param not_landed: deliveries that returned rows although no output is declared; they are dropped.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
@@ -190,7 +190,7 @@ class Stop:
         self._asked = True
 
     def check(self) -> None:
-        """Raise ReceiveStoppedError when somebody has asked."""
+        """Raise ReceiveStoppedError when a stop was asked for."""
         if self._asked:
             raise ReceiveStoppedError(
                 "The pass was stopped, because its task ends. Its claim stays: run the task again, it goes on where this one stopped."
@@ -257,7 +257,7 @@ def receive_many(
     them; it is raised when they have ended.
 
     :param parallelism: how many queues are received from at the same time, at least 1; a halting policy keeps one core of Spark busy.
-    :param ended: told of every queue when its pass has ended, on the caller's thread; what it raises ends the others.
+    :param ended: called for every queue when its pass has ended, on the caller's thread; what it raises ends the others.
     Raises SettingError for a queue that is named twice, before anything is claimed.
     """
     check_named_once(run.queue for run in runs)
@@ -281,7 +281,7 @@ def receive_many(
 
 
 def stoppable(receive: ReceivePass, stop: Stop) -> ReceivePass:
-    """Return the same pass, ended when somebody asks for it."""
+    """Return the same pass, which can be asked to stop."""
     return replace(receive, check_stopped=stop.check)
 
 

@@ -52,7 +52,7 @@ class SendResult(Plain):
 def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, clock: Clock) -> SendResult:
     """Add messages to ``main``. A disabled queue is no error for the sender (spec SB-19): its messages wait in ``transmission``.
 
-    :param batches: columns by name, those of ``SENT``; ``body`` is needed (bytes or text), all others are optional. Other columns of a message
+    :param batches: columns by name, as in ``SENT``; ``body`` is needed (bytes or text), all others are optional. Other columns of a message
         (a message that is sent again begins anew: with a new lookup id, and counts of 0) are refused unless they are null. Where there is a column
         ``ERROR``, the messages that it says something of go to ``poison``.
     :param key: a second send with the same key sends nothing.

@@ -105,7 +105,7 @@ def _begin(table: QueueTable, leader: QueueTable, clock: Clock) -> None:
 
 
 def _note(table: QueueTable, leader: str, versions: tuple[int, int], halts: Sequence[Event], clock: Clock) -> None:
-    """Disable the queue and note up to where the other one was looked at, in one commit; nothing where somebody else has done so meanwhile."""
+    """Disable the queue and note up to where the other one was looked at, in one commit; nothing where another run has done so meanwhile."""
     seen, version = versions
     counter = _FOLLOWS + leader
 

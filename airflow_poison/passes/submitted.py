@@ -1,4 +1,4 @@
-"""A receive pass that is submitted to a cluster: what its driver is told, and what it tells through the store. ``carry_out`` is its driver.
+"""A receive pass that is submitted to a cluster: the order for its driver, and the outcome through the store. ``carry_out`` is its driver.
 
 Each try has a folder in the queue's stage, with what it submits, an archive of the application, this package, the files that a user ships and
 the order; with what later tries must know; and in the end the outcome.
@@ -52,7 +52,7 @@ _FIELDS = tuple(each.name for each in fields(ReceiveResult))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassOrder:
-    """What the application is told.
+    """The order for the application.
 
     :param store: the URI of the store.
     :param attempt: the name of the try's folder.
@@ -66,7 +66,7 @@ class PassOrder:
     :param outage: as ``to_dict`` gives it; None: none is looked for.
     :param deliver: the name of the function that takes the rows of the output without a table; empty: there is none.
     :param deliver_by_value: that function, as ``by_value``.
-    :param storage_options: for ``store``; with the credentials that the connection has, which is why orders are nobody else's business.
+    :param storage_options: for ``store``; with the credentials that the connection has, which is why orders are private files.
     """
 
     store: str
@@ -114,7 +114,7 @@ class PassOrder:
 class Submission:
     """The folder of a run key, the same for each of its tries, with a folder of its own for each try that submits.
 
-    :param attempt: the name of this try's folder; those of later tries come later in the alphabet.
+    :param attempt: the name of this try's folder; later tries have names later in the alphabet.
     """
 
     table: QueueTable
@@ -157,14 +157,14 @@ class Submission:
         self.table.folder.share([self._below(name) for name in ([FETCHED, BEGUN] if publish else [BEGUN])])
 
     def since(self) -> int | None:
-        """Return what the first order says of the passes before it; None: there is no order that nobody has read the result of."""
+        """Return what the first order says of the passes before it; None: there is no order whose result was not read."""
         for attempt in self.attempts():
             if begun := self._read(BEGUN, attempt):
                 return int(begun["since"])
         return None
 
     def outcome(self) -> ReceiveResult | None:
-        """Return the result that the driver told: of this try, or of the last one that submitted. None: it told nothing. Raises what it raised."""
+        """Return the driver's result: of this try, or of the last one that submitted. None: it wrote none. Raises what it raised."""
         attempts = self.attempts()
         said = self._read(OUTCOME, self.attempt if self.attempt in attempts or not attempts else attempts[-1])
         if "error" in said:
@@ -172,7 +172,7 @@ class Submission:
         return _result(said)
 
     def left(self) -> ReceiveResult | None:
-        """Return the result of an earlier try that nobody has read, since its task was killed; None where there is none."""
+        """Return the result of an earlier try that was not read, since its task was killed; None where there is none."""
         return fullest(_result(self._read(OUTCOME, attempt)) for attempt in self.attempts())
 
     def attempts(self) -> Sequence[str]:
@@ -270,7 +270,7 @@ def recorded(table: QueueTable, key: str, since: int) -> ReceiveResult | None:
 
 
 def fullest(results: Iterable[ReceiveResult | None]) -> ReceiveResult | None:
-    """Return the result that tells of most passes, the first of equals: where two drivers of a run key met, the later one found nothing to do."""
+    """Return the result with most passes, the first of equals: where two drivers of a run key met, the later one found nothing to do."""
     return max(filter(None, results), key=lambda result: result.passes, default=None)
 
 
@@ -294,7 +294,7 @@ def _result(said: Mapping[str, Any]) -> ReceiveResult | None:
 
 
 def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
-    """Receive as an order says, and tell the outcome. Returns the exit code: 0 where the pass ended.
+    """Receive as an order says, and write the outcome. Returns the exit code: 0 where the pass ended.
 
     :param files: what was shipped with the order; executors are to import from it, too.
     """
@@ -308,7 +308,7 @@ def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
             outcome: dict[str, Any] = {"result": _receive(order, store, table, files)}
         except PoisonError as error:
             outcome = _told(error)
-        except Exception as error:  # noqa: BLE001  (whatever it is, the task tells it)
+        except Exception as error:  # noqa: BLE001  (whatever it is, the task reports it)
             traceback.print_exc()
             what = f"{type(error).__name__}: {error}"
             outcome = _told(SparkJobError(f"The driver of pass {order.key} failed: {what}\nIts own log has the rest; run the task again."))

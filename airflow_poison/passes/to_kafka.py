@@ -5,7 +5,7 @@ file's name, to a consumer group of the queue's own; then the file is removed. W
 which file was the last: that one is only removed.
 
 When the topic refuses records of a file, its transaction is aborted. The next one commits ``held:`` and the file's name: no sender sends it under
-that name from then on, since only a producer that is not shut out can commit this, and a later one reads it first. Then one commit of the queue puts
+that name from then on, since only a producer that is not fenced can commit this, and a later one reads it first. Then one commit of the queue puts
 the refused messages into ``poison`` and the others into a new outbox file. A sender that finds a held file gives all of it a new name. So each file
 leaves the outbox by one commit, and either all of it is in the topic or nothing.
 """
@@ -86,7 +86,7 @@ def send_to_kafka(
 ) -> SendToKafkaResult:
     """Move messages to a topic, and what earlier calls have left on its way there.
 
-    :param kafka: the topic, connected; its settings are those of producers, too.
+    :param kafka: the topic, connected; its settings are also used for producers.
     :param key: what the records' keys are: ``record`` (the key of the record that a message came from; the lookup id where it came from elsewhere),
         ``lookup_id``, or ``group_id`` (the lookup id where a message has no group).
     :param run: a key: what a call with the same key has sent before, and is not there now, is no error.
@@ -135,7 +135,7 @@ def publish(table: QueueTable, kafka: Kafka, clock: Clock, *, key: str = KEYS[0]
         return SendToKafkaResult(table.name, topic.name, 0, 0)
     sent = finished = returned = 0
     with _Sender(topic, f"airflow-poison:{table.identity()}:{topic.name}") as sender:
-        while found := _next(table, topic, sender.last):  # looked at after earlier producers were shut out
+        while found := _next(table, topic, sender.last):  # read after earlier producers were fenced
             file, rows = found
             if file.path == sender.last:
                 reach("pass.to_kafka.before_removal")
@@ -328,7 +328,7 @@ class _Sender:
 
     @_of_client
     def hold(self, name: str) -> None:
-        """Commit that a file is never sent under its name: whoever comes later gives it another one. Raises OutputError."""
+        """Commit that a file is never sent under its name: a later sender gives it another one. Raises OutputError."""
         self._producer.begin_transaction()
         try:
             self._commit(HELD + name)
@@ -345,7 +345,7 @@ class _Sender:
         reach("pass.to_kafka.after_commit")
 
     def _produce(self, records: Sequence[Record], found: _Try) -> None:
-        """Produce records and wait for what becomes of them, until the brokers refuse one. Raises KafkaException, OutputError."""
+        """Produce records and wait for the brokers' answers, until they refuse one. Raises KafkaException, OutputError."""
         for record in records:
             if not found.is_over:
                 self._enqueue(record, found)

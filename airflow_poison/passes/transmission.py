@@ -1,7 +1,7 @@
 """Transmission: the messages of dialogs on their way from the sender's side into the partner's queue, and those that the local broker makes.
 
 A message leaves the sender's table when the partner's queue has it. Nothing is carried into a disabled queue (spec SB-19). Each step may be
-repeated, by whoever and at the same time: what is put into a queue has a key, and files are carried in the order in which they were committed.
+repeated, by any pass and at the same time: what is put into a queue has a key, and files are carried in the order in which they were committed.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
 
 
 def pull(store: QueueStore, table: QueueTable, clock: Clock) -> None:
-    """Have every other queue with services carry what it holds, so that a queue that is ON again waits for nobody's schedule.
+    """Have every other queue with services carry what it holds, so that a queue that is ON again waits for no schedule.
 
-    What another queue cannot tell or carry now, its own next pass does: no queue waits for another one to be mended.
+    What another queue cannot send or carry now, its own next pass does: no queue waits for another one to be mended.
     """
     for name in store.names():
         if name != table.name:
@@ -136,7 +136,7 @@ def _addressed(
 ) -> dict[tuple[QueueTable, str], list[Outgoing]]:
     """Return the messages by the queue that they go to, in order; what cannot be delivered becomes an Error in this side's own queue.
 
-    What one service gets, or what comes back because it is missing, is a group of its own, which its words tell from all others: services of
+    What one service gets, or what comes back because it is missing, is a group of its own, which its name distinguishes from all others: services of
     one commit may be found missing, and disabled, at different times, and each group is put into its queue once.
     """
     found: dict[tuple[QueueTable, str], list[Outgoing]] = defaultdict(list)
@@ -150,7 +150,7 @@ def _addressed(
         elif service == EVENT_NOTIFIER and is_system(message.message_type) == END_DIALOG:  # its dialogs end when the subscriber ends them
             what, arriving_here = f"ended:{service}", Outgoing(message.envelope.turned(), BOTH_ENDED)
         elif service == EVENT_NOTIFIER or is_system(message.message_type) == ERROR or message.message_type == BOTH_ENDED:
-            continue  # nobody is left who could be told
+            continue  # there is no partner left
         else:
             begins = message.envelope.from_initiator and message.envelope.sequence == 1
             problem = BrokerError.SERVICE_UNKNOWN if begins else BrokerError.SERVICE_DROPPED
@@ -194,11 +194,11 @@ def _local_keys(table: QueueTable, handles: set[str]) -> set[str]:
 
 
 MANY = 32
-"""Files of endpoints; each pass adds one, and whoever looks a conversation up reads all of them."""
+"""Files of endpoints; each pass adds one, and a look at a conversation reads all of them."""
 
 
 def refresh(table: QueueTable, clock: Clock) -> None:
-    """Join files that name times in the past, so that their statistics tell of those to come; and files that have become many."""
+    """Join files that name times in the past, so that their statistics show the coming ones; and files that have become many."""
     snapshot = table.snapshot()
     if ended_times(snapshot, clock.now()) or len(snapshot.conversations) >= MANY:
         table.merge_conversations(lambda endpoints: endpoints, min_files=2)
