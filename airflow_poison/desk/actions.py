@@ -27,7 +27,7 @@ _DEEPEST = 100
 
 
 class Verb(StrEnum):
-    """What becomes of messages."""
+    """Actions on messages."""
 
     PUT_BACK = "put_back"
     MOVE = "move"
@@ -89,7 +89,7 @@ class PlanAction(Plain):
         return cls(**{**values, "verb": verb})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values of what is given; a patch with numbers that a float does not write as they are is JSON text."""
+        """Return the parameters as plain values; a patch with numbers that a float does not write as they are is JSON text."""
         given = {each.name: getattr(self, each.name) for each in fields(self)} | {"patch": _plain_patch(self.patch)}
         return {name: value for name, value in given.items() if value not in (None, "", {})} | {"verb": self.verb.value}
 
@@ -236,7 +236,7 @@ def last_edit(plan: str) -> str:
 
 
 def original_body(body: bytes, properties: Mapping[str, str]) -> bytes | None:
-    """Return the body that was sent; None for a message whose body nobody has edited."""
+    """Return the body that was sent; None for a message whose body was not edited."""
     first = next((entry["body"] for entry in edits_of(properties) if entry["body"] is not None), None)
     original = None if first is None else base64.b64decode(first)
     return None if original == body else original

@@ -68,14 +68,14 @@ def apply(
     stop: Callable[[], bool] = lambda: False,
     wait: Callable[[float], None] = time.sleep,
 ) -> PlanView:
-    """Do what a plan says, as far as it can be done now, and return it. Safe to call again, and at the same time by somebody else.
+    """Do what a plan says, as far as it can be done now, and return it. Safe to call again, and in several processes at the same time.
 
     It ends when everything is done (``done``), when passes have claimed what is left or a canary's messages are still to be received (``running``,
-    ``canary``: call it again), when its canary has failed (``stopped``), or when somebody has paused or cancelled it. An error that would come again
+    ``canary``: call it again), when its canary has failed (``stopped``), or when it was paused or cancelled. An error that would come again
     makes the plan ``failed``, with the error, and is raised; called again, it goes on where it was.
 
     :param store: of the queue, for messages that are sent to other queues.
-    :param progress: told after each chunk. :param stop: asked before each chunk. :param wait: sleeps for seconds, where the plan has a rate.
+    :param progress: called after each chunk. :param stop: asked before each chunk. :param wait: sleeps for seconds, where the plan has a rate.
     Raises PlanNotFoundError, PlanStateError for a plan that has ended, SettingError, QueueNotFoundError.
     """
     found = stored(table, plan_id)
@@ -92,7 +92,7 @@ def apply(
         except _PASSING:
             raise
         except Exception as error:
-            with suppress(PoisonError):  # it cannot be written, or somebody has paused or cancelled it
+            with suppress(PoisonError):  # it cannot be written, or was paused or cancelled
                 change_state(
                     table, plan_id, PlanState.FAILED, frozenset({PlanState.RUNNING, PlanState.CANARY}), clock, error=_why(error, table, store)
                 )
@@ -111,7 +111,7 @@ def _why(error: Exception, table: QueueTable, store: QueueStore | None) -> str:
 
 
 def waits_at(table: QueueTable, plan_id: str) -> int | None:
-    """Return the version of the queue at which ``apply`` would do nothing: passes have to end first, or somebody has paused the plan.
+    """Return the version of the queue at which ``apply`` would do nothing: passes have to end first, or the plan is paused.
 
     None: there is something to do, or the plan has ended. Raises PlanNotFoundError.
     """
@@ -144,7 +144,7 @@ def undo(
     progress: Callable[[PlanView], object] = lambda _view: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> PlanView:
-    """Take back what a plan has done to messages that nobody has received, moved or edited since; return it with ``done``: those that stay done.
+    """Take back what a plan has done to messages that were not received, moved or edited since; return it with ``done``: the ones that stay done.
 
     Each moves back to where it was, with one more move: counts never fall. An edited body becomes what it was. Removed messages come back while the
     table still has their files. What passes have claimed is left out; undo again when they have ended.
@@ -192,7 +192,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
             return find_plan(table, found.plan)
         good = seen.good(planned.canary)
         facts = {"settled": str(seen.settled), "failed": str(seen.failed)}
-        with suppress(PlanStateError):  # somebody has paused or cancelled it
+        with suppress(PlanStateError):  # it was paused or cancelled
             change_state(table, found.plan, PlanState.RUNNING if good else PlanState.STOPPED, states, clock, **facts)
         if not good:
             return find_plan(table, found.plan)
@@ -206,7 +206,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """Who is told of a plan's progress, and asked whether to go on."""
+    """The callbacks of a plan: its progress, and whether to go on."""
 
     table: QueueTable
     plan: str
@@ -215,17 +215,17 @@ class _Told:
     wait: Callable[[float], None]
 
     def after(self) -> None:
-        """Tell of the progress."""
+        """Report the progress."""
         self.progress(find_plan(self.table, self.plan))
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What becomes of members.
+    """A change of members.
 
     :param members: as they are to be found.
     :param become: from rows (``table_schema()``) to what they become, and which of them can; None: they go.
-    :param tell: from a sub-queue and the lookup ids of messages there that are changed to the events of that: type, facts and lookup ids.
+    :param tell: from a sub-queue and the lookup ids of messages there that are changed to its events: type, facts and lookup ids.
     :param place: where whole files can go by a second name; None: their rows have to be written.
     :param counted: whether it is a move. :param leaves: whether a message that blocks the queue does so no more.
     :param edited_by: the plan whose edits are to be found (undone) or not to be found (made) as the last ones of a message; empty: no matter.
@@ -276,7 +276,7 @@ class _Chunks:
     _failed: int = 0
 
     def run(self) -> bool:
-        """Return whether all is done; False when passes have claimed some, or somebody has stopped it."""
+        """Return whether all is done; False when passes have claimed some, or it was stopped."""
         while not self.told.stop():
             try:
                 begun = time.monotonic()
@@ -446,10 +446,10 @@ def _brought_back(table: QueueTable, plan: str, clock: Clock, told: _Told) -> bo
 
 
 _BACK_IN = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
-"""What is told of messages that come to a sub-queue; nothing where coming there is no move."""
+"""The event of messages that come to a sub-queue; nothing where coming there is no move."""
 
 
-# What becomes of rows -------------------------------------------------------------------------------------------------
+# Changes of rows -------------------------------------------------------------------------------------------------
 
 
 def _change(  # noqa: PLR0917
@@ -492,7 +492,7 @@ def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
     after = members.moved_to(place)
 
     def back(rows: pa.Table) -> tuple[pa.Table | None, Mask]:
-        """Move messages back that nobody has received: their abort count is still 0."""
+        """Move messages back that were not received: their abort count is still 0."""
         import pyarrow as pa
 
         untouched = counts_of(rows["abort_count"]) == 0
@@ -590,7 +590,7 @@ def _letters(target: str, table: QueueTable, store: QueueStore | None, unfit: Un
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """Messages of a plan that stay as they are, with the reasons; those of the first ones are recorded."""
+    """Messages of a plan that stay as they are, with the reasons, of which the first ones are recorded."""
 
     masking: Masking | None
     reasons: dict[int, str] = field(default_factory=dict)

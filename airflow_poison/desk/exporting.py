@@ -1,6 +1,6 @@
 """Exports: the messages of a plan are written as Parquet, once, before anything is done to them.
 
-A plan's messages are cut into parts by their lookup ids, and each part is one file, named by the plan. Whoever writes it first has written it: a
+A plan's messages are cut into parts by their lookup ids, and each part is one file, named by the plan. The first writer wins: a
 file is there whole or not at all, and is never written over. Only messages that stand in these files are changed afterwards.
 """
 
@@ -50,7 +50,7 @@ def exported(table: QueueTable, plan: str, place: str, members: Members, store: 
         if written is None and (rows := _rows(table, members.only(ids[start : start + PART]))).num_rows:
             target.create(name, rows)
             reach("desk.export.after_file")
-            written = target.lookup_ids(name)  # somebody else may have been faster
+            written = target.lookup_ids(name)  # another run may have been faster
         found += written or []
     return found
 
@@ -124,7 +124,7 @@ class _Folder(_Target):
                 left.unlink(missing_ok=True)
 
     def _begun(self, name: str) -> Iterator[Path]:
-        """Yield what was begun and not finished: this one, and those of killed processes."""
+        """Yield what was begun and not finished: this one, and files of killed processes."""
         return (path for path in self.folder.iterdir() if path.name.startswith(f".{name}."))
 
 

@@ -36,7 +36,7 @@ def follow(
     """Apply a plan until it has ended, and return it. While nothing can be done it only looks at the queue's version.
 
     :param patience: seconds for which passes are waited for, each time; None: without an end, 0: not at all.
-    :param through_pauses: wait, too, while somebody has paused it; else a pause ends it.
+    :param through_pauses: wait, too, while it is paused; else a pause ends it.
     The other parameters, and what is raised: as of ``apply``.
     """
     waiting = {PlanState.RUNNING, PlanState.CANARY} | ({PlanState.PAUSED} if through_pauses else set())
@@ -50,7 +50,7 @@ def follow(
                 return view
             wait(left)
             view = find_plan(table, plan_id)
-        view = find_plan(table, plan_id)  # somebody may have cancelled it just now
+        view = find_plan(table, plan_id)  # it may have been cancelled just now
         if view.state not in waiting or stop():
             return view
 

@@ -35,7 +35,7 @@ _FAILED = (EventType.MOVED_POISON, EventType.MOVED_RETRY, EventType.REJECTED, Ev
 
 
 def files_of(files: Sequence[DataFile], selection: Selection) -> list[DataFile]:
-    """Return those of a version's files that can hold selected messages, as far as statistics tell."""
+    """Return the files of a version that can hold selected messages, as far as statistics show."""
     ids = selection.lookup_ids
     return [
         file
@@ -122,7 +122,7 @@ class ErrorGroup(Plain):
     :param error: its id.
     :param text: the message of one of these failures.
     :param share: of the selection's messages, 0 to 1.
-    :param first_seen: when the first of its messages failed for the first time, as events tell; else when it was sent.
+    :param first_seen: when the first of its messages failed for the first time, as events say; else when it was sent.
     :param last_seen: when the last of its messages failed for the last time. What people move, put back or undo is no failure.
     :param sample: the lookup id of one of its messages.
     :param trend: how many of its messages failed last in each of 24 equal parts of the time in which the messages of all groups failed last.

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from airflow_poison.store.files import DataFile
 
 _SKEW = timedelta(minutes=10)
-"""So much may clocks of a sender and of whoever set the mask differ."""
+"""So much may the clocks of a sender and of the user who set the mask differ."""
 
 
 def is_before(file: DataFile, desk: Mapping[str, object]) -> bool:
-    """Whether a file may have failures that were recorded before the mask was what it is: those of later messages have nothing hidden in them."""
+    """Whether a file may have failures that were recorded before the mask was what it is: failures of later messages have nothing hidden in them."""
     since = desk.get(SINCE)
     return since is None or file.min_enqueued_at is None or file.min_enqueued_at < datetime.fromisoformat(str(since)) + _SKEW
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 PLACES = tuple(SubQueue)
 WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
 COLUMNS = ("lookup_id", "due_at")
-"""What is read of a file to tell whose its rows are."""
+"""The columns that identify the rows of a file."""
 NEVER = -1
 
 

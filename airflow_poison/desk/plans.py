@@ -113,9 +113,9 @@ class PlanView(Plain):
 
     :param messages: in the plan; ``done``: of these, those that it was done to.
     :param skipped: those that had changed since, or that an edit did not fit; known when it has ended.
-    :param claimed: those that passes had claimed when somebody looked last: they wait.
+    :param claimed: messages that passes had claimed at the last look: they wait.
     :param export_to: where its messages are written before anything is done to them; empty: nowhere.
-    :param unfit: of one that is done, those of the skipped messages that it could not be done to; only of a plan that is asked for by its id.
+    :param unfit: of one that is done, the skipped messages that it could not be done to; only of a plan that is asked for by its id.
     :param error: why one that has failed could not go on; only of a plan that is asked for by its id.
     """
 
@@ -143,7 +143,7 @@ class PlanView(Plain):
 
     @property
     def undoable(self) -> bool:
-        """Whether undoing can bring messages back that nobody has received since."""
+        """Whether undoing can bring messages back that were not received since."""
         return self.action.verb is not Verb.SEND_TO
 
     def to_dict(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def plan(
     """Say what an action would do to a selection's messages of the newest version. Writes nothing. What it shows has no hidden values.
 
     :param limit: only so many messages, those with the lowest lookup ids.
-    :param version: an earlier version, which somebody has looked at; None: the newest.
+    :param version: an earlier version, which was shown; None: the newest.
     :param unmask: the selection's conditions see values that the queue hides.
     :param among: the selection's messages with these lookup ids only, which the plan does not say.
     Raises SettingError for a sub-queue whose messages the action cannot be done to, QueryError for a condition that is none, PlanStateError for a
@@ -266,7 +266,7 @@ def record(
     facts: Mapping[str, str] = MappingProxyType({}),
     paused: bool = False,
 ) -> str:
-    """Record a plan in the queue, in one commit, so that it can be applied by whoever comes; return its id.
+    """Record a plan in the queue, in one commit, so that any process can apply it; return its id.
 
     :param who: who decided it, as its events say; ``reason``: why.
     :param rate: messages a second, at most; None: as fast as it goes.
@@ -274,7 +274,7 @@ def record(
     :param key: names what decided it: recorded again with the same key, it is the same plan, whatever its messages would be now.
     :param export_to: a folder, or a prefix in an object store, where its messages are written before anything is done to them.
     :param facts: further texts by name that its events say, for example which rule of the queue has made it.
-    :param paused: it waits until somebody resumes it.
+    :param paused: it waits until it is resumed.
     Raises SettingError.
     """
     for name, value in (("rate", rate), ("chunk", chunk)):
@@ -429,7 +429,7 @@ def why_stopped(table: QueueTable, plan_id: str) -> str:
 
 
 def paused_by(table: QueueTable, plan_id: str) -> str:
-    """Return who has paused a plan last; empty when nobody has."""
+    """Return who has paused a plan last; empty when it is not paused."""
     return _last_told(table, plan_id, PlanState.PAUSED).get(WHO, "")
 
 
@@ -455,7 +455,7 @@ def pause(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: st
 def resume(table: QueueTable, plan_id: str, clock: Clock, *, who: str, reason: str = "") -> PlanView:
     """Let a paused or failed plan go on where it was; one that its canary has stopped goes on without one. ``apply`` does the rest.
 
-    Nothing changes for a plan that nobody has paused: its process may have died.
+    Nothing changes for a plan that is not paused: its process may have died.
     """
     with acting(who, reason):
         found = stored(table, plan_id)

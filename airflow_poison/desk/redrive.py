@@ -106,7 +106,7 @@ def _note(table: QueueTable, clock: Clock, version: str) -> None:
 
 
 def _begin(table: QueueTable, clock: Clock, version: str, who: str) -> None:
-    """Record the plans of a new version, one for each error group; those of an earlier one that are not done are cancelled."""
+    """Record the plans of a new version, one for each error group; plans of an earlier one that are not done are cancelled."""
     canary = checked_canary(table.snapshot().control.desk.get(SETTING))  # type: ignore[arg-type]  # as it was recorded
     for found in table.stored_plans():
         if facts_of(found).get(HANDLER, version) != version and found.state in _UNDER_WAY:
@@ -136,7 +136,7 @@ def _go_on(table: QueueTable, clock: Clock) -> list[PlanView]:
     for found in table.stored_plans():
         if HANDLER in facts_of(found) and found.state in _UNDER_WAY:
             try:
-                with suppress(PlanStateError):  # somebody has cancelled it meanwhile
+                with suppress(PlanStateError):  # it was cancelled meanwhile
                     apply(table, found.plan, clock)
                 touched.append(find_plan(table, found.plan))
             except Exception as error:  # noqa: BLE001  (of one error group; it is raised after the others)

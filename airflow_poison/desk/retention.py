@@ -38,11 +38,11 @@ WHY = "retention"
 
 @dataclass(frozen=True, slots=True)
 class Retention(Plain):
-    """What becomes of old poison. Raises SettingError.
+    """The retention of old poison. Raises SettingError.
 
     :param after: so long after it became poison it is old.
     :param export_to: a folder, or a prefix in an object store, where it is written; None: it is only reported.
-    :param remove: it is removed once it is written. Whoever gives ``export_to`` says so: what stays would be written again by each run.
+    :param remove: it is removed once it is written. It is set with ``export_to``, because what stays would be written again by each run.
     """
 
     after: timedelta
@@ -82,7 +82,7 @@ class RetainResult(Plain):
     """What a retention found and did.
 
     :param older: poison that was older than ``after`` seconds when it began; ``oldest_at``: since when the oldest of it is poison.
-    :param removed: messages that were written and removed; ``waiting``: those that passes have claimed, or whose plan somebody has paused.
+    :param removed: messages that were written and removed; ``waiting``: messages that passes have claimed, or whose plan is paused.
     :param plans: what removed them: each can be undone for as long as the table has its old files.
     :param files: where they were written.
     """
@@ -114,7 +114,7 @@ def retain(
 ) -> RetainResult | None:
     """Report poison that is too old; write and remove it where the retention says so. None: there is no retention.
 
-    The messages are those of a plan: it is recorded first, its messages are written, and only what was written is removed. Killed anywhere and run
+    The messages are in a plan: it is recorded first, its messages are written, and only what was written is removed. Killed anywhere and run
     again, the plan goes on, and a file that is there is not written again. A plan that exports elsewhere and has removed nothing is cancelled.
 
     :param retention: None: the one that is recorded in the queue.
@@ -147,7 +147,7 @@ def _is_planned(table: QueueTable, clock: Clock, retention: Retention, who: str)
     mine = record(table, made, clock, who=who, reason=WHY, export_to=retention.export_to)
     reach("desk.retain.after_record")
     first = next((each.plan for each in _open(table)), mine)
-    if first != mine:  # somebody else does the same now
+    if first != mine:  # another run does the same now
         cancel(table, mine, clock, who=who, reason=f"plan {first} does the same")
     return True
 

@@ -1,6 +1,6 @@
 """Runs of a queue's rules: which messages each rule has now, and what it does with them. A dry run only says so.
 
-What a rule has done is read from the queue, never from memory: how often it has put a message back and which messages it has told of from recorded
+What a rule has done is read from the queue, never from memory: how often it has put a message back and which messages it has reported from recorded
 events, and what it has asked from its recorded plans. So a run that is killed anywhere is gone on with by the next one, and does each message once.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_poison.values.clock import Clock
 
 RULE = "rule"
-"""What the events of a rule's plans, and of what it tells, say its name in."""
+"""The key of a rule's name in the events of its plans and alerts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class RuleResult(Plain):
     """What one rule has, and what it did.
 
     :param messages: it has now: no earlier rule has them. ``now``: of these, those that it takes in this run.
-    :param waiting: those whose time has not come, or whose plan waits: for an answer, or because somebody has paused it.
+    :param waiting: those whose time has not come, or whose plan waits: for an answer, or because it is paused.
     :param plan: the plan that does it, or proposes it; empty: there is none. ``state``: of that plan; ``done``: messages that it has done.
     """
 
@@ -85,7 +85,7 @@ class RulesResult(Plain):
 class _Has:
     """What a rule has: how many messages, how many wait, and the lookup ids of those that it takes now.
 
-    :param told: how often it had told people before.
+    :param told: how often it had alerted people before.
     """
 
     rule: Rule
@@ -131,13 +131,13 @@ def run_rules(
     progress: Callable[[PlanView], object] = lambda _view: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> RulesResult:
-    """Do what the rules of a queue say, as far as it is time. Safe to call again, and at the same time by somebody else. Raises QueryError.
+    """Do what the rules of a queue say, as far as it is time. Safe to call again, and in several processes at the same time. Raises QueryError.
 
     A rule that cannot be read, or whose condition cannot be asked, is an error when those before it have run; those behind it do not, since messages
     that it would have are not theirs.
 
-    Each rule that puts back, sends or removes does so by a recorded plan. One that asks records its plan paused: it waits until somebody resumes or
-    cancels it. One that tells records an event, from which alerts are made.
+    Each rule that puts back, sends or removes does so by a recorded plan. One that asks records its plan paused: it waits until it is resumed or
+    cancelled. One that tells records an event, from which alerts are made.
 
     :param who: runs them, as the events say.
     :param store: of the queue, for messages that are sent to other queues.
@@ -160,7 +160,7 @@ def run_rules(
 
 
 def proposal(table: QueueTable, run: str, rule: str) -> StoredPlan | None:
-    """Return what a run of the rules has proposed for a rule and nobody has decided yet."""
+    """Return the proposal of a run for a rule that is not decided yet."""
     mine = id_of(_key(run, rule))
     return next((each for each in table.stored_plans() if each.plan == mine and each.state is PlanState.PAUSED), None)
 
@@ -221,13 +221,13 @@ def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, versio
         return replace(said, plan=plan_id, state=PlanState.PAUSED.value)
     try:
         view = apply(table, plan_id, clock, store=ways.store, progress=ways.progress, stop=ways.stop)
-    except PlanStateError:  # a plan of an earlier call of this run, which somebody has cancelled or undone
+    except PlanStateError:  # a plan of an earlier call of this run, which was cancelled or undone
         return replace(said, plan=plan_id)
     return replace(said, plan=plan_id, state=view.state, done=view.done)
 
 
 def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
-    """Record that people are told of messages; return of how many. Once, whoever runs the rules now: a counter of the queue says who was first."""
+    """Record the event for an alert about messages, once, also in several processes: a counter of the queue decides. Return of how many."""
     counter, told = _counter(has.rule), 0
     for first in range(0, len(has.now), CHUNK):
         ids, number = has.now[first : first + CHUNK], has.told + first // CHUNK
@@ -248,7 +248,7 @@ def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
 
 
 def _counted(control: Control, counter: str, number: int) -> Control:
-    """Return what the row says when one more time people are told; as it is where somebody was faster."""
+    """Return the row with one more alert counted; unchanged where another process was faster."""
     return control.with_counters({counter: number + 1}) if control.counters.get(counter, 0) == number else control
 
 
@@ -283,7 +283,7 @@ def _look(table: QueueTable, rules: Sequence[Rule], now: datetime, failed: list[
 
 
 def _past(table: QueueTable, engine: duckdb.DuckDBPyConnection) -> None:
-    """Make tables of what has happened: ``became``, when messages became poison, and ``past``, what rules have done to them, and how often."""
+    """Make tables of past events: ``became``, when messages became poison, and ``past``, what rules have done to them, and how often."""
     engine.execute(
         f"""create temp table single as select lookup_id, occurred_at as moved_at from events
         where event = '{EventType.MOVED_POISON}' and (details ->> 'count') is null"""

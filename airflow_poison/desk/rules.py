@@ -1,4 +1,4 @@
-"""Rules of a queue: what becomes of poison by itself. A table; the first rule that a message meets has it, as IBM's dead-letter handler does it."""
+"""Rules of a queue: automatic actions on poison. A table; the first rule that a message meets has it, as IBM's dead-letter handler does it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Rule(Plain):
         return cls(**given)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values of what is given; ``after`` in seconds."""
+        """Return the parameters as plain values; ``after`` in seconds."""
         given = Plain.to_dict(replace(self, after=timedelta(0))) | {"after": as_seconds(self.after)}
         when = {name: value for name, value in self.when.to_dict().items() if name != "sub_queue"}
         return {name: value for name, value in (given | {"when": when}).items() if value not in (None, "", {}, 0)}

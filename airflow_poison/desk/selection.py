@@ -78,7 +78,7 @@ class Selection(Plain):
         return tuple((match[1], match[2], int(match[3])) for match in found if match)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values of what is given; ``sub_queue`` always."""
+        """Return the parameters as plain values; ``sub_queue`` always."""
         given = {name: value for name, value in Plain.to_dict(self).items() if value not in (None, "", [], {})}
         return given | {"sub_queue": None if self.sub_queue is None else self.sub_queue.value}
 

@@ -1,4 +1,4 @@
-"""Settings of a queue's desk, recorded in the queue: what is hidden, what becomes of poison by itself. Each part has a module of its own."""
+"""Settings of a queue's desk, recorded in the queue: masks, rules, retention. Each part has a module of its own."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _limits: ContextVar[Limits] = ContextVar("airflow_poison_query_limits", default=
 
 @contextmanager
 def limited(limits: Limits) -> Iterator[None]:
-    """Hold the queries of this block to limits: those of people whose queries share a process with others' work."""
+    """Hold the queries of this block to limits: queries of people share a process with other work."""
     token = _limits.set(limits)
     try:
         yield
@@ -199,7 +199,7 @@ def said(error: Exception) -> str:
 def _of(paths: Sequence[str], masking: Masking | None, *, texts: bool = False) -> str:
     """Return the query for messages of files.
 
-    :param texts: what is said of failures may have values that are hidden.
+    :param texts: texts of failures may have hidden values.
     """
     if not paths:
         return _nothing({**_TYPES, "file": "varchar"})

@@ -89,7 +89,7 @@ def send_selected(table: QueueTable, selection: Selection, kafka: Kafka, clock: 
 def _send_chunk(  # noqa: PLR0917
     table: QueueTable, selection: Selection, lookup_ids: list[int], kafka: Kafka, clock: Clock, key: str
 ) -> tuple[SendToKafkaResult, int]:
-    """Send messages of a selection, but those that somebody was faster with; return how many were moved, too."""
+    """Send messages of a selection, without those that have left meanwhile; return how many were moved, too."""
     places = FROM if selection.sub_queue is None else {selection.sub_queue}
     for _ in range(_TRIES - 1):
         try:

@@ -83,7 +83,7 @@ def end(endpoint: ConversationEndpoint, *, error: int | None = None, description
     """End this side of a dialog (spec SB-54). Its messages that still wait in the queue are to be removed (spec SB-30).
 
     Without an error EndDialog follows what was sent before; with one the partner gets an Error message, and what has not left yet is dropped.
-    The partner gets nothing when it has ended the dialog already, or has never heard of it (section 11.1); its broker is told that both have.
+    The partner gets nothing when it has ended the dialog already, or has never heard of it (section 11.1); its broker learns that both have.
 
     :param error: the code, 1 to 2147483647. :param description: what the partner reads, at most 3,000 characters.
     Raises ConversationEndedError (8427) when this side has ended it and the partner has not yet, ConversationNotFoundError (8426) when both
@@ -113,7 +113,7 @@ def end(endpoint: ConversationEndpoint, *, error: int | None = None, description
 
 
 def end_with_cleanup(endpoint: ConversationEndpoint) -> Change:
-    """Remove everything of a dialog at this side, and do not tell the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
+    """Remove everything of a dialog at this side, without a message to the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
     _refuse_closed(endpoint)
     return _closed(endpoint, END_DIALOG, final=Final.CLEANUP, cleaned=True)
 
@@ -161,12 +161,12 @@ def changed(endpoint: ConversationEndpoint, **changes: object) -> ConversationEn
 
 
 def ended_with(endpoint: ConversationEndpoint, document: ErrorDocument) -> Change:
-    """Close an endpoint and tell the partner an error, which drops what has not left yet (spec SB-54)."""
+    """Close an endpoint and send the partner an error, which drops what has not left yet (spec SB-54)."""
     return _closed(endpoint, ERROR, document.to_xml(), Final.ERROR)
 
 
 def both_ended(endpoint: ConversationEndpoint) -> Change:
-    """Close an endpoint and tell the partner's broker that this side has ended the dialog, too."""
+    """Close an endpoint and inform the partner's broker that this side has ended the dialog, too."""
     return _closed(endpoint, BOTH_ENDED)
 
 
@@ -212,7 +212,7 @@ def undeliverable(message: Outgoing, problem: BrokerError) -> Outgoing:
 class Dialog:
     """A dialog that is to be begun, with its first messages.
 
-    :param messages: types and bodies, at least one: nobody hears of a dialog on which nothing is sent.
+    :param messages: types and bodies, at least one: the partner learns of a dialog by its first message.
     :param group_id: the group of a conversation that it is related to; None: a group of its own (spec SB-47).
     :param priority: 1 to 10 (spec SB-48). :param lifetime: how long it may last at most, above zero; None: for ever (spec SB-57).
     :param timer: a conversation timer of this side, set at once; None: none.

@@ -23,7 +23,7 @@ BY_CONVERSATION = "conversation"
 def due(endpoint: ConversationEndpoint, now: datetime) -> tuple[Outgoing, ...]:
     """Return what the local broker puts into this side's queue: the messages of expired timers, the Error of an ended lifetime (spec SB-22).
 
-    Asked again it returns the same: whoever puts them there does it once for each ``local_key``.
+    Asked again it returns the same: they are put there once for each ``local_key``.
     """
     if endpoint.due_at is None or endpoint.due_at > now:
         return ()
@@ -44,7 +44,7 @@ def local_key(message: Outgoing) -> str:
 def arrived(endpoint: ConversationEndpoint, waiting: Collection[str]) -> ConversationEndpoint:
     """Return an endpoint as it is with what has arrived for it and has not been received (spec SB-43, section 11.1).
 
-    :param waiting: the types of these messages; those of timers change nothing.
+    :param waiting: the types of these messages; timers change nothing.
     """
     systems = {is_system(name) for name in waiting}
     if ERROR in systems and endpoint.state in TIMES:
@@ -62,7 +62,7 @@ def acknowledged(endpoint: ConversationEndpoint) -> ConversationEndpoint | None:
 
 
 def remembered(endpoint: ConversationEndpoint, message: Outgoing) -> ConversationEndpoint:
-    """Return an endpoint that remembers what has arrived: its message waits where nobody looks before it is back."""
+    """Return an endpoint that remembers what has arrived: its message waits where it is not read before it is back."""
     if is_system(message.message_type) == DIALOG_TIMER:
         after = _without_timer(endpoint, number := message.envelope.timer)
         return replace(after, expired_timers=(*after.expired_timers, (number, None)))
@@ -95,11 +95,11 @@ Reception = Handed | Discarded
 
 
 def receive(endpoint: ConversationEndpoint | None, message: Outgoing, services: Mapping[str, Service], *, waiting: Collection[str] = ()) -> Reception:
-    """Decide what a RECEIVE makes of the message of a dialog. An invalid one ends the dialog, and both sides are told (spec SB-38, SB-57).
+    """Decide what a RECEIVE makes of the message of a dialog. An invalid one ends the dialog with an error for both sides (spec SB-38, SB-57).
 
     :param endpoint: this side, with what has arrived; None: it does not exist.
     :param services: of this queue, by name.
-    :param waiting: the types of what has arrived in this dialog; for an endpoint that begins with this message.
+    :param waiting: the types of messages that have arrived in this dialog; for an endpoint that begins with this message.
     """
     if message.envelope.is_local:
         return _receive_local(endpoint, message)
@@ -122,7 +122,7 @@ def _after_the_end(endpoint: ConversationEndpoint | None, message: Outgoing) -> 
     """Discard what arrives for a conversation that this side has ended (spec SB-55); ended with cleanup, it is gone (-8462).
 
     Who ended it because of an error of its own broker, a lifetime that has ended, say, acknowledged that before the partner had ended its side,
-    and perhaps nobody has kept the acknowledgement: the partner's EndDialog is acknowledged again.
+    and perhaps the acknowledgement was lost: the partner's EndDialog is acknowledged again.
     """
     system, acknowledges = is_system(message.message_type), message.message_type == BOTH_ENDED
     if endpoint is None:
@@ -147,7 +147,7 @@ def _receive_local(endpoint: ConversationEndpoint | None, message: Outgoing) -> 
     if number not in dict(endpoint.expired_timers) and (endpoint.timer_at is None or number != endpoint.timer_number):
         return Discarded("the timer was set again before it expired, or has been received")
     after = _without_timer(endpoint, number)
-    # Messages of earlier timers came into the queue before this one: where one is not there any more, nobody waits for it.
+    # Messages of earlier timers came into the queue before this one: one that is not there any more is not waited for.
     return Handed(replace(after, expired_timers=tuple((each, None if each < number else at) for each, at in after.expired_timers)))
 
 
@@ -172,9 +172,9 @@ def _receive_application(endpoint: ConversationEndpoint, message: Outgoing, serv
         state = S.CONVERSING if endpoint.state is S.STARTED_INBOUND else endpoint.state
         return Handed(arrived(changed(received, state=state), waiting))
     change = ended_with(received, problem.told_there.document(problem.details))
-    if is_new:  # nobody here has to end it; a partner that has hears that it is over
+    if is_new:  # it does not have to be ended here; a partner that has ended it learns that it is over
         return Discarded(problem.told_here.text, change if endpoint.state in SENDS else both_ended(received))
-    told = change.sent if endpoint.state in SENDS else ()  # a partner that has ended it is not told
+    told = change.sent if endpoint.state in SENDS else ()  # a partner that has ended it gets no message
     here = local_error(endpoint, problem.told_here, problem.details)
     return Discarded(problem.told_here.text, Change(replace(change.endpoint, state=S.ERROR), (*told, here)))
 
@@ -191,7 +191,7 @@ def _received(endpoint: ConversationEndpoint, sequence: int) -> ConversationEndp
 
 
 class _Problem(NamedTuple):
-    """What is wrong with an arriving message: what each side is told."""
+    """What is wrong with an arriving message: the error for each side."""
 
     told_there: BrokerError
     told_here: BrokerError
@@ -239,7 +239,7 @@ def _receiver(message: Outgoing) -> ConversationEndpoint:
 
 
 def _gone(message: Outgoing, endpoint: ConversationEndpoint | None = None) -> Change | None:
-    """Return what tells the sender that this side is gone (-8462); an Error about an Error would go on for ever."""
+    """Return the message to the sender that this side is gone (-8462); an Error about an Error would go on for ever."""
     if is_system(message.message_type) == ERROR:
         return None
     return ended_with(endpoint or _receiver(message), BrokerError.ENDPOINT_GONE.document())

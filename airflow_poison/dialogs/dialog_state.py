@@ -1,6 +1,6 @@
 """Dialog state: what a delivery has to know of the conversations whose messages it claimed, and which messages overtake others.
 
-The driver of a pass writes the state, and every task reads it. The order is that of spec SB-41 to SB-49, section 11.1.
+The driver of a pass writes the state, and every task reads it. The order is from spec SB-41 to SB-49, section 11.1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AS_ARRIVED = 2
 class Place(NamedTuple):
     """Where a message is received when that is not its place of arrival (spec SB-41).
 
-    :param anchor: the lowest lookup id of what still waits in its dialog when its turn comes: there it is received.
+    :param anchor: the lowest lookup id of the messages that still wait in its dialog when its turn comes: there it is received.
     :param precedence: 0 for a DialogTimer, 1 for an Error; 2 for all others, which have no exception.
     """
 
@@ -107,8 +107,8 @@ def overtaking_messages(rows: Iterable[WaitingMessages]) -> Mapping[int, Place]:
     """Return the places of the messages that overtake others of their dialog, by lookup id; all others have (lookup id, 2).
 
     Sorted by (priority descending, anchor, precedence, lookup id), messages stand in the order in which one RECEIVE TOP(1) after the other takes
-    them. The anchor is the lowest lookup id of what is still waiting in the dialog when the message's turn has come: a dialog's place among others
-    is that of its oldest message, and a DialogTimer that arrived before an Error is gone when the Error's turn comes.
+    them. The anchor is the lowest lookup id that still waits in the dialog when the message's turn has come: a dialog's place among others
+    is its oldest message's, and a DialogTimer that arrived before an Error is gone when the Error's turn comes.
 
     :param rows: all that waits of each dialog.
     """

@@ -1,4 +1,4 @@
-"""A conversation endpoint: what one side of a dialog knows, and what it tells the other side."""
+"""A conversation endpoint: the state of one side of a dialog, and its messages to the other side."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ConversationEndpoint:
     :param missing: lower ones that have not been received, first and last of each gap: their messages were postponed, parked or given up,
         and may come back.
     :param error_code: of the Error message that was received; None: there was none.
-    :param cleaned: ended with cleanup: whoever sends to it is told that it is gone.
+    :param cleaned: ended with cleanup: a sender to it gets the error that it is gone.
     :param failures: failures that the application has tracked (spec SB-59).
     :param version: raised by each change; the highest one counts.
     """
@@ -137,7 +137,7 @@ class Final(StrEnum):
 
     NO = ""
     ERROR = "error"  # they are dropped
-    CLEANUP = "cleanup"  # they are dropped, and so is this one: the partner is not told
+    CLEANUP = "cleanup"  # they are dropped, and so is this one: the partner gets no message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +171,7 @@ class Envelope:
         return self.to_handle if self.from_initiator else self.group
 
     def turned(self) -> Self:
-        """Return the envelope of what goes the other way."""
+        """Return the envelope for the other direction."""
         return replace(self, from_initiator=not self.from_initiator, from_service=self.to_service, to_service=self.from_service)
 
     @property

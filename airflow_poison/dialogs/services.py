@@ -1,4 +1,4 @@
-"""Services, their contracts and message types: what may be said in a conversation, and by whom (spec SB-35 to SB-37, SB-52)."""
+"""Services, their contracts and message types: which messages each side may send in a conversation (spec SB-35 to SB-37, SB-52)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Named = TypeVar("Named", "MessageType", "Contract")
 class InvalidBody:
     """Why a body is none of its message type.
 
-    :param number: of the broker's error that its sender is told, and ``number_here`` the one that the receiving side is told (spec SB-57).
+    :param number: of the broker's error for its sender, and ``number_here`` the one for the receiving side (spec SB-57).
     """
 
     message_type: str
@@ -108,7 +108,7 @@ class Contract:
 
     :param name: 1 to 128 characters; capitals count.
     :param senders: the application's message types by name, with who may send each; the initiator at least one. The system message types
-        can be received whether or not they are here, and nobody sends them as messages (spec SB-36).
+        can be received whether or not they are here, and they are not sent as messages (spec SB-36).
     :param types: of these, the ones whose bodies are validated; the others have validation ``N``.
     :ivar message_types: all message types of the contract by name.
     """
@@ -231,7 +231,7 @@ def _mapping(kind: str, values: object) -> Mapping[str, Any]:
 SYSTEM_MESSAGE_TYPES = {name: MessageType(name, _GIVEN[name]) for name in (ERROR, END_DIALOG, DIALOG_TIMER)}
 """Available to every service, whatever its contracts say (spec SB-35, SB-36)."""
 DEFAULT_CONTRACT = Contract(DEFAULT, {DEFAULT: SentBy.ANY})
-"""SQL Server's own: both sides send messages of type DEFAULT, whose bodies nobody validates."""
+"""SQL Server's own: both sides send messages of type DEFAULT, whose bodies are not validated."""
 EVENT_NOTIFIER = "http://schemas.microsoft.com/SQL/Notifications/EventNotificationService"
 """The service that begins the dialogs of event notifications; no queue has it."""
 EVENT_NOTIFICATION = Contract(CONTRACT, {MESSAGE_TYPE: SentBy.INITIATOR}, [MessageType(MESSAGE_TYPE, Validation.XML)])

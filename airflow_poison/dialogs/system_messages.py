@@ -43,7 +43,7 @@ def is_system(message_type: str | None) -> str | None:
 class BrokerError(Enum):
     """What a broker itself reports in an Error message; the value is the engine's error number, the code its negative (spec SB-57).
 
-    Where both sides are told, the engine has two numbers for one thing: 9615 and 9719 for the side whose message is invalid, or whose database
+    Where both sides get an error, the engine has two numbers for one thing: 9615 and 9719 for the side whose message is invalid, or whose database
     was restored; 9616 and 9720 for its partner.
 
     :ivar text: what the message says.
@@ -177,7 +177,7 @@ class NotWellFormedError(ValueError):
 def read_xml(document: bytes, builder: TreeBuilder | None = None) -> None:
     """Read a document in UTF-8, UTF-16 (with or without a mark, as SQL Server keeps nvarchar) or the encoding that it declares.
 
-    :param builder: is told of elements and text; names are ``namespace}local``. None: the document is only checked.
+    :param builder: gets elements and text; names are ``namespace}local``. None: the document is only checked.
     Raises NotWellFormedError.
     """
     parser = expat.ParserCreate(namespace_separator="}")
@@ -189,7 +189,7 @@ def read_xml(document: bytes, builder: TreeBuilder | None = None) -> None:
         parser.CharacterDataHandler = builder.data
     try:
         parser.Parse(document, True)  # noqa: FBT003  (expat takes it by position only)
-    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two: a DTD, or an encoding that nobody knows
+    except (expat.ExpatError, LookupError, ValueError) as error:  # the last two: a DTD, or an unknown encoding
         raise NotWellFormedError(str(error)) from error
 
 

@@ -61,7 +61,7 @@ class Conversation:
     or takes too long. Afterwards the object can be read, and every verb raises ConversationError.
 
     :param services: of the queue, by name.
-    :param clock: tells the time.
+    :param clock: returns the time.
     """
 
     def __init__(self, begun: BegunDelivery, services: Mapping[str, Service], clock: Callable[[], datetime] | None = None) -> None:
@@ -176,7 +176,7 @@ class Conversation:
 
     @_act
     def end_with_cleanup(self) -> None:
-        """Remove everything of the dialog at this side without telling the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
+        """Remove everything of the dialog at this side without a message to the partner (spec SB-54). Raises ConversationNotFoundError (8426)."""
         self._take(acts.end_with_cleanup(self._endpoint))
 
     @_act
@@ -262,7 +262,7 @@ class Conversation:
 
 
 def is_for_partner(message: Outgoing) -> bool:
-    """Whether the partner's application receives it: not what the local broker makes for this side, nor what only brokers tell each other."""
+    """Whether the partner's application receives it: not messages that the local broker makes for this side, nor messages between brokers."""
     envelope = message.envelope
     return not envelope.is_local and envelope.final is not Final.CLEANUP and message.message_type != BOTH_ENDED
 

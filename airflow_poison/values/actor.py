@@ -21,7 +21,7 @@ WHO, WHY = "who", "why"
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Somebody who acts on a queue.
+    """The actor of a change of a queue.
 
     :param who: ``airflow:ann``, ``shell:ann@host`` or ``dag:nightly/manual__1/redrive``.
     :param why: the reason they gave; empty: none.
@@ -59,11 +59,11 @@ def shell_user() -> str:
 
 
 def is_anybody_acting() -> bool:
-    """Whether somebody has said who acts."""
+    """Whether an actor is set."""
     return _acting.get() is not None
 
 
 def signed_by_actor(events: Sequence[Event]) -> Sequence[Event]:
-    """Return events with who has caused them; as they are where nobody has said so."""
+    """Return events with their actor; unchanged without one."""
     actor = _acting.get()
     return events if actor is None else [replace(event, details={**actor.facts, **event.details}) for event in events]

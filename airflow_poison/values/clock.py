@@ -29,7 +29,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class VirtualClock:
-    """A clock that moves only when told to; picklable, so Spark tasks see the same instant."""
+    """A clock that moves only by ``advance``; picklable, so Spark tasks see the same instant."""
 
     at: datetime = datetime(2013, 1, 1, tzinfo=UTC)
 
@@ -63,9 +63,9 @@ _ISO_UNITS: Final = ("w", "d", "h", "m", "s")
 
 
 def read_duration(text: str) -> timedelta | None:
-    """Return the duration that a text means; None when it means none, is negative, or is longer than any clock can tell.
+    """Return the duration that a text means; None when it means none, is negative, or is too long for a clock.
 
-    ISO 8601 durations with years or months are refused: nobody knows how long they are.
+    ISO 8601 durations with years or months are refused, because their length varies.
     """
     parts = _parts(text.strip())
     try:

@@ -14,7 +14,7 @@ def recalled(name: str, text: str) -> PoisonError:
     kind = globals().get(name, PoisonError)
     try:
         error = kind(text)
-    except TypeError:  # made of several parts that the text does not tell
+    except TypeError:  # made of several parts that the text does not have
         return PoisonError(text)
     return error if isinstance(error, PoisonError) else PoisonError(text)
 
@@ -84,7 +84,7 @@ class SourceError(PoisonError):
 
 
 class SourceTakenError(PoisonError):
-    """Somebody else has taken the source meanwhile. Nothing was sent."""
+    """Another task has taken from the source meanwhile. Nothing was sent."""
 
 
 class MalformedError(PoisonError, ValueError):
@@ -107,7 +107,7 @@ class QueueNameError(PoisonError, ValueError):
 
 
 class QueueHaltedError(PoisonError):
-    """The queue's endpoint is disabled, stopped or faulted: it does not receive until somebody acts.
+    """The queue's endpoint is disabled, stopped or faulted: it does not receive until it is enabled.
 
     :cvar number: what Service Broker calls it (spec SB-18).
     """
@@ -120,7 +120,7 @@ class MessageNotFoundError(PoisonError, LookupError):
 
 
 class MessageClaimedError(PoisonError):
-    """A pass has claimed the message, so nobody else may touch it now."""
+    """A pass has claimed the message, so it cannot be changed now."""
 
 
 class PlanNotFoundError(PoisonError, LookupError):
@@ -148,7 +148,7 @@ class DecisionOutdatedError(PoisonError):
 
 
 class ReceiveStoppedError(PoisonError):
-    """A pass was told to stop, because its task ends. It gives its claim up; any next run goes on where it stopped."""
+    """A pass was asked to stop, because its task ends. It gives its claim up; any next run goes on where it stopped."""
 
 
 class QueuesFailedError(PoisonError):
@@ -168,7 +168,7 @@ class NewerFormatError(PoisonError):
 
 
 class TableChangedError(PoisonError):
-    """Somebody else changed the table under a running pass. Nothing was committed; the stage is kept."""
+    """Another program changed the table under a running pass. Nothing was committed; the stage is kept."""
 
 
 class CheckpointDamagedError(TableChangedError):
@@ -237,7 +237,7 @@ class RetentionError(ConversationError):
 
 
 class ConversationLockedError(ConversationError):
-    """A pass holds the conversation's group, so nobody else may change the conversation now (spec SB-47, SB-53)."""
+    """A pass holds the conversation's group, so the conversation cannot be changed now (spec SB-47, SB-53)."""
 
 
 class ServiceNotFoundError(ConversationError, LookupError):

@@ -37,12 +37,12 @@ class EventType(StrEnum):
     POLICY_CHANGED = "POLICY_CHANGED"
     """Not of the specification: other settings of the queue's policy were recorded, by a run that declares them or by people."""
     UNSTABLE_BATCH = "UNSTABLE_BATCH"
-    """Not of the specification: a batch failed, and all of its parts succeeded; nobody was charged. ``details`` say how many messages, which, and
+    """Not of the specification: a batch failed, and all of its parts succeeded; no message was charged. ``details`` say how many messages, which, and
     with what error."""
     OUTAGE_BEGAN = "OUTAGE_BEGAN"
     """Not of the specification: a pass has found that what its handler needs is away; what failed so was given back uncounted."""
     OUTAGE_OVER = "OUTAGE_OVER"
-    """Not of the specification: a probe has succeeded, or somebody has received without looking for outages."""
+    """Not of the specification: a probe has succeeded, or a pass has received without looking for outages."""
     PLANNED = "PLANNED"
     """Not of the specification: people have decided what is to become of many messages. ``details`` say the plan, the verb and how many."""
     PLAN_CHANGED = "PLAN_CHANGED"
@@ -52,7 +52,7 @@ class EventType(StrEnum):
     POSITION_RESET = "POSITION_RESET"
     """Not of the specification: people have had a source begin anew. ``details`` say the source and how far it had been taken."""
     TOLD = "TOLD"
-    """Not of the specification: a rule of the queue tells people of messages that wait in poison. ``details`` say the rule."""
+    """Not of the specification: a rule of the queue alerts people about messages that wait in poison. ``details`` say the rule."""
 
 
 OWN = frozenset(
@@ -71,7 +71,7 @@ OWN = frozenset(
 """Events that the specification does not have: what became of the queue itself."""
 
 ROUTINE = frozenset({EventType.DELIVERED, EventType.COMMITTED, EventType.ROLLED_BACK})
-"""Events of every delivery: counted in a pass's result; kept one by one only when a pass is told to record all."""
+"""Events of every delivery: counted in a pass's result; kept one by one only when a pass is set to record all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class PoisonRows(Exception):  # noqa: N818  (a verdict on messages, named by use
 
     :param rows: why, by lookup id; or a mask aligned with the frame (list, array or series): true or a text where a row is poison. A mask of
         another length than the frame, and lookup ids that are not in it, name nothing: where nothing is named, the batch is searched.
-    :param why: what is wrong with rows of which no more is said.
+    :param why: what is wrong with rows without a text of their own.
     """
 
     def __init__(self, rows: Mapping[int, object] | Iterable[object], why: str = "named by the handler") -> None:
@@ -143,7 +143,7 @@ _DROPPED_OF_CODE = re.compile(rf"""(?P<kept>{_COLUMN})|(?P<name>(["']){_NAME}\3)
 def fingerprint(failure: Failure) -> str:
     """Return the id of a failure's error group, 12 hexadecimal digits: failures of one type at one place, whose texts differ only in data.
 
-    Names of columns tell groups apart; values, numbers, paths and names of files do not. A missing key (``KeyError``) is a name when it looks like
+    Names of columns distinguish groups; values, numbers, paths and names of files do not. A missing key (``KeyError``) is a name when it looks like
     one, but for its digits: ``'id_1'`` and ``'id_2'`` are one group.
     """
     of_code = _NAMES_OF_CODE.search(failure.type) is not None
@@ -182,9 +182,9 @@ def error_cell(failure: Failure) -> dict[str, str]:
 
 
 class ErrorHandler(ABC):
-    """Told of every error of an endpoint: once for each cycle of a hopeless message, so ``max_retry_cycles + 1`` times.
+    """Called for every error of an endpoint: once for each cycle of a hopeless message, so ``max_retry_cycles + 1`` times.
 
-    A handler makes most sense with ``receive_error_handling="Fault"``: there, somebody must take the message out.
+    A handler makes most sense with ``receive_error_handling="Fault"``: there, the message must be taken out.
     """
 
     @abstractmethod
@@ -193,7 +193,7 @@ class ErrorHandler(ABC):
 
     @final  # noqa: B027  (doing nothing is the rule)
     def provide_fault(self, error: BaseException) -> None:
-        """Do nothing: queues are one-way, there is nobody to answer."""
+        """Do nothing: queues are one-way, there is no sender to answer."""
 
 
 class PoisonErrorHandler(ErrorHandler):

@@ -16,7 +16,7 @@ _hook: Callable[[str], None] | None = None
 
 
 def reach(point: str) -> None:
-    """Tell whoever listens that the protocol stands at a point, named ``<part>.<operation>.<before or after what>``."""
+    """Call the hook: the protocol stands at a point, named ``<part>.<operation>.<before or after what>``."""
     if _hook is not None:
         _hook(point)
 
@@ -41,5 +41,5 @@ def _from_environment(setting: str) -> Callable[[str], None]:
     return act
 
 
-if VARIABLE in os.environ:  # once, at process start: a child is told before it begins
+if VARIABLE in os.environ:  # once, at process start: a child gets it before it begins
     install(_from_environment(os.environ[VARIABLE]))

@@ -1,4 +1,4 @@
-"""Modes of files that tell what messages and handlers say: for their owner and their group, as far as the umask lets them."""
+"""Modes of files with texts of messages and handlers: for their owner and their group, as far as the umask lets them."""
 
 from __future__ import annotations
 

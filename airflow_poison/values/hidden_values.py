@@ -43,7 +43,7 @@ class HiddenValues:
 
     @classmethod
     def of_all(cls, several: Iterable[HiddenValues]) -> HiddenValues:
-        """Return those of several messages."""
+        """Return the hidden values of several messages."""
         found = cls(())
         for each in several:
             found._known = found._known and each._known  # noqa: SLF001  (its own)

@@ -24,7 +24,7 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-"""Byte order marks, and the encoding that follows; the mark of UTF-32 begins with that of UTF-16."""
+"""Byte order marks, and the encoding that follows; the mark of UTF-32 begins with the one of UTF-16."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 

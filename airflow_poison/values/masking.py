@@ -5,7 +5,7 @@ A mask is a list of paths: ``$.customer.email``, ``$.items[*].card``, ``$.cards[
 
 What is hidden in a body is hidden in texts about its message as well, wherever it stands: as it is, as JSON and Python write it, and where a text was
 cut in the middle of it. Short values (three characters and less, truth values) are hidden as whole words only. A body that is no JSON is hidden
-whole, since nobody can tell what it holds, and so are the texts about its message.
+whole, since it is not known what it holds, and so are the texts about its message.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 def _hidden(value: object, steps: list[Step], found: list[object], *, is_top: bool = False) -> object:
     """Return a value without what a path leads to, which is added to what was found.
 
-    :param is_top: it is the body, or an element of one that is an array: a bare value there is hidden, since it has no name that tells what it is.
+    :param is_top: it is the body, or an element of one that is an array: a bare value there is hidden, since it has no name.
     """
     if not steps or (is_top and value is not None and not isinstance(value, dict | list)):
         found.append(value)

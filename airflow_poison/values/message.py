@@ -39,7 +39,7 @@ class _Columns:
 class Message:
     """One message. What a handler receives; read only.
 
-    Made by the receive pass, one a delivery, as a view of an Arrow batch (columns nobody reads are never converted).
+    Made by the receive pass, one a delivery, as a view of an Arrow batch (columns that are not read are never converted).
     Tests make their own: ``Message(b"body", lookup_id=7, properties={"kind": "order"})``.
     """
 

@@ -20,7 +20,7 @@ class SubQueue(StrEnum):
     """Where in an application queue a message waits (spec WCF-20).
 
     Two are ours, and coming back from them is no move and counts nothing. In ``postponed`` waits what a handler gave back for later; in
-    ``transmission`` what was sent to a disabled queue: it is our place for ``sys.transmission_queue`` (spec SB-19), and nobody receives from it.
+    ``transmission`` what was sent to a disabled queue: it is our place for ``sys.transmission_queue`` (spec SB-19), and it has no reader.
     """
 
     MAIN = "main"
@@ -139,7 +139,7 @@ def message_schema() -> pa.Schema:
 
 @cache
 def table_schema() -> pa.Schema:
-    """Return the columns of a queue table: those of a data file and the two partition columns."""
+    """Return the columns of a queue table: the columns of a data file and the two partition columns."""
     import pyarrow as pa
 
     return message_schema().append(pa.field("sub_queue", pa.string())).append(pa.field("move_count", pa.int32()))
@@ -153,7 +153,7 @@ STANDS_FOR = "crash_count"
 def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:
     """Return rows of the ``_event`` partition (``table_schema()``); the event's own move count is in the body, the partition's is 0.
 
-    :param first: number of the first one in its writer's order; kept in the column ``priority``, since whoever writes rows may shuffle them.
+    :param first: number of the first one in its writer's order; kept in the column ``priority``, since writers may shuffle rows.
     """
     import pyarrow as pa
 

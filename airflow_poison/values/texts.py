@@ -1,4 +1,4 @@
-"""Texts for people: bodies of messages, the known word that somebody may have meant, numbers of things, and records as plain values."""
+"""Texts for people: bodies of messages, the known word that was probably meant, numbers of things, and records as plain values."""
 
 from __future__ import annotations
 

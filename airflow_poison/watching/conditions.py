@@ -82,7 +82,7 @@ class RetryDue(Condition):
     system: ClassVar[str] = "retry_due"
 
     def met(self, snapshot: Snapshot, now: datetime) -> Answer:
-        """Facts: ``due``, ``postponed`` (whose time has come), ``waiting`` (in retry, due or not), ``next_due_at`` of what is not due yet.
+        """Facts: ``due``, ``postponed`` (whose time has come), ``waiting`` (in retry, due or not), ``next_due_at`` of messages that are not due yet.
 
         While the queue is disabled, stopped or faulted it does not hold, and ``state`` says so: what is returned could not be received.
         """
@@ -164,7 +164,7 @@ class PoisonPresent(Condition):
 class FilesGone(Condition):
     """A file of messages is not where it was: its messages were moved, removed or received, or some of them; or it was joined with others.
 
-    Files never change. So whoever waits for messages to leave needs to read again only when this is so.
+    Files never change. So a waiter for messages to leave needs to read again only when this is so.
 
     :param sub_queue: where they were.
     :param paths: of the files.
@@ -235,19 +235,19 @@ def condition_from_dict(told: Mapping[str, object]) -> Condition:
 
 
 def returning(snapshot: Snapshot, now: datetime) -> list[DataFile]:
-    """Return the files that a return would move now, those of ``retry`` first."""
+    """Return the files that a return would move now, files of ``retry`` first."""
     order = str(snapshot.control.policy.get("return_order", "due_time"))
     return due_files(snapshot, now, order) + due_postponed(snapshot, now)
 
 
 def receivable(snapshot: Snapshot, place: SubQueue, now: datetime) -> list[DataFile]:
-    """Return the files of a sub-queue that a pass could take: nobody has claimed them, or the claim has expired."""
+    """Return the files of a sub-queue that a pass could take: they are not claimed, or the claim has expired."""
     claimed = {file.path for claim in snapshot.claims if claim.expires_at > now for file in claim.files}
     return [file for file in snapshot.files if file.sub_queue == place and file.path not in claimed]
 
 
 def receives(snapshot: Snapshot, place: SubQueue) -> bool:
-    """Say whether an endpoint that reads a sub-queue receives; from the others nobody does, so nothing there waits for an endpoint."""
+    """Say whether an endpoint that reads a sub-queue receives; the others have no reader, so nothing there waits for an endpoint."""
     return place not in ENDPOINTS or snapshot.control.endpoint(place)[0] is QueueState.ENABLED
 
 

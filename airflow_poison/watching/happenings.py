@@ -1,8 +1,8 @@
-"""Happenings: what has happened to a queue since somebody was told last, as the payloads of asset events, and up to where one has been told.
+"""Happenings: the events of a queue since a watcher's last position, as the payloads of asset events, with the new position.
 
 Two kinds of happenings. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
-(messages available, a retry due) is told once for each file of messages, when it begins to be so, and not while the queue is halted or blocked: what
-is still so when it receives again is told then. A queue that people switch off records no event (spec section 11, item 3): its halt is told when it
+(messages available, a retry due) is sent once for each file of messages, when it begins to be so, and not while the queue is halted or blocked: what
+is still so when it receives again is sent then. A queue that people switch off records no event (spec section 11, item 3): its halt is sent when it
 is found.
 """
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Happening(StrEnum):
-    """What of a queue one can be told."""
+    """Queue events that a subscriber can receive."""
 
     MESSAGES = "messages"  # a pass could take messages that it could not take before
     RETRY_DUE = "retry_due"  # a return would move messages that were not due before
@@ -48,10 +48,10 @@ class Happening(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Up to where somebody has been told.
+    """The position of a watcher.
 
-    :param version: of the queue; what later ones record is still to be told.
-    :param marks: of the files or of the halted endpoints that are told of; only those that still are as they were told.
+    :param version: of the queue; events of later ones are still to be sent.
+    :param marks: of the files or the halted endpoints that were sent; only the ones that are still the same.
     """
 
     version: int = -1
@@ -69,10 +69,10 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What is to be told.
+    """Events to send.
 
     :param payloads: plain values, each with ``event``, ``queue`` and ``key``; a repeated one has the same key.
-    :param position: up to where is told with them.
+    :param position: the position after them.
     """
 
     payloads: tuple[dict[str, Any], ...]
@@ -94,7 +94,7 @@ def _recorded() -> Mapping[Happening, frozenset[EventType]]:
 
 
 def begin(happening: Happening, snapshot: Snapshot) -> Position:
-    """Return where somebody begins who has not been told anything: what is recorded lies in the past, what is true now is told."""
+    """Return the first position of a watcher: recorded events lie in the past, and what is true now is sent."""
     if happening not in _recorded():
         return Position()
     return Position(snapshot.version, _halted(snapshot) if happening is Happening.DISABLED else frozenset())
@@ -103,7 +103,7 @@ def begin(happening: Happening, snapshot: Snapshot) -> Position:
 def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: Position, now: datetime) -> News:
     """Return what is new since a position. Reads the queue's events where it must.
 
-    A position ahead of the queue, because somebody has put an older copy in its place, begins anew where that one ends.
+    A position ahead of the queue, because an older copy was put in its place, begins again where that one ends.
     """
     types = _recorded().get(happening)
     if types is None:
@@ -152,7 +152,7 @@ def _halts(table: QueueTable, snapshot: Snapshot, position: Position, events: It
     """Return a happening for each halt that is recorded, and for each endpoint that is found halted although nothing records it."""
     known, told = set(position.marks), list[dict[str, Any]]()
     for event in events:
-        if event.type in STARTS:  # does not say whose; only that of main is switched off by hand, and better told twice than not at all
+        if event.type in STARTS:  # does not say whose; only that of main is switched off by hand, and better sent twice than not at all
             known.discard(SubQueue.MAIN)
         else:
             known.add(_endpoint(table, event))
@@ -186,7 +186,7 @@ def _change(happening: Happening, table: QueueTable, event: Event) -> dict[str, 
 
 
 def _begun(happening: Happening, table: QueueTable, snapshot: Snapshot, position: Position, now: datetime) -> News:
-    """Return the happening of all files for which something is true that was not told of them."""
+    """Return the event of all files for which something is true that was not sent."""
     files: Sequence[DataFile] = ()
     if receives(snapshot, SubQueue.MAIN):
         files = returning(snapshot, now) if happening is Happening.RETRY_DUE else _available(snapshot, now)
@@ -221,7 +221,7 @@ def _payload(happening: Happening, table: QueueTable, identity: object, **facts:
 
 
 def _mark(file: DataFile) -> str:
-    """Return what tells a file from every other one of the queue, shortly: a move to another sub-queue makes it another one."""
+    """Return a short identity of a file in the queue: a move to another sub-queue makes it another one."""
     return blake2s(file.path.encode(), digest_size=6).hexdigest()
 
 
@@ -231,7 +231,7 @@ _MOVED = frozenset({EventType.MOVED_POISON})
 
 
 def poisoned(table: QueueTable, payloads: Iterable[Mapping[str, Any]]) -> frozenset[int]:
-    """Return the messages that went to the poison sub-queue in what the happenings ``poisoned`` tell of: all, not only those that they name."""
+    """Return the messages that went to the poison sub-queue in the events ``poisoned``: all, not only the named ones."""
     found: set[int] = set()
     for payload in payloads:
         if (payload["event"], payload["queue"]) == (Happening.POISONED.value, table.name):

@@ -115,7 +115,7 @@ class Poller:
 
     One look an interval serves all waiters; a further one is made when an instant falls due at which a condition may come true. Where a look costs
     requests, many queues are looked at less often than their waiters want (``QueueStore.requests_a_minute``). What blocks runs in a thread. A look
-    counts for those only who had come before it began: nobody is told what was true earlier.
+    counts for those only who had come before it began: what was true earlier is not sent.
 
     :param clock: the time of the queues.
     """
@@ -241,7 +241,7 @@ def poller_of(store: QueueStore) -> Poller:
 class Reading:
     """What a look saw of one queue.
 
-    :param mark: tells, without reading, whether this is still the newest version; see ``QueueTable.mark``.
+    :param mark: shows, without reading, whether this is still the newest version; see ``QueueTable.mark``.
     """
 
     table: QueueTable
@@ -252,7 +252,7 @@ class Reading:
 class QueueReader:
     """Looks at queues of a store. Used by one thread at a time.
 
-    A queue that nobody has committed to since the last look costs two looks at its folder: nothing is opened, nothing is read. Queues that are
+    A queue without a commit since the last look costs two looks at its folder: nothing is opened, nothing is read. Queues that are
     not asked for any more are forgotten.
     """
 
@@ -290,7 +290,7 @@ class QueueReader:
             try:
                 return _seen(known.table)
             except PoisonError:
-                pass  # opening it tells best what is wrong: perhaps the queue is gone, or was made anew
+                pass  # opening it shows best what is wrong: perhaps the queue is gone, or was made anew
         return _seen(self._store.open(name, read_only=True))
 
 

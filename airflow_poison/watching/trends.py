@@ -236,7 +236,7 @@ def _are(rows: pa.Table, *kinds: str) -> Any:
 
 
 def _add(counts: Counter[int], slots: Any, events: Any, mask: Any) -> None:
-    """Count events by slot: those of single messages together, those of whole files one by one."""
+    """Count events by slot: events of single messages together, events of whole files one by one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
