@@ -46,7 +46,7 @@ _LONGEST = 100
 PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
 _TELLS_MORE = object()
-"""In place of a value that tells of its column's type what was not known."""
+"""In place of a value that shows an unknown part of its column's type."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Output:
 
     :param name: as handlers call it where there are several.
     :param uri: of the Delta table; empty: the rows go to the pass's ``deliver`` function.
-    :param schema: of the rows, as DDL text or as an Arrow schema; None: that of the first rows, as soon as there are any.
+    :param schema: of the rows, as DDL text or as an Arrow schema; None: as in the first rows.
     :param keys: rows replace rows of the table with the same values here; none: they are added.
     :param evolve: columns that the table does not have are added to it.
     :param provenance: rows say where they come from (``PROVENANCE``).
@@ -268,7 +268,7 @@ class Fitting:
         return tuple(values)
 
     def _kept(self, column: Column, value: Any, cells: Mapping[Any, Any]) -> Any:
-        """Return a value as it is kept, None for one that is missing; or that it tells of its column's type. Raises OutputRowError."""
+        """Return a value as it is kept, None for one that is missing; or the mark of a part of its type. Raises OutputRowError."""
         if column.fits is None:
             return None if is_missing(value) else _TELLS_MORE
         try:

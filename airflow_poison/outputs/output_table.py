@@ -65,10 +65,10 @@ def land(
 ) -> str:
     """Add rows to a table, which is made when it is missing, or merge them by the output's keys, unless that was done before.
 
-    Whoever dies in between has done all or nothing. Of racers one wins, and the others see it.
+    A process that dies in between has done all or nothing. Of racers one wins, and the others see it.
 
     :param application: names what lands here, in the order of ``number``: Delta's application transaction, which settles races.
-    :param key: names these rows alone. It stands in the history of the table, where numbers that begin again (a restored queue) are told from
+    :param key: names these rows. It stands in the table's history, where numbers that begin again (a restored queue) are distinguished from
         rows that are there already.
     :param left_out: which messages' rows are not among them, and why: kept in the table's history, which decides.
     :param options: see ``columns_of``. They are no part of the output, which is written down and travels to executors.

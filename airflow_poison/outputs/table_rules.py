@@ -79,7 +79,7 @@ class TableRules:
         return found
 
     def unnameable(self, column: str, value: Any) -> str | None:
-        """Return why a value cannot be that of a partition column; None: it can."""
+        """Return why a value cannot be in a partition column; None: it can."""
         if value == "" and isinstance(value, str):
             return "the column is one of partitions, where Delta keeps an empty text as null"
         if isinstance(value, Decimal) and value < 0 and value != value.to_integral_value():
@@ -181,7 +181,7 @@ def _remove_old_trials() -> None:
 
 
 MOST_SEARCHED = 1_000
-"""So many rows that no condition tells are looked for, of one batch."""
+"""So many rows that no condition finds are looked for, of one batch."""
 _NUMBER = "poison.row"
 
 
@@ -235,7 +235,7 @@ def _breaking(rules: TableRules, batch: pa.RecordBatch) -> dict[int, str]:
                 with suppress(Exception):  # one in another dialect: trials find what breaks it
                     broken = engine.execute(f"SELECT {_quoted(_NUMBER)} FROM given WHERE NOT (({text}) IS TRUE)").read_all()
                     found = dict.fromkeys((number or 0 for number in pa.table(broken).column(0).to_pylist()), why) | found
-    except Exception:  # noqa: BLE001  (delta-rs raises plain Exceptions, too; trials tell what is wrong with which row)
+    except Exception:  # noqa: BLE001  (delta-rs raises plain Exceptions, too; trials find what is wrong with which row)
         return {}
     return found
 

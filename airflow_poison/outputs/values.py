@@ -203,7 +203,7 @@ def without_unknown(kind: AnyType) -> AnyType:
 
 
 def cast(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """Return values as those of another type, each as it is. Raises ArrowInvalid.
+    """Return values with another type, each as it is. Raises ArrowInvalid.
 
     Arrow's own cast breaks lists of nulls (apache/arrow#43838).
     """

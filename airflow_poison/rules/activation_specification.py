@@ -42,7 +42,7 @@ class CounterOverBrokerRestart(StrEnum):
 class ActivationSpecification(WebSphereMqSettings):
     """The settings of an activation specification and its queue. Raises SettingError for a value that is not allowed (spec WMQ-E9).
 
-    The attributes of the queue are those of ``WebSphereMqSettings``.
+    ``WebSphereMqSettings`` has the attributes of the queue.
 
     :param stop_endpoint_if_delivery_fails: count failures in a row, and stop the endpoint at a limit (spec WMQ-4); False: it never stops.
     :param failure_delivery_count: the limit N, 0 to 2147483647; 0: the first failure stops the endpoint (spec WMQ-6).
@@ -51,7 +51,7 @@ class ActivationSpecification(WebSphereMqSettings):
     :param requeue_resets_counter: a requeue sets the counter to 0, as a success does (spec section 11, item 21).
     :param counter_over_broker_restart: the counter is ``kept`` over a restart of the queue manager or ``reset`` (spec ZOS-8).
     :param max_server_sessions: how many messages are processed at the same time, 1 to 2147483647 (spec WMQ-17).
-    :param endpoint_initial_state: ``ACTIVE``, or ``INACTIVE``: a new queue is stopped until somebody starts it (spec WMQ-27).
+    :param endpoint_initial_state: ``ACTIVE``, or ``INACTIVE``: a new queue is stopped until it is started (spec WMQ-27).
 
     Memory: a message's redelivery count is durable, but on z/OS without hardening a restart of the queue manager sets it to 0. The counter
     of failures in a row is kept for the next endpoint, over passes, stops and restarts of the queue manager; a restart of the server sets
@@ -117,7 +117,7 @@ class ActivationSpecification(WebSphereMqSettings):
 
     @property
     def starts_halted(self) -> Halted | None:
-        """Whether a new endpoint waits until somebody starts it (spec WMQ-27)."""
+        """Whether a new endpoint waits until it is started (spec WMQ-27)."""
         return Halted.STOPPED if self.endpoint_initial_state == InitialState.INACTIVE else None
 
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:

@@ -1,4 +1,4 @@
-"""Decisions about a message: what a policy may decide, a small closed set matched by whoever carries it out; and which messages leave retry now.
+"""Decisions about a message: what a policy may decide, a small closed set, matched where they are carried out; and which messages leave retry now.
 
 Alike for all is what an abort and a move do to a message's counts (spec WCF-14), and when messages leave the retry sub-queue (spec WCF-28,
 WCF-30 to WCF-33).
@@ -40,7 +40,7 @@ class Disposition(StrEnum):
 
 
 class Halted(StrEnum):
-    """How an endpoint ends receiving; the values are those of the queue's state."""
+    """How an endpoint ends receiving; with the values of the queue's state."""
 
     DISABLED = "disabled"
     STOPPED = "stopped"
@@ -54,7 +54,7 @@ HALT_EVENTS: Mapping[Halted, EventType] = {
 }
 """The event of an endpoint that ends receiving."""
 HALTS: Mapping[EventType, Halted] = {event: how for how, event in HALT_EVENTS.items()}
-"""How an endpoint ended receiving of which an event tells."""
+"""How an endpoint in an event ended receiving."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,7 @@ def _in_seconds(given: str, name: str, value: object) -> object:  # noqa: ARG001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefaultMessaging(Policy):
-    """The settings of a bus destination and of what reads it. Raises SettingError for a value that is not allowed.
+    """The settings of a bus destination and of its reader. Raises SettingError for a value that is not allowed.
 
     :param max_failed_deliveries: rollbacks after which a message goes elsewhere, 0 to 2147483647; 0 behaves like 1 (spec DMP-5, DMP-13).
     :param exception_destination: where it goes (spec DMP-6): ``System``, the messaging engine's own queue; ``None``, nowhere: it stays and
@@ -259,7 +259,7 @@ class DefaultMessaging(Policy):
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The queue that is specified, which somebody must have made (spec DMP-17); every messaging engine has its own."""
+        """The queue that is specified, which must exist (spec DMP-17); every messaging engine has its own."""
         own = {*ExceptionDestination, self.system_default}
         return () if self.exception_destination in own else (self.exception_destination,)
 
@@ -282,7 +282,7 @@ class DefaultMessaging(Policy):
         return counts if restart is not Restart.BROKER or self.persist_redelivery_count else Counts(0, counts.move_count)
 
     def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
-        """Begin the sequence of failures anew: it is that of one consumer session (spec DMP-20)."""
+        """Begin a new sequence of failures: each consumer session has its own (spec DMP-20)."""
         return {}
 
     def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
@@ -356,7 +356,7 @@ class DefaultMessagingReceiver(Receiver):
         return Halt(Halted.STOPPED, counts, (EventType.STOPPED,), details)
 
     def _undeliverable(self, entry: Entry, counts: Counts, reason: Reason, now: datetime) -> Dispose | Block:
-        """Return what becomes of a message that has used its deliveries; ``counts`` are those after the last rollback (spec DMP-6, DMP-7)."""
+        """Return the disposition of a message that has used its deliveries; ``counts`` are after the last rollback (spec DMP-6, DMP-7)."""
         policy = self.policy
         block = partial(Block, counts, events=(EventType.BLOCKED,), whole_queue=policy.blocks_destination)
         if policy.keeps_messages:

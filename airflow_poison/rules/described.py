@@ -45,7 +45,7 @@ class Setting:
 
     :param aliases: the manuals' other words for it.
     :param values: the values of a choice.
-    :param choices: those of them that this system accepts.
+    :param choices: the ones that this system accepts.
     :param optional: whether it can have no value.
     :param default: as JSON: a duration in seconds.
     :param meaning: its line of the policy's docstring.

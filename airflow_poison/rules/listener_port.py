@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class ListenerPort(WebSphereMqSettings):
     """The settings of a listener port and its queue. Raises SettingError for a value that is not allowed (spec LP-E8).
 
-    The attributes of the queue are those of ``WebSphereMqSettings``. Strict order needs ``backout_threshold=0`` and ``max_sessions=1``
+    ``WebSphereMqSettings`` has the attributes of the queue. Strict order needs ``backout_threshold=0`` and ``max_sessions=1``
     (spec LP-7).
 
     :param max_retries: Maximum retries: the port stops when a message has been rolled back so often, 0 to 2147483647 (spec LP-1).

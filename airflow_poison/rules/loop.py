@@ -82,7 +82,7 @@ class Host(Protocol[E_contra]):
         ...
 
     def move(self, entry: E_contra, decision: Park | Dispose) -> bool:
-        """Try to move the message to a sub-queue; False while somebody else holds it (spec WCF-19)."""
+        """Try to move the message to a sub-queue; False while another reader holds it (spec WCF-19)."""
         ...
 
     def wait(self, entry: E_contra) -> None:
@@ -127,7 +127,7 @@ BATCH_MET_POISON = Failure(FailureKind.EXCEPTION, "batch", "a later message of t
 class Sessions:
     """How many messages are processed at the same time.
 
-    :param number: from 2 on the loop goes in rounds; 0: nobody receives (spec SB-23).
+    :param number: from 2 on the loop goes in rounds; 0: no reader (spec SB-23).
     :param early: how many sessions get their next message before all results of a round are in (spec WMQ-20).
     :param batches: whether a transaction may receive several messages, where the policy batches.
     """
@@ -138,7 +138,7 @@ class Sessions:
 
     @classmethod
     def of(cls, policy: Policy) -> Sessions:
-        """Return those of an endpoint that is alone on its queue."""
+        """Return the rounds of an endpoint that is alone on its queue."""
         return cls(policy.server_sessions, policy.early_hand_out)
 
 
@@ -219,7 +219,7 @@ class ReceiveLoop(Generic[E]):
         return received or bool(round_)
 
     def finish(self) -> None:
-        """Take the results of what is in flight and receive nothing more; called again, goes on behind a result that cannot be had."""
+        """Take the results of messages in flight and receive nothing more; called again, goes on behind a result that cannot be had."""
         while self._in_flight:
             self._take_result()
 
@@ -265,7 +265,7 @@ class ReceiveLoop(Generic[E]):
         self.noted(members)
 
     def noted(self, members: Sequence[E]) -> None:
-        """Tell the endpoint of a commit, which may end receiving."""
+        """Notify the endpoint of a commit, which may end receiving."""
         halt = self._receiver.transaction_committed(members)
         if halt is not None:
             self.halt = halt
@@ -321,7 +321,7 @@ class ReceiveLoop(Generic[E]):
         self._source.put_back(back)
 
     def end(self, entry: E, decision: Ended, failure: Failure | None) -> None:
-        """Carry out what becomes of a message that is not delivered again."""
+        """Carry out the disposition of a message that is not delivered again."""
         if (isinstance(decision, Halt) or (isinstance(decision, Block) and decision.whole_queue)) and self._host.withholds(entry):
             self.withheld = True
             self._source.put_back([entry])

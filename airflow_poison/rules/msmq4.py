@@ -174,7 +174,7 @@ class Msmq4Receiver(WcfReceiver):
         return moved(seen) if self.policy.receive_context else aborted(seen)
 
     def _cycle(self, seen: Counts) -> int:
-        """Return how many cycles lie behind: each has two moves, to the retry sub-queue and back, and those of its attempts."""
+        """Return how many cycles lie behind: each has two moves, to the retry sub-queue and back, and the moves of its attempts."""
         return seen.move_count // (self._moves_of_attempts() + 2)
 
     def _moves_of_attempts(self) -> int:

@@ -35,7 +35,7 @@ _CHECKS: Mapping[str, Check] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """When a pass takes failures for an outage of what its handler needs, and no longer for poison. Raises SettingError.
+    """When a pass treats failures as an outage of a system that its handler needs, and no longer as poison. Raises SettingError.
 
     Without it, the default, every failure is charged to its message, as the messaging systems do. With it a share of deliveries that fail alike,
     with one fingerprint, ends the pass; what failed so is given back with its counts as they were.

@@ -1,4 +1,4 @@
-"""What every messaging system's policy offers: settings that open an endpoint, what it is told then, and its three questions.
+"""What every messaging system's policy offers: settings that open an endpoint, the facts that it opens with, and its three questions.
 
 The two bases answer as the simplest system does: its endpoint receives one message at a time from main and remembers nothing.
 """
@@ -103,7 +103,7 @@ class Receiver(Protocol):
     __slots__ = ()
 
     move_attempts: int = 50
-    """How often a move to a sub-queue is tried while somebody holds the message (spec WCF-19)."""
+    """How often a move to a sub-queue is tried while a reader holds the message (spec WCF-19)."""
     move_interval: timedelta = timedelta(milliseconds=100)
     """The time between these tries."""
 
@@ -111,7 +111,7 @@ class Receiver(Protocol):
         """Decide what a receive of this message does. Asked once for each receive, before anything is delivered."""
 
     def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> AfterRollback:
-        """Decide what a counted rollback does; ``entry.counts`` are those of the delivery."""
+        """Decide what a counted rollback does; ``entry.counts`` belong to the delivery."""
 
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> GivenUp:
         """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
@@ -165,7 +165,7 @@ class Policy(ABC):
     locks_groups: ClassVar[bool] = False
     """Whether a conversation group is with one session at a time (spec SB-47)."""
     jms: ClassVar[bool] = False
-    """Whether handlers see the properties by which a JMS provider tells deliveries (``Message.properties``)."""
+    """Whether handlers see the properties by which a JMS provider counts deliveries (``Message.properties``)."""
     transaction_timeout: timedelta
 
     def __post_init__(self) -> None:
@@ -237,12 +237,12 @@ class Policy(ABC):
 
     @property
     def starts_halted(self) -> Halted | None:
-        """How the endpoint of a new queue is halted until somebody starts it (spec WMQ-27); None: it receives."""
+        """How the endpoint of a new queue is halted until it is started (spec WMQ-27); None: it receives."""
         return None
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The queues that must exist and be writable for its dispositions: ``Opening.access`` tells of them."""
+        """The queues that must exist and be writable for its dispositions: ``Opening.access`` has them."""
         return ()
 
     @property

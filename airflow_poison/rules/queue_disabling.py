@@ -118,7 +118,7 @@ class QueueStatus:
     """The columns of ``sys.service_queues`` about a queue's status.
 
     :param is_receive_enabled: messages can be received.
-    :param is_enqueue_enabled: messages can be added. While they cannot, those that arrive wait at their senders, who are not told
+    :param is_enqueue_enabled: messages can be added. While they cannot, arriving ones wait at their senders, which get no error
         (spec SB-19); so do the messages of timers and lifetimes, which keep running (spec SB-22).
     :param is_activation_enabled: readers are started for it.
     :param is_poison_message_handling_enabled: consecutive rollbacks disable it.
@@ -170,7 +170,7 @@ _NAMES = {
 class QueueDisabledDocument:
     """The document of the event ``Broker:Queue Disabled`` (spec SB-16, SB-17).
 
-    UNVERIFIED: no sample with values was found in public sources. Its shape is modelled on that of ``QUEUE_ACTIVATION`` (spec section 11,
+    UNVERIFIED: no sample with values was found in public sources. Its shape is modelled on ``QUEUE_ACTIVATION`` (spec section 11,
     item 5); the names of the event, the message type and the contract are documented ones. A queue table has neither a server nor a
     login nor a session number: these are empty, or 0.
 

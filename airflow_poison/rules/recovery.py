@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class EndConversation:
     """END CONVERSATION, which removes all messages of the conversation (spec SB-30).
 
-    :param error: the code that the partner is told, greater than 0; None: the conversation ends without an error.
+    :param error: the error code that the partner gets, greater than 0; None: the conversation ends without an error.
     """
 
     error: int | None = None
@@ -49,7 +49,7 @@ class RecoveryStep(StrEnum):
 class RecoveryOrder(StrEnum):
     """Which step comes first (spec SB-34)."""
 
-    END_THEN_ENABLE = "end_then_enable"  # nobody can receive the poison message in between
+    END_THEN_ENABLE = "end_then_enable"  # no pass can receive the poison message in between
     ENABLE_THEN_END = "enable_then_end"  # the source's order: an activated reader may be faster
 
     @property
@@ -78,12 +78,12 @@ class Inspection(StrEnum):
 
     @property
     def receives(self) -> bool:
-        """Whether it needs a queue that is ON and a message that nobody holds; browsing needs neither."""
+        """Whether it needs a queue that is ON and a message that is not locked; browsing needs neither."""
         return self is not Inspection.BROWSE
 
     @property
     def wait(self) -> timedelta:
-        """How long it waits for a message that somebody holds."""
+        """How long it waits for a locked message."""
         return WAIT if self.receives else timedelta(0)
 
     def give_back(self, receiver: Receiver, entry: Entry, now: datetime) -> Return | Halt:

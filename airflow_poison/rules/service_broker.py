@@ -80,12 +80,12 @@ class ServiceBroker(Policy):
         (spec SB-33).
     :param recovery_order: whether a recovery ends the poison conversation before or after the queue is ON again (spec SB-34).
     :param max_queue_readers: how many messages are processed at the same time, 0 to 32767 (spec SB-23; MaxQueueReadersError, 187, otherwise).
-        0: nobody reads, a pass receives nothing.
+        0: no reader, a pass receives nothing.
     :param transaction_timeout: how long one delivery may take, a duration > 0. The product has none.
     :param database_name: the database that the event's document names (spec SB-17).
     :param schema_name: the schema that it names.
 
-    Warns with ConfigurationWarning when poison handling is off or when nobody reads.
+    Warns with ConfigurationWarning when poison handling is off or without readers.
 
     Memory: the counters of consecutive rollbacks live in the memory of the database engine (spec SB-7). The endpoint of a pass hands them
     to the next one; a restart of the application's host, which a killed pass is, and of the database engine lose them, and STATUS = ON
@@ -143,7 +143,7 @@ class ServiceBroker(Policy):
 
     @property
     def stateless(self) -> bool:
-        """Whether nothing is counted, and somebody reads."""
+        """Whether nothing is counted, and there are readers."""
         return not self.poison_message_handling and self.max_queue_readers > 0
 
     @property
@@ -173,7 +173,7 @@ class ServiceBroker(Policy):
         """Return the queue's status as ``sys.service_queues`` shows it (spec SB-11, SB-12).
 
         :param on: whether the queue is enabled.
-        :param activation: whether somebody starts its readers, for example a schedule.
+        :param activation: whether something starts its readers, for example a schedule.
         """
         status = QueueStatus(is_activation_enabled=activation, is_poison_message_handling_enabled=self.poison_message_handling)
         return status.switched(on=on)

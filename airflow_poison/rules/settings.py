@@ -128,7 +128,7 @@ def _check_like(default: object) -> Check:
 
 
 def warn(text: ConfigurationWarning) -> None:
-    """Warn whoever constructs a policy; silent while a stored policy is read back, because its author was warned already.
+    """Warn the caller that constructs a policy; silent while a stored policy is read back, because its author was warned already.
 
     Called from ``__post_init__``, called from the constructor: the warning shows the constructor's caller.
     """

@@ -1,4 +1,4 @@
-"""What WebSphere MQ writes of undelivered messages: what the Report field of their descriptor asks for, and the dead-letter header (spec WMQ-24)."""
+"""Undelivered messages of WebSphere MQ: the Report field of their descriptor, and the dead-letter header (spec WMQ-24)."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class DeadLetterHeader:
     :param format: its format name, 8 bytes; empty: MQFMT_NONE.
     :param application_type: what kind of application put it here.
     :param application: that application's name, 28 bytes.
-    :param put_at: when, UTC; kept to hundredths of a second. None: not told.
+    :param put_at: when, UTC; kept to hundredths of a second. None: not known.
     """
 
     reason: int

@@ -169,7 +169,7 @@ class WebSphereMqSettings(Policy):
 
     @property
     def destinations(self) -> tuple[str, ...]:
-        """The backout queue, which somebody must have made, unless it is the dead-letter queue: every queue manager has one (spec WMQ-10)."""
+        """The backout queue, which must exist, unless it is the dead-letter queue: every queue manager has one (spec WMQ-10)."""
         return () if self.backout_requeue_queue in {"", self.dead_letter_queue} else (self.backout_requeue_queue,)
 
     @property
@@ -182,7 +182,7 @@ class WebSphereMqSettings(Policy):
         return counts if self.zos and counts.abort_count >= LARGEST_ON_ZOS else aborted(counts)
 
     def stored_backout_count(self, counts: Counts) -> int:
-        """Return the count of the stored message; ``counts`` are those of its copy on z/OS (spec ZOS-3, ZOS-6)."""
+        """Return the count of the stored message; ``counts`` belong to its copy on z/OS (spec ZOS-3, ZOS-6)."""
         return counts.abort_count if self.hardened else 0
 
     def counts_after(self, counts: Counts, restart: Restart) -> Counts:

@@ -1,6 +1,6 @@
-"""CSV: its rows, told apart by a tokenizer of our own, for which a broken record has neighbours.
+"""CSV: its rows, from a tokenizer of our own, for which a broken record has neighbours.
 
-Arrow's reader and Python's drop rows, end at the first broken one, or cannot tell an empty cell from one of two quotes.
+Arrow's reader and Python's drop rows, end at the first broken one, or cannot distinguish an empty cell from one of two quotes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Record:
 
     :param lines: it stands in, with their ends.
     :param number: of the first of them.
-    :param size: of what goes on behind the first line, in bytes.
+    :param size: of the part behind the first line, in bytes.
     :param cells: None: it cannot be read.
     :param error: what is wrong with it.
     """
@@ -210,7 +210,7 @@ class CsvRows:
         try:
             record.cells = self._quoted(text, record, doubtful=doubtful)
         except MalformedError as error:
-            if error.args[0] == _NEVER_CLOSED and self._lines.is_broken:  # a part of what cannot be read
+            if error.args[0] == _NEVER_CLOSED and self._lines.is_broken:  # a part that cannot be read
                 self._accounted += len(record.lines)
                 return None
             self._again.extendleft(reversed(record.lines[1:]))
@@ -219,7 +219,7 @@ class CsvRows:
         return record
 
     def _decoded(self, line: bytes, record: _Record) -> str | None:
-        """Return a line as text, and note in its record that it is not in the encoding; None: its cells cannot be told apart then."""
+        """Return a line as text, and note in its record that it is not in the encoding; None: its cells are not known then."""
         try:
             return line.decode(self._lines.codec)
         except ValueError as error:

@@ -120,7 +120,7 @@ class Reading:
         return found
 
     def unique(self, names: Sequence[str]) -> list[sa.Column[Any]]:
-        """Return columns that tell rows apart. Raises SourceError when they may not. Of a view nothing is known: there they are believed."""
+        """Return columns that identify rows. Raises SourceError when they may not. Of a view nothing is known: there they are believed."""
         import sqlalchemy as sa
 
         found = [self.column(name, "key") for name in names]
@@ -321,7 +321,7 @@ def _text(value: object) -> str:
 
 
 def _column(column: sa.Column[Any]) -> Column:
-    """Return how a column is read: of what has no type in Arrow, the text that the database writes."""
+    """Return how a column is read: one without a type in Arrow as the text that the database writes."""
     import pyarrow as pa
     from sqlalchemy import types
     from sqlalchemy.dialects import mysql, postgresql

@@ -1,4 +1,4 @@
-"""Schemas of a source: what a record's bytes have to be, and what becomes the body. A record that does not fit is a message with an error."""
+"""Schemas of a source: the format of a record's bytes, and the body made of them. A record that does not fit is a message with an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Schema(ABC):
 
     @abstractmethod
     def decode(self, body: bytes) -> bytes:
-        """Return what becomes the message's body: the same bytes, or what was decoded as JSON. Raises MalformedError, which says what is wrong."""
+        """Return the message's body: the same bytes, or what was decoded as JSON. Raises MalformedError, which says what is wrong."""
 
     def connected(self, find: Callable[[str], Connection]) -> Schema:
         """Return the schema with the connections that it names looked up; itself when it names none."""

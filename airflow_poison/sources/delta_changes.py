@@ -34,7 +34,7 @@ class _Place(NamedTuple):
 
 @dataclass(frozen=True)
 class DeltaChanges(Source):
-    """Rows that are added to a Delta table, each once: first those that are there, then those of each version. OPTIMIZE adds none.
+    """Rows that are added to a Delta table, each once: first the rows that are there, then the rows of each version. OPTIMIZE adds none.
 
     A version that changes or removes rows (update, delete, merge, overwrite) is an error, unless it is left out or ``changes`` are taken.
 

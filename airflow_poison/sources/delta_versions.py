@@ -81,7 +81,7 @@ class Versions:
 
     @property
     def table_id(self) -> str:
-        """What tells the table from another one at the same place."""
+        """The identity of the table among others at the same place."""
         return str(self.newest.metadata().id)
 
     @property

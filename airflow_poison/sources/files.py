@@ -48,7 +48,7 @@ class _Found:
     """A file as a list has it.
 
     :param path: as the system names it.
-    :param version: what tells its content from another one under the same name. An object may change between the list and its reading: then of what
+    :param version: identifies its content under this name. An object may change between the list and its reading: then of the content that
         was read.
     :param same: equal for all names of one file (device and inode); None: it has one name.
     :param linked: a link is on the way to it.
@@ -72,7 +72,7 @@ def _shown(path: str) -> str:
 
 
 class _PassedOver(dict[tuple[str, str], set[str]]):
-    """Files that a take leaves alone, by the reason why, which is said of one file and of several."""
+    """Files that a take leaves alone, by the reason, with a text for one file and for several."""
 
     def add(self, one: str, many: str, name: str) -> None:
         """Note a file.
@@ -94,7 +94,7 @@ def _sentence(reason: str, names: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Files(Source):
-    """Files of a folder or an object store, each taken once, however late it comes: names that were taken are kept, no time tells what is new.
+    """Files of a folder or an object store, each taken once, however late it comes: names that were taken are kept, no time says what is new.
 
     A record that is not what its format says is a message with an error, with its bytes. So is a file that cannot be read as a whole.
 

@@ -41,7 +41,7 @@ class Jdbc(TableSource):
     :param order_by: a column that grows: whole numbers, or instants (in UTC, or with a zone). Never null. A row whose value here
         changes is taken again.
     :param overlap: how far each take looks back: a number for whole numbers, a duration for instants.
-    :param key: the column or columns that tell rows apart. None: the primary key.
+    :param key: the column or columns that identify rows. None: the primary key.
     :param name: what the position is kept under. None: connection and table.
     :param schema: what each body is checked against or decoded with.
     """
@@ -129,7 +129,7 @@ class Jdbc(TableSource):
         return order
 
     def _keys(self, reading: Reading) -> list[sa.Column[Any]]:
-        """Return the columns that tell rows apart. Raises SourceError when they do not."""
+        """Return the columns that identify rows. Raises SourceError when they do not."""
         primary = [column.name for column in reading.table.primary_key.columns]
         names = [self.key] if isinstance(self.key, str) else list(self.key or primary)
         if not names:

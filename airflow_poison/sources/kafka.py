@@ -31,7 +31,7 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 _SHOWN = 8
 _OFFSETS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 _FROM_CODE_ALONE = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
-"""Settings that load or run programs: whoever may edit a connection may not have them run here."""
+"""Settings that load or run programs: an editor of a connection must not be able to run programs here."""
 
 
 @dataclass(frozen=True)

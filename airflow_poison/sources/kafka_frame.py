@@ -43,7 +43,7 @@ _OF_NO_RECORD = ("debug", "log", "socket.", "statistics.", "reconnect.", "topic.
 
 
 def records_frame(spark: SparkSession, topic: Topic, ranges: Ranges) -> DataFrame:
-    """Return the records of ranges of offsets as messages, those of a partition in their order."""
+    """Return the records of ranges of offsets as messages, each partition's in their order."""
     settings, unknown = java_settings(topic.other_settings())
     if unknown:
         _log.info("Kafka's setting %s is one of librdkafka alone: executors read topic %r with confluent-kafka.", unknown, topic.name)
@@ -70,7 +70,7 @@ def records_frame(spark: SparkSession, topic: Topic, ranges: Ranges) -> DataFram
 
 
 def java_settings(settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """Return settings of librdkafka as those of Kafka's Java client, and the name of one that it does not have; empty where there is none."""
+    """Return settings of librdkafka as settings of Kafka's Java client, and the name of one that it does not have; empty where there is none."""
     left = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in settings.items()}
     made = _logins(left)
     for name, value in left.items():

@@ -221,7 +221,7 @@ def own_properties(properties: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def _bytes(text: str | None) -> bytes | None:
-    """Return the key or header that a text stands for: the inverse of ``_text``. Text that only looks encoded is what somebody has written."""
+    """Return the key or header that a text stands for: the inverse of ``_text``. Text that only looks encoded is a text."""
     if text is None or text == NULL:
         return None
     if text.startswith(BASE64):

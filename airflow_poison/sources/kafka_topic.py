@@ -186,7 +186,7 @@ class Topic:
         return str(self.settings.get("bootstrap.servers", ""))
 
     def reader_settings(self) -> dict[str, Any]:
-        """Return the settings of a consumer that reads what it is told to, and leaves nothing behind."""
+        """Return the settings of a consumer that reads the assigned offsets, and leaves nothing behind."""
         return {
             "fetch.queue.backoff.ms": 20,  # the default, a second, is longer than what is on hand lasts
             **self.settings,
@@ -199,7 +199,7 @@ class Topic:
         }
 
     def other_settings(self) -> dict[str, Any]:
-        """Return the settings without those of consumers."""
+        """Return the settings without consumers' settings."""
         fetch = _READERS | _READERS_FETCH
         return {name: value for name, value in self.settings.items() if name not in fetch and not name.startswith(_READERS_PREFIXES)}
 

@@ -38,7 +38,7 @@ class Outbox(TableSource):
     :param connection: an SQLAlchemy URL, or the id of an Airflow connection. Its user may select, and delete or update.
     :param table: ``outbox``, ``shop.outbox``.
     :param order_by: the column by which rows are taken.
-    :param key: the column that tells rows apart: whole numbers, text or UUIDs. None: ``order_by``.
+    :param key: the column that identifies rows: whole numbers, text or UUIDs. None: ``order_by``.
     :param delete: rows that were taken are deleted.
     :param mark: or marked in this column: booleans (true), whole numbers (1), instants (when). Rows without a mark are taken: null, false, 0.
     :param name: what the position is kept under. None: connection and table.
@@ -124,7 +124,7 @@ class Outbox(TableSource):
         return self.key or self.order_by
 
     def _key_of(self, reading: Reading) -> sa.Column[Any]:
-        """Return the column that tells rows apart. Raises SourceError when its values cannot, or come again."""
+        """Return the column that identifies rows. Raises SourceError when its values cannot, or come again."""
         import sqlalchemy as sa
 
         key = reading.column(self._key, "key")

@@ -187,7 +187,7 @@ class _Odd:
         return _as_json(made) if is_json else made
 
     def _of(self, array: _Array, rows: np.ndarray[Any, Any] | None) -> _Array:  # noqa: PLR0911  (one line for each kind of type)
-        """:param rows: the number of the row of each value; None: the values are those of the rows."""
+        """:param rows: the number of the row of each value; None: one value a row."""
         import pyarrow as pa
 
         array = _bare(array)

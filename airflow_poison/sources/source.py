@@ -1,6 +1,6 @@
 """The seam of sources: a position says how far one was taken, a plan says what is new behind it, and the rows come with a new position.
 
-Whoever takes records the new position in the commit that adds the messages (``passes.take``): killed anywhere and run again, nothing is missing
+A take records the new position in the commit that adds the messages (``passes.take``): killed anywhere and run again, nothing is missing
 and nothing comes twice. Planning and reading write nothing, neither here nor there.
 """
 
@@ -39,7 +39,7 @@ class Position:
     """How far a source has been taken.
 
     :param at: what the source itself says, plain JSON values; empty at the beginning.
-    :param keys: asked for when needed: what has been taken where no order tells it (names of files, ids within a window): a table with the columns
+    :param keys: asked for when needed: what has been taken where no order says it (names of files, ids within a window): a table with the columns
         ``key`` (text) and ``at`` (int64, whatever the source orders them by).
     """
 
@@ -66,8 +66,8 @@ class Take:
     """What is new in a source.
 
     :param what: it in words, for logs: ``3 files, 12.1 MiB``, ``offsets 120 to 180 of 3 partitions``.
-    :param batches: called once; yields the records. Columns: those of a message that are a sender's (``passes.send.SENT``), or, where the
-        source has ``columns``, any, or those of a message with the column
+    :param batches: called once; yields the records. Columns: a sender's (``passes.send.SENT``), or, where the
+        source has ``columns``, any, or a message's with the column
         ``ERROR``, which says what is wrong with a record; its body is what arrived, byte by byte.
     :param reached: called after the last batch: the position behind them.
     :param messages: how many there are at most, where that is known without reading.
@@ -135,7 +135,7 @@ class Source(ABC):
 
     @property
     def asset_uri(self) -> str:
-        """What is read, as assets and lineage name it: ``kafka://host:9092/orders``. Asked of what ``connected`` returned. Empty: nobody is told."""
+        """The name of the source for assets and lineage: ``kafka://host:9092/orders``. Asked after ``connected``. Empty: it is not reported."""
         return ""
 
     def connected(self, find: Callable[[str], Connection]) -> Source:

@@ -125,7 +125,7 @@ class _Bz2:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of what an error says."""
+    """Return the first line of an error's text."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)[:500].rstrip(".")
 
 
@@ -290,7 +290,7 @@ class Bodies:
         return len(self._rows) >= ROWS or self._held >= BYTES
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield a batch of what was added since the last one."""
+        """Yield a batch of the records added since the last one."""
         import pyarrow as pa
 
         if not self._rows:

@@ -95,7 +95,7 @@ class SparkEngine:
     """Delivers on Spark, in every task of the job (or in one, where order is promised).
 
     :param spark: the session, classic or of Spark Connect.
-    :param progress: told a line whenever another task of the stage has ended.
+    :param progress: called with a line whenever another task of the stage has ended.
     :param parallelism: how many tasks a pass has; None: as many as run at the same time.
     """
 
@@ -240,18 +240,18 @@ class SparkEngine:
         with heartbeat:
             try:
                 found = action()
-            except Exception as error:  # noqa: BLE001  (told below, without the JVM's stack traces)
+            except Exception as error:  # noqa: BLE001  (raised below, without the JVM's stack traces)
                 failed = readable_error(error, claim.key)
         if heartbeat.lost is not None:
             raise heartbeat.lost
         if failed is not None:
-            keep_alive()  # raises ReceiveStoppedError when somebody has asked for it
+            keep_alive()  # raises ReceiveStoppedError when a stop was asked for
             table.stage(claim)  # raises ClaimLostError when a later holder has shut the tasks out
             raise failed
         return found
 
     def _reporter(self, table: QueueTable, claim: Claim, watched: Watched) -> Callable[[], None]:
-        """Return what tells of every task that has ended."""
+        """Return the callback for every task that has ended."""
         told_of = {-1}
 
         def report() -> None:

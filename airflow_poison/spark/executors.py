@@ -55,7 +55,7 @@ _sessions: dict[str, _Known] = {}
 
 
 class Executors:
-    """Those of a session.
+    """The executors of a session.
 
     :param parallelism: how many tasks a pass has; None: as many as run at the same time.
     """
@@ -187,7 +187,7 @@ def answer(wanted: Wanted | None, batches: Any) -> Iterator[pa.RecordBatch]:
     if wanted is not None:
         try:
             _look(said, *wanted)
-        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, the driver tells it)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever it is, the driver reports it)
             said["why"] = f"{type(error).__name__}: {error}"
     yield pa.record_batch([pa.array([json.dumps(said)])], names=["answer"])
 
@@ -269,7 +269,7 @@ _ROOMS = ("values", "rules", "dialogs", "store", "outputs", "delivery", "fsck", 
 
 @cache
 def own_package() -> str:
-    """Return an archive of what this package has without Airflow, compiled: every worker imports it anew."""
+    """Return an archive of the rooms that know nothing of Airflow, compiled: every worker imports it anew."""
     home = Path(airflow_poison.__file__).parent
     if not home.is_dir():  # this process has it from an archive
         return str(home.parent)

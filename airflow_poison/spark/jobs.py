@@ -1,4 +1,4 @@
-"""Spark jobs: what the two kinds of sessions do differently, one seam that is chosen by the session; and what to tell people of a job that failed.
+"""Spark jobs: what the two kinds of sessions do differently, one seam that is chosen by the session; and the texts about a job that failed.
 
 A *classic* session has its driver, a JVM, in this process's family: job groups, the status tracker, ``addPyFile``. A *Connect* session is a
 client of a server: tags, progress messages, artifacts; no JVM is started and Py4J is not used. Everything else of this package is the same.
@@ -48,7 +48,7 @@ class ClassicJobs:
         return str(self._context.master).startswith("local")
 
     def cores(self) -> int | None:
-        """Return how many tasks run at the same time, on the executors that have registered so far; None where only a job can tell."""
+        """Return how many tasks run at the same time, on the executors that have registered so far; None where only a job can find out."""
         return int(self._context.defaultParallelism)
 
     def ship(self, path: str) -> None:
@@ -93,7 +93,7 @@ class ClassicWatched:
             self._context.cancelJobGroup(self._group)
 
     def progress(self) -> JobProgress | None:
-        """Return how far they are: the tasks of the group's active stages; None while nobody knows. Any thread may ask."""
+        """Return how far they are: the tasks of the group's active stages; None while it is not known. Any thread may ask."""
         with _without_jvm():
             jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
             ours = {stage_id for job in jobs for stage_id in job.stageIds}
@@ -132,7 +132,7 @@ class _ConnectJobs:
         return str(cast("Session", self._spark).session_id)
 
     def cores(self) -> int | None:
-        return None  # no call tells, only a job
+        return None  # no call says it, only a job
 
     def ship(self, path: str) -> None:
         self._spark.addArtifacts(path, pyfile=True)
@@ -160,14 +160,14 @@ class _ConnectWatched:
         self._spark.removeTag(self._tag)
 
     def cancel(self) -> None:
-        with suppress(Exception):  # a server that cannot be reached is the action's to tell
+        with suppress(Exception):  # the action reports a server that cannot be reached
             self._spark.interruptTag(self._tag)
 
     def progress(self) -> JobProgress | None:
         return self._progress
 
     def works(self) -> bool:
-        """Always: the server does not tell for how long its tasks have waited."""
+        """Always: the server does not say for how long its tasks have waited."""
         return True
 
     def hang_up(self) -> None:

@@ -1,6 +1,6 @@
 """Tasks on nodes that share no folder with their driver: each works in the folder of its own node, and the object store is between them.
 
-Claimed files are fetched there. Journals stay there, and are told in pieces as everywhere over an object store, so that whoever takes the pass over
+Claimed files are fetched there. Journals stay there, and are shared in pieces as everywhere over an object store, so that a pass that takes over
 knows what the tasks of a lost node had in hand. What remains of the messages becomes objects when its task ends, and the task's row names them:
 nothing is listed, and what an attempt has left that does not count is never looked at.
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
 
 EVERY = 5.0
-"""Seconds between two looks of a task at what others have told, and at whether its claim is still its driver's."""
+"""Seconds between two looks of a task at what others have shared, and at whether its claim is still its driver's."""
 DATA_KEPT, STAGES_KEPT = 24 * 3600.0, 7 * 24 * 3600.0
 """For so many seconds a node keeps what tasks have fetched, and what they have left."""
 
@@ -65,7 +65,7 @@ def check_outputs(outputs: Iterable[Output]) -> None:
 class NodeSite:
     """The folder of the node that a task runs on.
 
-    :param folder: of the table; that of the node where it arrives.
+    :param folder: of the table; the node's where it arrives.
     :param root: the folder of the driver's node.
     :param holder: the folder of the claim's holder, below the table.
     """
@@ -82,7 +82,7 @@ class NodeSite:
     # The driver's side
 
     def tell(self, job: StageJob) -> None:
-        """Make objects of what the tasks are told in files."""
+        """Make objects of the tasks' orders in files."""
         told: list[str | Path] = [*columns_beside(Path(job.journal_folder)), *filter(None, (job.dialogs,))]
         if job.carry is not None:
             files = RecoveredAttempts.files(Path(job.carry))
@@ -146,7 +146,7 @@ class NodeSite:
                 yield told
 
     def left(self, task: str) -> Sequence[str]:
-        """Make objects of what remains of the task's messages, and of what its handlers have printed; return their names."""
+        """Make objects of what remains of the task's messages, and of its handlers' output; return their names."""
         own = Path(self.folder.root, self.holder)
         found = [*Path(own, OUT).glob(f"*/*/task-{task}-*.parquet"), *Path(own, OUTPUT).glob(f"{task}-*.jsonl")]
         names = [str(path.relative_to(self.folder.root)) for path in found]
@@ -154,7 +154,7 @@ class NodeSite:
         return names
 
     def _arrived(self, job: StageJob) -> StageJob:
-        """Return what the task is told in terms of this node, with all files that it names."""
+        """Return the task's order in terms of this node, with all files that it names."""
         self.folder.fetch(f"{self.holder}/{BEGUN}")
         if job.dialogs is not None:
             self.folder.fetch(self._below(job.dialogs))
@@ -200,7 +200,7 @@ def written_by_tasks(frame: DataFrame, folder: BucketFolder, below: str) -> list
     """Write the rows of a frame into files where its tasks run, and bring these to the driver's node; return them in the order of the rows.
 
     :param below: where they lie, below the table.
-    Raises FileNotFoundError when somebody has removed one meanwhile.
+    Raises FileNotFoundError when one was removed meanwhile.
     """
     names = frame.columns
 
@@ -235,7 +235,7 @@ def _written(batches: Iterable[pa.RecordBatch], folder: BucketFolder, below: str
 
 
 def _signals(job: StageJob) -> Iterator[str]:
-    """Yield the files by which tasks tell each other that they shall end."""
+    """Yield the files by which tasks are asked to end."""
     if job.stop_file is not None:
         yield job.stop_file
     if job.detection is not None:

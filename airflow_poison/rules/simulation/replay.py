@@ -55,7 +55,7 @@ def replay(
 
     :param policy: the settings. Messages arrive in the sub-queue that the policy reads.
     :param script: messages and actions; a text is the outcomes of one message named ``m``.
-    :param error_handler: told of every poison message; a class is installed as an endpoint would (spec WCF-26, WCF-27).
+    :param error_handler: called for every poison message; a class is installed as an endpoint would (spec WCF-26, WCF-27).
     :param until: stop the clock this long after the start, also during a delivery; None: when nothing is left to happen.
     :param most_receives: stop an endless replay after this many receives.
     :param queue: the queue's name.
@@ -90,7 +90,7 @@ def replay(
 
 
 def _play(source: ReplayQueue, host: ScriptedHost, until: datetime | None) -> bool:
-    """Receive what there is, then jump to the next point in time at which something happens; tell whether anything is left to happen."""
+    """Receive what there is, then jump to the next point in time at which something happens; return whether anything is left to happen."""
     while True:
         source.catch_up()
         is_up = _receive(source, host)
@@ -103,7 +103,7 @@ def _play(source: ReplayQueue, host: ScriptedHost, until: datetime | None) -> bo
 
 
 def _receive(source: ReplayQueue, host: ScriptedHost) -> bool:
-    """Receive what there is; tell whether the clock stopped during a delivery, which is under way then."""
+    """Receive what there is; return whether the clock stopped during a delivery, which is under way then."""
     receiver, is_up = source.serve(), False
     if receiver is None:
         return False

@@ -93,7 +93,7 @@ class Scripted:
     :param unreadable: why the channel can never hand it over (spec WCF-29); empty: it can.
     :param items: the items of a session by name, each with its own outcomes; they are worked off in order until one fails
         (spec WCF-38). Needs a policy with ``sessions=True``; ``outcomes`` is not used.
-    :param locked: how many tries of a move fail because somebody else holds the message (spec WCF-19).
+    :param locked: how many tries of a move fail because another reader holds the message (spec WCF-19).
     :param abort_count: rollbacks that it arrives with.
     :param move_count: moves that it arrives with.
     :param group: its conversation group; empty: a group of its own.

@@ -92,7 +92,7 @@ class ScriptedHost:
         return False
 
     def move(self, entry: Held, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's signature)
-        """Fail as often as the script says that somebody holds the message."""
+        """Fail as often as the script says that a reader holds the message."""
         if not entry.locked:
             return True
         entry.locked -= 1
@@ -104,7 +104,7 @@ class ScriptedHost:
             self._source.spend(self._source.receiver.move_interval, interruptible=False)
 
     def ended(self, entry: Held, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Put the message where it goes, and tell what happened."""
+        """Put the message where it goes, and record the event."""
         place = self._source.carry_out(entry, decision)
         entry.counts = decision.counts
         facts = {"place": place} | ({"error": failure.text or failure.kind} if failure is not None else {})
@@ -114,12 +114,12 @@ class ScriptedHost:
             self._tell(event, entry, **({} if event is EventType.POISON_EXCEPTION else facts))
 
     def halted(self, decision: Halt) -> None:
-        """Tell that the endpoint has ended receiving."""
+        """Record that the endpoint has ended receiving."""
         for event in decision.events:
             self._ledger.write(event, None, **decision.details)
 
     def left_in_place(self, entry: Held, decision: Park | Dispose) -> None:
-        """Tell what happened but for the move."""
+        """Record the event without the move."""
         for event in decision.events[:-1]:
             self._tell(event, entry, error="the message is held by somebody else")
 
@@ -128,7 +128,7 @@ class ScriptedHost:
         self._source.postpone(entry, failure.delay)
 
     def back_at_savepoint(self, entry: Held) -> None:
-        """Nothing is told: the message is where it was."""
+        """Nothing is recorded: the message is where it was."""
 
     def _tell(self, event: EventType, entry: Held, **facts: str) -> None:
         self._ledger.write(event, entry, **facts)

@@ -128,7 +128,7 @@ def _results(job: StageJob, units: SparkUnits) -> Iterator[pa.Table]:
 def _messages(root: str, files: Sequence[DataFile], policy: Policy, *, with_errors: bool) -> pa.RecordBatch:
     """Return what decisions about messages depend on, in the order of the files' rows; bodies only where they are too large to be handed over.
 
-    :param with_errors: their last failures, too: they tell poison that comes back from an outage.
+    :param with_errors: their last failures, too: they identify poison that comes back from an outage.
     """
     with_properties = policy.reads_properties
     tables = []

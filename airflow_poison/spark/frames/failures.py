@@ -42,17 +42,17 @@ _TOLD = (
     "sql.execution.datasources.v2.DataWritingSparkTask",
     "sql.execution.datasources.v2.OverwriteByExpressionExec",
 )
-"""Loggers of Spark that tell of a failed task with all stacks, each again."""
+"""Loggers of Spark that write a failed task with all stacks, each again."""
 _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of PySpark that do so, by release."""
 
 
 @contextmanager
 def expected(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and what one says is told once."""
+    """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and each is logged once."""
     from pyspark.logger import PySparkLogger
 
-    python = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]  # of their own class: whoever asks first decides which
+    python = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]  # of their own class: the first caller decides which
     before = [log.disabled for log in python]
     for log in python:
         log.disabled = True
@@ -103,7 +103,7 @@ def failure_of_job(error: Exception) -> Failure:
 
 
 def failed_task(error: Exception) -> int | None:
-    """Return the number of the task that failed a job; None where the error does not tell. PySpark hides that behind what a function raised."""
+    """Return the number of the task that failed a job; None where the error does not say it. PySpark hides it behind an error of a function."""
     found = _TASK.search(f"{error}\n{error.__context__}")
     return None if found is None else int(found[1])
 

@@ -103,7 +103,7 @@ def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None
 
 
 def _check_columns(given: Sequence[pa.Field[Any]], wanted: pa.Schema, name: str, *, evolve: bool) -> None:
-    """Raise TransformError for columns that do not fit those of an output, and for one that is missing."""
+    """Raise TransformError for columns that do not fit an output's, and for one that is missing."""
     there = {field.name for field in given}
     if lacking := [field.name for field in wanted if not field.nullable and field.name not in there]:
         raise TransformError(f"transform={name} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it.")

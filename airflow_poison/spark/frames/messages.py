@@ -1,4 +1,4 @@
-"""The messages of a claim as DataFrames: with the columns of messages, or with those of their bodies."""
+"""The messages of a claim as DataFrames: with the columns of messages, or of their bodies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHY = VERDICT
 """The column of ``parsed`` that says why a body does not fit: no schema has this name."""
 _UNFIT = "poison: a body does not fit"
 _PIECE_BYTES = 16 << 20
-"""Bytes of bodies that an executor's Python makes columns of at once: of what Spark hands over, it holds so much more than once."""
+"""Bytes of bodies that an executor's Python makes columns of at once: it holds as much more than once of the data that Spark hands over."""
 SPREAD, LARGEST_SPREAD = 8, 100_000
 """Into so many tasks a unit is spread whose culprit is looked for: the one that fails says where it is. Each that runs Python costs a quarter of a
 second. And so large may the unit be: its bodies are shuffled."""
@@ -91,8 +91,8 @@ class ClaimFrames:
         """Return messages with the columns ``FRAME_COLUMNS``; with a schema, ``lookup_id`` and ``body`` alone.
 
         :param lookup_ids: ascending.
-        :param attempts: rollbacks of each that are counted since the files were written: ``abort_count`` is that of this delivery; None: none.
-        :param spread: each task has those of its number in ``shares``; otherwise a message that is alone is one task's, which costs least.
+        :param attempts: rollbacks of each that are counted since the files were written: ``abort_count`` is for this delivery; None: none.
+        :param spread: each task has its own in ``shares``; otherwise a message that is alone is one task's, which costs least.
         """
         from pyspark.sql import functions as f
 

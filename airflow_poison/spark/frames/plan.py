@@ -83,7 +83,7 @@ def _explained(frame: DataFrame, which: str) -> str:
 
 
 def has_python(plan: str) -> bool:
-    """Whether the JVM hands rows of an optimized plan to Python of the transformation: many at once, so that nobody knows which it is at."""
+    """Whether the JVM hands rows of an optimized plan to Python of the transformation: many at once, so that the current row is not known."""
     return any(
         word in line
         for line in plan.splitlines()

@@ -1,4 +1,4 @@
-"""Results of units: how they are written, whom they name, and which of their rows land."""
+"""Results of units: how they are written, which messages they name, and which of their rows land."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _with_all(frame: DataFrame, output: Output | None) -> DataFrame:
 
 
 def verdicts_in(path: Path) -> dict[int, Failure]:
-    """Return whom a file of results names; its statistics say when it names nobody. Raises TransformError."""
+    """Return the messages that a file of results names; its statistics say when it names none. Raises TransformError."""
     with pq.ParquetFile(path) as file:
         groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
         verdicts = [group.column(group.num_columns - 1).statistics for group in groups]  # the last column, as it was written

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 ALLOWANCE = 0.005
 """Seconds that a unit may take longer for each message: a chunk of 64,000 has more than five minutes beside the transaction timeout."""
 TIMES_SLOWER, ENOUGH = 20, 1_000
-"""Nor may it take longer than so many times what the unit before it took that had enough messages to tell."""
+"""Nor may it take longer than so many times what the unit before it took that had enough messages to measure."""
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
 _WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
@@ -54,7 +54,7 @@ _KILLS_FOR = 30.0
 when a task with two of them, one that makes columns of bodies and one of the transformation, hangs in the second."""
 _OBSERVED_SECONDS = 10.0
 _MOST_READERS = 8
-"""Tasks that read a claim where nobody tells how many run at the same time."""
+"""Tasks that read a claim where it is not known how many run at the same time."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class SparkUnits:
     """Transforms units of a claim (``UnitRunner``).
 
     :param folder: where results are kept: ``<folder>/<number>/<name>/*.parquet``.
-    :param limit: seconds that the tasks of a single message may work; those of a unit have more for each further one, ``ALLOWANCE`` at most.
+    :param limit: seconds that the tasks of a single message may work; a unit's tasks have more for each further one, ``ALLOWANCE`` at most.
     :param outputs: where results land; none: they are not kept.
     :param site: where tasks work that do not see the table's folder; None: they do.
     """
@@ -106,7 +106,7 @@ class SparkUnits:
         self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
         self._strict, self._late_at = transformation.schema is not None, float("-inf")
-        self._looked = self._marks is False  # the plan tells nothing else
+        self._looked = self._marks is False  # the plan says nothing else
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
@@ -270,7 +270,7 @@ class SparkUnits:
         return {row[LOOKUP_ID]: failure_of(BodyError(row[WHY])) for row in rows}
 
     def _verdicts(self, lands: int, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
-        """Return whom the kept results name: these messages' rows do not land. Raises TransformError."""
+        """Return the messages that the kept results name: their rows do not land. Raises TransformError."""
         verdicts: dict[int, Failure] = {}
         for path in sorted((self._folder / str(lands)).glob("*/*.parquet")):
             verdicts = {**verdicts_in(path), **verdicts}
@@ -312,7 +312,7 @@ class SparkUnits:
     # Who was worked on when a unit failed
 
     def _spreads(self, number: int) -> bool:
-        """Whether a unit without marks is spread over tasks, so that the one that fails tells of an eighth."""
+        """Whether a unit without marks is spread over tasks, so that the one that fails points at an eighth."""
         tells = self._marks is False and isinstance(self._jobs, ClassicJobs)
         return tells and not self._transformation.mixes_rows and 1 < number <= LARGEST_SPREAD
 
