@@ -74,7 +74,7 @@ class QueueStore(Protocol):
         """Yield a folder that has all of a queue's table, as it is now: the table itself where that is a folder, else a copy for a while."""
 
     def unkept(self, name: str) -> str:
-        """Return what the store does not keep of what a queue needs, in words; empty: nothing."""
+        """Return what a queue needs and the store lacks, in words; empty: nothing."""
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""
@@ -93,7 +93,7 @@ def open_store(uri: str, storage_options: Mapping[str, str] | None = None, *, du
 
     :param uri: a path, a ``file://`` URI, ``s3://bucket/prefix`` (``gs://``, ``abfss://``), or ``memory://<name>`` for a store that this process
         shares by name.
-    :param storage_options: of an object store: its endpoint and credentials, as Delta Lake's writers name them. Those of a folder are for outputs.
+    :param storage_options: of an object store: its endpoint and credentials, as Delta Lake's writers name them. A folder's are for outputs.
     :param durable: force every commit to disk before it is acknowledged. False is faster, and warned of once: a loss of power may then take
         acknowledged messages, or leave a table that has to be restored. The death of processes takes nothing either way.
     :raises StoreUnreachableError: for every other kind of URI.

@@ -1,6 +1,6 @@
 """The disk under a store: files forced to it, and what it raises turned into errors that say the table's name and what to do.
 
-After a ``sync`` has returned, a loss of power takes nothing back. Errors are named in one place for all verbs: whoever knows better (a lost claim,
+After a ``sync`` has returned, a loss of power takes nothing back. Errors are named in one place for all verbs: code that knows better (a lost claim,
 a missing file, a damaged footer) says so below, and those errors pass.
 """
 
@@ -171,7 +171,7 @@ def why(error: Exception) -> str:
 
 
 def raise_named(root: str, error: Exception) -> None:
-    """Raise an error of this package in the place of what a disk, Arrow or delta-rs has raised; nothing happens for others."""
+    """Raise an error of this package in place of an error of a disk, Arrow or delta-rs; nothing happens for others."""
     if isinstance(error, PoisonError):
         return
     import pyarrow as pa
@@ -190,7 +190,7 @@ def raise_named(root: str, error: Exception) -> None:
 def raise_of_node(folder: str | Path, uri: str, error: BaseException) -> None:
     """Raise StoreUnreachableError where a folder of this machine is at fault, and neither a table nor its object store.
 
-    Nothing happens for others: of a file that is gone, or a line that was cut, whoever knows better tells.
+    Nothing happens for others: of a file that is gone, or a line that was cut, the caller knows better.
 
     :param folder: where this machine keeps its copies, and the journals of passes that run on it.
     :param uri: of the table or store.
@@ -203,7 +203,7 @@ def raise_of_node(folder: str | Path, uri: str, error: BaseException) -> None:
 
 
 def _number(error: Exception) -> int:
-    """Return the system's number of an error; 0 when it has none. delta-rs tells it in the text only."""
+    """Return the system's number of an error; 0 when it has none. delta-rs has it in the text only."""
     if isinstance(error, OSError) and error.errno:
         return error.errno
     found = _NUMBER.search(str(error))

@@ -117,7 +117,7 @@ class Advance:
 
     :param before: path of the file with the previous progress; None when there is none.
     :param record: the new progress, as plain JSON values.
-    :param keys: are added to those of earlier takes: the columns ``key`` and ``at``.
+    :param keys: are added to the keys of earlier takes: the columns ``key`` and ``at``.
     :param keys_since: keys with a smaller ``at`` are forgotten. None: none is.
     """
 

@@ -1,4 +1,4 @@
-"""The seam for the files of a queue table: a folder that all its users share, or an object store with a copy of what is needed on this node.
+"""The seam for the files of a queue table: a folder that all its users share, or an object store with copies of the needed files on this node.
 
 Two kinds of folder stand behind it: ``LocalFolder`` and ``bucket.folder.BucketFolder``. Callers use paths relative to the table.
 Data files are immutable: one that is ``here`` is the one that was committed.

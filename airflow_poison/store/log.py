@@ -63,16 +63,16 @@ class Log(Protocol):
     """Versions of one table."""
 
     def identity(self) -> str:
-        """Return what tells the table from every other one, whatever it is called and wherever it lies; a copy has the same."""
+        """Return the table's identity, under any name and place; a copy has the same."""
 
     def load(self) -> LogState:
         """Return the newest version. Raises TableChangedError when it cannot be read."""
 
     def mark(self, version: int) -> Hashable | None:
-        """Return what tells a version from another one in its place, while it is the newest; None when it is not. Reads nothing."""
+        """Return a version's identity, while it is the newest; None when it is not. Reads nothing."""
 
     def commit(self, base: LogState, commit: Commit) -> bool:
-        """Make the version after ``base``; False when somebody else has made it, and then nothing happened.
+        """Make the version after ``base``; False when another process has made it, and then nothing happened.
 
         Raises TableChangedError when a file to be added is not there, StoreUnreachableError when the log cannot be written.
         """
@@ -84,9 +84,9 @@ class Log(Protocol):
         """Write a checkpoint and remove what is needed for no version that was the newest at some time within the retention."""
 
     def confirm(self, state: LogState) -> None:
-        """Make a version as durable as one's own commit is: whoever made it may have died before it did so.
+        """Make a version as durable as one's own commit is: its maker may have died before it did so.
 
-        Called before an answer is given that rests on a version of somebody else: what was to be done has been done already.
+        Called before an answer is given that rests on another process's version: the work has been done already.
         """
 
     def files_at(self, version: int) -> Sequence[DataFile] | None:

@@ -55,7 +55,7 @@ class MemoryState:
 
 
 class Folder:
-    """A temporary folder that goes when nobody needs it any more: neither the store nor one of its queues."""
+    """A temporary folder that goes when it is not needed any more: neither the store nor one of its queues."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix="airflow-poison-")
@@ -91,7 +91,7 @@ class MemoryLog:
         return version if version == self._newest.version else None
 
     def commit(self, base: LogState, commit: Commit) -> bool:
-        """Make the version after ``base``; False when somebody else has made it."""
+        """Make the version after ``base``; False when another thread has made it."""
         assert isinstance(base, MemoryState)
         for file in commit.add:
             if not Path(self._root, file.path).is_file():
@@ -156,7 +156,7 @@ class MemoryStore:
 
     @property
     def is_folder(self) -> bool:
-        """No: nobody else sees its folder."""
+        """No: no other process sees its folder."""
         return False
 
     @property
@@ -165,7 +165,7 @@ class MemoryStore:
 
     @property
     def absence(self) -> str:
-        """Nothing: a store in memory is there as long as somebody has it."""
+        """Nothing: a store in memory is there as long as it is referenced."""
         return ""
 
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
@@ -210,7 +210,7 @@ class MemoryStore:
         return ""
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
-        """Do nothing: nobody sees a queue that is being made."""
+        """Do nothing: a queue that is being made is not seen."""
         del safe_age
         return []
 

@@ -27,7 +27,7 @@ UNRESOLVED = frozenset({SubQueue.RETRY, SubQueue.POISON, SubQueue.POSTPONED})
 
 
 def parks(desk: Mapping[str, object], reads: SubQueue = SubQueue.MAIN) -> bool:
-    """Whether passes over a sub-queue have messages wait behind earlier ones of their groups: never those of the reader of ``poison``."""
+    """Whether passes over a sub-queue have messages wait behind earlier ones of their groups: never passes of the reader of ``poison``."""
     return reads is SubQueue.MAIN and bool(desk.get(SETTING))
 
 
@@ -62,7 +62,7 @@ def _obstacle(policy: Policy, *, converses: bool, transforms: bool) -> str | Non
 
 
 def waiting(lookup_ids: NDArray[np.int64], groups: pa.Array[Any], unresolved: Mapping[str, int]) -> NDArray[np.bool_]:
-    """Return which messages wait: those of a group that have an unresolved one before them. One without a group never does.
+    """Return which messages wait: messages of a group with an unresolved one before them. One without a group never does.
 
     :param groups: of the messages; null or empty: none.
     :param unresolved: the smallest lookup id of the unresolved messages of each group.

@@ -230,7 +230,7 @@ def _as_seen(file: DataFile) -> DataFile:
 
 
 def with_named_errors(kind: type[T]) -> type[T]:
-    """Have every public method of a class raise named errors; its ``uri`` says of what.
+    """Have every public method of a class raise errors with its ``uri``.
 
     Iterators that a method is given are the caller's: what they raise stays as it is.
     """
@@ -314,9 +314,9 @@ class QueueTable(Table):
         return self.log.identity()
 
     def mark(self, version: int) -> Hashable | None:
-        """Return what tells a version from another one in its place, while it is the newest; None when it is not, or that cannot be told.
+        """Return a version's identity, while it is the newest; None when it is not, or that is not known.
 
-        For those who look often: a few looks at the folder, nothing is read. Raises OSError.
+        For frequent looks: a few looks at the folder, nothing is read. Raises OSError.
         """
         return self.log.mark(version)
 

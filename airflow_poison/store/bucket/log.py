@@ -85,11 +85,11 @@ class BucketLog:
             self._looked_at = now
 
     def mark(self, version: int) -> Hashable | None:
-        """Return what tells a version's entry from another one in its place, while no later one is there. One request."""
+        """Return the identity of a version's entry, while no later one is there. One request."""
         return None if self._objects.is_there(_name(version + 1)) else EntryFingerprint.of(self._folder.root, version)
 
     def commit(self, base: LogState, commit: Commit) -> bool:
-        """Make the version after ``base``; False when somebody else has made it."""
+        """Make the version after ``base``; False when another process has made it."""
         version, loaded_at = base.version + 1, self._looked_at
         if self._newest() > base.version:  # as another thread's look has shown: what was there may be cut off by now
             return False
@@ -121,7 +121,7 @@ class BucketLog:
             return DeltaLog(copy, durable=False, uri=self._folder.uri).files_at(version)
 
     def details(self, version: int) -> Mapping[str, object] | None:
-        """Return the details committed with a version, none for a commit of somebody else; None when its entry was cleaned up."""
+        """Return the details committed with a version, none for a commit of another program; None when its entry was cleaned up."""
         if not entries.entry_path(self._folder.root, version).exists():
             content = self._objects.get(_name(version))
             if content is None:
@@ -138,7 +138,7 @@ class BucketLog:
     def shorten(self, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what is needed for no version within the retention. Raises TableChangedError.
 
-        A store may tell in whole seconds when objects were written, so a retention is longer by one; with none, all goes that is not needed now.
+        A store may say in whole seconds when objects were written, so a retention is longer by one; with none, all goes that is not needed now.
         """
         version, kept = self.load().version, retention + _WHOLE if retention else retention
         with TemporaryDirectory(dir=self._folder.root) as copy:
@@ -224,7 +224,7 @@ class BucketLog:
         return (each.path for each in self._objects.list(f"{LOG}/", after))
 
     def _check_not_shortened(self, base: int) -> None:
-        """Refuse a commit whose place in the log had been cleaned up before it was made: nobody would ever see it."""
+        """Refuse a commit whose place in the log had been cleaned up before it was made: it would never be read."""
         if not self._objects.is_there(_name(base)):
             raise TableChangedError(shortened_told(self._folder.uri, base))
 

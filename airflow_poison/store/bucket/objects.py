@@ -42,7 +42,7 @@ _CLIENT = re.compile(
     r"|http2_keep_alive_while_idle|pool_idle_timeout|pool_max_idle_per_host|randomize_addresses)",
     re.IGNORECASE,
 )
-"""Options of the HTTP client: Delta Lake's writers have them among those of the store, obstore has them apart."""
+"""Options of the HTTP client: Delta Lake's writers have them among the store's, obstore has them apart."""
 _ENDPOINT = re.compile(r"(?:aws_|azure_(?:storage_)?)?endpoint(?:_url(?:_s3)?)?", re.IGNORECASE)
 _ODD = re.compile(r"[\x00-\x1f\x7f]|//|^/|(?:^|/)\.{1,2}(?:/|$)")
 _PART = 8 * 1024 * 1024
@@ -124,7 +124,7 @@ class Objects:
 
         :param options: as Delta Lake's writers name them (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` …), in capitals or not; others come from the
             environment.
-        Raises StoreUnreachableError for a URI or an option that nobody knows, and where obstore is not installed.
+        Raises StoreUnreachableError for an unknown URI or option, and where obstore is not installed.
         """
         try:
             from obstore.store import from_url
@@ -236,7 +236,7 @@ class Objects:
 
         An answer may be lost after the object was written: the same is written again, and what is there is compared with it.
 
-        :param content: with something in it that nobody else writes.
+        :param content: with something in it that no other process writes.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError
@@ -386,7 +386,7 @@ class Objects:
         return Listed(meta["path"].removeprefix(self.prefix), meta["size"], meta["last_modified"], _tag(meta))
 
     def signed(self, path: str, within: timedelta) -> str:
-        """Return a URL that gives an object to whoever knows it. Raises StoreUnreachableError."""
+        """Return a URL with which an object can be read without credentials. Raises StoreUnreachableError."""
         import obstore
 
         with self._named("sign"):
@@ -460,7 +460,7 @@ def _setting(value: str) -> object:
 
 
 def _cause(error: BaseException) -> str:
-    """Return what an answer says, without its XML and what is said twice, and what that means where it does not say so itself."""
+    """Return the text of an answer, without XML and repetitions, with its meaning where the text lacks it."""
     text = str(error)
     code = "".join(_CODE.findall(text)[:1])
     meant = next((f"; {meaning}" for sign, meaning in _MEANINGS.items() if sign in text), "")

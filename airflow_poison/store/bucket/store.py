@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.control import Control
 
 NAMES = ".queues"
-"""Where the objects are that name the queues: one list of them tells all, whatever else lies in the bucket."""
+"""Where the objects are that name the queues: one list of them is enough, whatever else lies in the bucket."""
 
 TRIAL = ".keeps-if-none-match"
 """The object by which it is tried whether the store keeps the condition of ``create``. It stays: the next trial is one request, which is refused."""
@@ -93,7 +93,7 @@ class BucketStore:
                 row = next(path for path in Path(beside).rglob("*.parquet"))
                 self._objects.upload(f"{name}/{row.relative_to(beside)}", row)
                 reach("store.create.before_first_entry")
-                self._objects.create(first, _one_entry(beside))  # whoever is first makes all of it
+                self._objects.create(first, _one_entry(beside))  # the first process makes all of it
             self._opened_log(name)
             reach("store.create.before_name")
             self._objects.put(f"{NAMES}/{name}", b"")
@@ -108,7 +108,7 @@ class BucketStore:
         raise StoreConditionError(f"The object store {self.uri} cannot hold queues: {IGNORED}. {ADVICE}. No queue was made.")
 
     def unkept(self, name: str) -> str:
-        """Return what the store does not keep of what its queues need; empty: nothing, or this user may not write, so it cannot be tried.
+        """Return what its queues need and the store lacks; empty: nothing, or this user may not write, so it cannot be tried.
 
         One request, which asks to create the empty object that names the queue. A store that ignores the condition replaces it by the same.
         """

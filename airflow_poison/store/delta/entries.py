@@ -207,7 +207,7 @@ def read_entry(entry: Path) -> bytes | None:
 
 
 def is_complete(content: bytes) -> bool:
-    """Whether every line of what an entry holds is an action, and a commit of ours has all of its lines."""
+    """Whether every line of an entry is an action, and a commit of ours has all of its lines."""
     try:
         found = list(actions(content))
         info: Mapping[str, object] = next((what for kind, what in found if kind == "commitInfo"), {})

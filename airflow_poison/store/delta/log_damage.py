@@ -44,7 +44,7 @@ class Diagnosis:
     :param torn: entries that a loss of power cut short, none of them acknowledged; what is not there any more does not count either.
     :param shortcuts: checkpoints, and the file that names the last one, which cannot be read or say more than the entries do.
     :param lost: acknowledged versions whose entry is gone or changed, oldest first.
-    :param unmarked: the log has no mark at all, so nobody can tell whether a damaged newest entry was acknowledged.
+    :param unmarked: the log has no mark at all, so it is not known whether a damaged newest entry was acknowledged.
     """
 
     version: int = -1
@@ -118,7 +118,7 @@ def _shortcuts(log: Path, version: int) -> Iterator[Path]:
 def set_aside(root: str, *, durable: bool = True) -> list[str]:
     """Take out of the log what does not count, and return the names; a copy stays. Raises OSError.
 
-    One process at a time: between its look and its removal nobody can have put another entry of that number there.
+    One process at a time: between its look and its removal no process can have put another entry of that number there.
     """
     with _alone(root):
         found = diagnose(root)

@@ -1,4 +1,4 @@
-"""The history of a queue table as its log tells it, version by version.
+"""The history of a queue table from its log, version by version.
 
 Reads only, and mends nothing: a check has to see what is damaged.
 """
@@ -64,9 +64,9 @@ class Past:
     :param torn: names of entries and checkpoints that do not count: a loss of power cut them short.
     :param lost: acknowledged versions whose entry is gone or changed.
     :param damage: why the history cannot be followed to its end, in words; empty when it can.
-    :param unmarked: the newest entry is damaged, and nobody can tell whether it was acknowledged.
+    :param unmarked: the newest entry is damaged, and it is not known whether it was acknowledged.
     :param gap: why the history begins with a checkpoint although older entries are there, in words; empty when it does not.
-    :param named: every path that the log names, also those of files that were removed before the first entry.
+    :param named: every path that the log names, also files that were removed before the first entry.
     """
 
     entries: Sequence[Version]

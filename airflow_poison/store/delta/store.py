@@ -83,7 +83,7 @@ class DeltaStore:
             self._root.stat()
         except FileNotFoundError:
             pass
-        except OSError:  # who reads it is told why that cannot be done
+        except OSError:  # reading it raises the error
             return ""
         else:
             return ""
@@ -100,7 +100,7 @@ class DeltaStore:
             self._root.mkdir(parents=True, exist_ok=True)
             if not self._is_there(name):
                 _create(self._root, name, control, durable=self._durable)
-            if self._durable:  # an existing one, too: whoever made it may have died before it was on disk
+            if self._durable:  # an existing one, too: its maker may have died before it was on disk
                 disk.sync_ancestors(self._root)
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("written", error)) from error
@@ -110,7 +110,7 @@ class DeltaStore:
         """Return a queue.
 
         :param read_only: write nothing; a damaged checkpoint, which is set aside otherwise, is then an error.
-        Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError; TableChangedError when somebody else has committed to
+        Raises QueueNameError, QueueNotFoundError, NewerFormatError, StoreUnreachableError; TableChangedError when another program has committed to
         the table, or when a file of messages is gone or has another size than the log says.
         """
         place = self._root / check_name(name)
@@ -255,7 +255,7 @@ def _could_be_made(root: Path) -> bool:
 
 
 def _create(root: Path, name: str, control: Control, *, durable: bool) -> None:
-    """Make the table ``root/name`` beside its place, whole, and then by one rename, so that nobody ever sees half of one.
+    """Make the table ``root/name`` beside its place, whole, and then by one rename, so that half of one is never seen.
 
     Nothing happens when another process has made it meanwhile. What is in it is on disk then; its own name in ``root`` is for the caller to sync.
     Raises OSError.
@@ -273,7 +273,7 @@ def _create(root: Path, name: str, control: Control, *, durable: bool) -> None:
 
 
 def make_table(root: str, control: Control, *, durable: bool = False) -> None:
-    """Make a queue table in an empty folder that nobody else knows."""
+    """Make a queue table in an empty folder of this process alone."""
     from deltalake import DeltaTable
 
     table = DeltaTable.create(root, schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)

@@ -37,7 +37,7 @@ def append(
 ) -> Sent:
     """Add messages to ``main`` with the next lookup ids, in one commit, once per key; to ``transmission`` while the queue is disabled.
 
-    The commit decides that, whatever the state was before. The files are written before the turn is taken: then nobody waits for a slow source of
+    The commit decides that, whatever the state was before. The files are written before the turn is taken: then no send waits for a slow source of
     batches.
 
     :param batches: columns of ``message_schema()``; ``lookup_id`` is ignored and assigned; missing columns get defaults

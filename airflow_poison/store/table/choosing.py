@@ -99,7 +99,7 @@ def pick(table: Table, view: View, wanted: Wanted) -> tuple[DataFile, ...] | ToS
 
 
 def _first(file: DataFile) -> tuple[int, int]:
-    """Return what no message of a file is received before, as far as statistics tell."""
+    """Return a lower bound of the order of a file's messages, as far as statistics show."""
     return -file.max_priority, file.min_lookup_id
 
 
@@ -164,7 +164,7 @@ def split(table: Table, found: ToSplit) -> None:
     try:
         split_file(table, found.file, found.cut(whole))
     except TableChangedError:
-        return  # another pass has claimed or split it: the next look at the table tells
+        return  # another pass has claimed or split it: the next look at the table shows it
 
 
 def _split_off(rows: pa.Table, number: int, *, first: bool) -> Iterator[pa.Table]:

@@ -120,7 +120,7 @@ def _join(table: Table, run: Run) -> Compacted:
     try:
         written = [_written_events(table, run) if run[0].sub_queue == EVENT else _written_messages(table, run)]
     except TableChangedError:
-        if _free(table.view(), run):  # somebody has removed a file that the log names: the passes will tell, too
+        if _free(table.view(), run):  # a file that the log names was removed: the passes will say so, too
             raise
         return Compacted()
     reach("store.compact.after_files")
@@ -194,7 +194,7 @@ def merge_conversations(table: Table, keep: Callable[[pa.Table], pa.Table], *, m
     add meanwhile: their versions are higher, and lie in files of their own. What is to be forgotten goes only with a merge of all files: else an
     older version in another file would count again.
 
-    :param keep: is given the rows that count, a row for each endpoint, and returns those of them that stay. Asked only when all files are joined.
+    :param keep: gets the rows that count, a row for each endpoint, and returns the ones that stay. Asked only when all files are joined.
     Raises ConservationError when it returns others; nothing has changed then.
     """
     known = table.view().snapshot.conversations
@@ -204,7 +204,7 @@ def merge_conversations(table: Table, keep: Callable[[pa.Table], pa.Table], *, m
     try:
         rows = _joined(table, run)
     except TableChangedError:
-        if _there(table.view(), run):  # somebody has removed a file that the log names
+        if _there(table.view(), run):  # a file that the log names was removed
             raise
         return Compacted()
     kept = _kept(table, rows, keep(rows)) if len(run) == len(known) else rows

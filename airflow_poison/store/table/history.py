@@ -105,7 +105,7 @@ class _Wanted:
         return pc.is_in(lookup_ids, pa.array(possible, pa.int64()))
 
     def of(self, lookup_ids: Sequence[int]) -> Sequence[int]:
-        """Return those of these messages that are wanted."""
+        """Return the wanted ones of these messages."""
         return lookup_ids if self.lookup_ids is None else [number for number in lookup_ids if number in self.lookup_ids]
 
 
@@ -122,11 +122,11 @@ def newest_events(
     Files and row groups are read from the newest on. Behind the last event that is returned they are counted: by their statistics where every event
     counts, else by the columns that decide.
 
-    :param lookup_ids: only those of these messages; None: all, also of the queue itself.
-    :param types: only those of these types. :param since: only those from then on.
+    :param lookup_ids: only events of these messages; None: all, also of the queue itself.
+    :param types: only of these types. :param since: only from then on.
     """
     wanted = _Wanted(None if lookup_ids is None else frozenset(lookup_ids), types, since)
-    found: list[Event] = []  # a row group's events in their order, before those of newer ones
+    found: list[Event] = []  # a row group's events in their order, before events of newer ones
     earlier = 0
     recorded = sorted((file.path for file in table.log.load().files if file.sub_queue == EVENT), reverse=True)
     table.folder.bring(recorded)
@@ -272,7 +272,7 @@ def _with_ids(folder: Folder, body: bytes | None) -> bytes | None:
 
 
 def named_files(folder: Folder, recorded: Sequence[DataFile]) -> set[str]:
-    """Return the files that events of whole files need, to be told one by one."""
+    """Return the files that events of whole files need, to make one event for each message."""
     found: set[str] = set()
     for path in (file.path for file in recorded if not is_joined(file.path)):
         for body in files.read_columns(folder, path, ["body"]).column("body").to_pylist():
@@ -284,7 +284,7 @@ def named_files(folder: Folder, recorded: Sequence[DataFile]) -> set[str]:
 def _one_by_one(folder: Folder, event: Event, wanted: _Wanted | None = None, most: int | None = None) -> Iterator[Event]:
     """Return an event for each message of a moved file, in order of due time and lookup id; the one event when that is not known any more.
 
-    :param wanted: only those of these messages. :param most: only so many of them, the last ones.
+    :param wanted: only events of these messages. :param most: only so many of them, the last ones.
     """
     lookup_ids = _messages(folder, event.details)
     if lookup_ids is None:

@@ -134,7 +134,7 @@ class _Part:
             self._writer.close()
             self._hidden.rename(self._path)
         else:
-            with suppress(OSError):  # nobody needs its footer, for which there may be no space
+            with suppress(OSError):  # its footer is not needed, and there may be no space for it
                 self._writer.close()
             self._hidden.unlink(missing_ok=True)
 

@@ -81,7 +81,7 @@ def _unresolved(table: Table, snapshot: Snapshot) -> dict[str, int]:
 
 
 def _columns(table: Table, wanted: Sequence[DataFile]) -> list[tuple[NDArray[np.int64], pa.Array[Any]]]:
-    """Return the lookup ids and the groups of files; those of an earlier look stay known, since files are immutable."""
+    """Return the lookup ids and the groups of files; groups of an earlier look stay known, since files are immutable."""
     known = table.groups
     table.bring([file for file in wanted if file.path not in known])
     for file in wanted:

@@ -133,7 +133,7 @@ def opened(folder: Folder, path: str) -> Iterator[RowGroups]:
 def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | None = None) -> pa.Table:
     """Return the first rows of a file, highest priority first, then lowest lookup id; row groups behind them are not read.
 
-    :param columns: ``lookup_id`` and ``priority`` among them; None: those of ``table_schema()``.
+    :param columns: ``lookup_id`` and ``priority`` among them; None: as in ``table_schema()``.
     """
     import pyarrow as pa
 

@@ -1,7 +1,7 @@
 """Positions of sources as a part of the table: how far each was taken, in the commit that added its messages.
 
-A source has one row in the partition ``_source`` that says its position, and files of keys where no order tells what was taken. A commit that takes
-the source further removes the row and adds another one: nothing else tells two that take it at the same time apart.
+A source has one row in the partition ``_source`` that says its position, and files of keys where no order says what was taken. A commit that takes
+the source further removes the row and adds another one: only this keeps two takes at the same time apart.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FEW = 16
 class StoredSource:
     """How far a source was taken, as it is stored.
 
-    :param record: what was said when it was taken last, plain JSON values.
+    :param record: the record of the last take, plain JSON values.
     :param file: of the row that says it; another one with each take.
     :param keys: files of keys.
     """

@@ -65,7 +65,7 @@ class HolderFolder:
         self._name = token_hex(8)
         journal = Path(self.root, stage_folder(self.key), self._name, JOURNAL)
         while True:
-            with suppress(FileNotFoundError):  # somebody has removed the empty folder of the key at this very moment
+            with suppress(FileNotFoundError):  # the empty folder of the key was removed at this very moment
                 journal.mkdir(parents=True, exist_ok=True)
                 return self._name
 
@@ -128,7 +128,7 @@ def lost(claim: Claim) -> str:
 
 
 def fence(folder: Folder, claim: Claim) -> None:
-    """Shut the earlier holders out. Safe to repeat, and by anybody who knows the claim. Raises OSError when one could not be shut out.
+    """Fence the earlier holders. Safe to repeat, by any process. Raises OSError when one could not be fenced.
 
     Whatever such a holder has done is looked for behind the fence: to go on without would deliver it again. A journal that is about to get its
     name goes: the system may have found its folder before the fence, and give it the name afterwards.
@@ -189,7 +189,7 @@ def unstage(table: Table, claim: Claim) -> None:
 def manifest(table: Table, claim: Claim) -> Manifest | None:
     """Return the sealed outcome of this claim or of an earlier holder of it; None when there is none. Each looks before it seals.
 
-    Raises TableChangedError for a manifest that somebody has damaged: it was written whole.
+    Raises TableChangedError for a damaged manifest: it was written whole.
     """
     for attempt in (*earlier_folders(table.root, claim), own_folder(table.root, claim)):
         sealed = read_manifest(table.root, attempt)
@@ -252,7 +252,7 @@ def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, 
 
 
 def _write(table: Table, own: Path, made: Manifest) -> None:
-    """Write the manifest under another name first: whoever finds it finds all of it."""
+    """Write the manifest under another name first, so that it is always found whole."""
     beside = own / f".{MANIFEST}"
     body = {
         "files": [[name, file_to_dict(file)] for name, file in made.files],
@@ -267,7 +267,7 @@ def _write(table: Table, own: Path, made: Manifest) -> None:
 def final_paths(root: str) -> Iterator[str]:
     """Yield the final paths that any manifest of the table names. Asked again until the stage has kept still: a take-over renames folders.
 
-    Raises TableChangedError for a manifest that is damaged: what its pass needs cannot be told.
+    Raises TableChangedError for a manifest that is damaged: what its pass needs is not known.
     """
     pattern = f"*/*/{MANIFEST}"
     while True:
