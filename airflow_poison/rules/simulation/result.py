@@ -323,7 +323,7 @@ def _endpoint(simulation: Simulation) -> Iterator[str]:
         yield f"It halts {len(halts)} times in all."
     if halted is not None:
         started = "" if halts else f"The endpoint is {halted}. "
-        yield f"{started}It receives nothing until somebody acts."
+        yield f"{started}It receives nothing until it is enabled."
     elif halts:
         yield "It was opened again, and has not halted since."
     elif blocking := next((fate.name for fate in simulation.fates if fate.blocked and fate.end.place == simulation.policy.reads), ""):

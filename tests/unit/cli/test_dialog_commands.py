@@ -208,7 +208,7 @@ def test_recover_tells_the_partner(poison: Callable[..., Ran], store: DeltaStore
 def test_sb_32_a_halt_and_a_removal_name_the_partner_that_waits(poison: Callable[..., Ran]) -> None:
     _, far = begun(poison)
     refused = poison(f"receive warehouse {TAKE.replace('take', 'refuse')}", code=1).err
-    assert "'recover warehouse' ends its conversation, with an error for service 'Orders' and enables the queue" in refused
+    assert "'recover warehouse' ends its conversation with an error for service 'Orders' and enables the queue" in refused
     said = poison("remove warehouse 1 --yes").err
     assert f"Service 'Orders' waits for an answer in conversation {far}: end it with" in said
     assert f"airflow poison end-conversation warehouse {far} --error 127 --description 'Unable to process message.'" in said

@@ -125,7 +125,7 @@ ANSWERS = [
         {},
         {"m": "ok"},
         {"actions": [Action(0, "disable")]},
-        "The endpoint is disabled. It receives nothing until somebody acts.",
+        "The endpoint is disabled. It receives nothing until it is enabled.",
         id="off",
     ),
     pytest.param(
@@ -193,7 +193,7 @@ ANSWERS = [
         {"WAS_EndpointInitialState": "INACTIVE"},
         {"m": "ok"},
         {},
-        "The endpoint is stopped. It receives nothing until somebody acts.",
+        "The endpoint is stopped. It receives nothing until it is enabled.",
         id="WMQ-27 inactive",
     ),
     pytest.param(
