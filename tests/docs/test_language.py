@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PHRASES = re.compile(
-    r"\b(nobody|somebody|whoever|whom|those who|untold|what becomes of|what of|begun anew|shut out|the dead(?!-))\b|\b(is|are|was|were) (told|said)\b",
+    r"\b(nobody|somebody|whoever|whom|those who|untold|what becomes of|what of|begun anew|shut out|the dead(?!-))\b"
+    r"|\b(is|are|was|were) (told|said)\b",
     re.IGNORECASE,
 )
 MOST = 65
