@@ -105,10 +105,12 @@ def _land_commit(
     :param failed: gets outputs that have failed, by name: later rows of theirs wait, too, since the order of rows with keys matters.
     :param by_hand: messages whose rows are left out because people want that.
 
-    The commit of an output decides which messages' rows are left out, and says so; the queue's commit follows it. So each lander that goes on after a
-    death between the two, and each of two at the same time, does the same.
+    The commit of an output decides which messages' rows are left out, and says so; the queue's commit follows the decisions of all outputs. So each
+    lander that goes on after a death between them, and each of two at the same time, does the same, also where a later output had its rows first.
     """
-    landed, waits, refused = Counter[str](), False, {} if by_hand is None else by_hand.left_out
+    landed, waits = Counter[str](), False
+    decided: dict[int, str] | None = None
+    wanted = {} if by_hand is None else by_hand.left_out
     found: dict[Output, Landing] = {}
     for landing in _landings(table, files):
         of_output = found.setdefault(landing.output, Landing(landing.output, [], []))
@@ -126,17 +128,19 @@ def _land_commit(
                 to = partial(
                     output_table.land, output, application=application, number=version, key=f"{key}:{output.name}", options=options_of(output, store)
                 )
-                refused = _added(table, version, landing, to, options_of(output, store), refused, by_hand)
+                left_out = _added(table, version, landing, to, options_of(output, store), wanted if decided is None else decided, by_hand)
+                decided = {**(decided or {}), **left_out}
+                landing = _without(landing, left_out)  # noqa: PLW2901
             elif deliver is not None:
                 reach("pass.land.before_deliver")
-                deliver(_joined(_without(landing, refused).batches), f"{table.name}-{version}-{key}-{output.name}")
+                deliver(_joined(landing.batches), f"{table.name}-{version}-{key}-{output.name}")
         except Exception as error:  # noqa: BLE001  (of whatever type a function or a store raises; it is raised after the others)
             failed[output.name], waits = error, True
             continue
-        landed[output.name] += sum(batch.num_rows for batch in _without(landing, refused).batches)
+        landed[output.name] += sum(batch.num_rows for batch in landing.batches)
         reach("pass.land.after_write")
     if not waits:
-        _take_out(table, version, files, refused, clock.now(), tell, by_hand)
+        _take_out(table, version, files, wanted if decided is None else decided, clock.now(), tell, by_hand)
     return landed
 
 

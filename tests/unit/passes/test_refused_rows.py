@@ -260,6 +260,37 @@ def test_an_output_that_fails_keeps_no_row_from_another_one(queue: Queue, tmp_pa
     assert [finding for result in check_store(queue.store, queue.clock) for finding in result.findings] == []
 
 
+@pytest.mark.parametrize("refusing", ["first", "second"])
+def test_what_an_output_refuses_later_comes_back_although_the_other_one_had_all_its_rows_before(queue: Queue, tmp_path: Path, refusing: str) -> None:
+    outputs = {name: tmp_path / name for name in ("first", "second")}
+    for each in outputs.values():
+        write_deltalake(str(each), pa.table({"n": pa.array([], pa.int64())}))
+    late, other = outputs[refusing], next(each for name, each in outputs.items() if name != refusing)
+
+    def die() -> None:
+        raise DiedError
+
+    with reached(once("output.land.before_write", die)), pytest.raises(DiedError):
+        queue.sent("1", "-2", "3").receive("one", handler=both_outputs, isolation="none", **of(outputs))
+    broken(late)
+    with pytest.raises(OutputError):
+        land(queue.table, queue.clock)
+    assert sorted(row["n"] for row in rows(other)) == [-2, 1, 3]
+
+    mended(late)
+    constrain(late)
+    land(queue.table, queue.clock)
+
+    assert sorted(row["n"] for row in rows(late)) == [1, 3]
+    assert sorted(row["n"] for row in rows(other)) == [-2, 1, 3]
+    assert [(number, row["body"]) for number, row in queue.rows(SubQueue.POISON).items()] == [(2, b"-2")]
+    assert waiting_rows(queue.table) == ()
+
+
+def both_outputs(message: Message) -> Any:
+    return {name: [{"n": int(message.text)}] for name in ("first", "second")}
+
+
 def test_a_function_that_fails_gets_the_rows_of_each_commit_in_their_order(queue: Queue) -> None:
     given: list[tuple[str, list[int | None]]] = []
 
