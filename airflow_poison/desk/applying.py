@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -97,6 +97,15 @@ def apply(
                     table, plan_id, PlanState.FAILED, frozenset({PlanState.RUNNING, PlanState.CANARY}), clock, error=_why(error, table, store)
                 )
             raise
+
+
+@contextmanager
+def kept(failed: list[Exception]) -> Iterator[None]:
+    """Keep the error of one plan or rule of several: the others go on, and the caller raises the error after them."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  (whatever it is, it is raised after the others)
+        failed.append(error)
 
 
 _PASSING = (PlanStateError, TableChangedError, StoreUnreachableError, OSError)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk.actions import PlanAction, Verb
-from airflow_poison.desk.applying import apply
+from airflow_poison.desk.applying import apply, kept
 from airflow_poison.desk.found import groups
 from airflow_poison.desk.plans import Canary, cancel, facts_of, find_plan, plan, record
 from airflow_poison.desk.selection import Selection
@@ -135,12 +135,10 @@ def _go_on(table: QueueTable, clock: Clock) -> list[PlanView]:
     touched, failed = [], list[Exception]()
     for found in table.stored_plans():
         if HANDLER in facts_of(found) and found.state in _UNDER_WAY:
-            try:
+            with kept(failed):
                 with suppress(PlanStateError):  # it was cancelled meanwhile
                     apply(table, found.plan, clock)
                 touched.append(find_plan(table, found.plan))
-            except Exception as error:  # noqa: BLE001  (of one error group; it is raised after the others)
-                failed.append(error)
     if failed:
         raise failed[0]
     return touched

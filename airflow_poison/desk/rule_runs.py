@@ -7,12 +7,11 @@ events, and what it has asked from its recorded plans. So a run that is killed a
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
-from airflow_poison.desk.applying import apply
+from airflow_poison.desk.applying import apply, kept
 from airflow_poison.desk.found import files_of
 from airflow_poison.desk.plans import CHUNK, OPEN, facts_of, id_of, plan, record
 from airflow_poison.desk.rules import RuleVerb, rules_before, rules_of
@@ -27,7 +26,7 @@ from airflow_poison.values.fault_points import reach
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     import duckdb
@@ -145,14 +144,14 @@ def run_rules(
     """
     did, continued, failed, ways = list[RuleResult](), list[str](), list[Exception](), _Ways(store, progress, stop)
     for found in _interrupted(table):
-        with _kept(failed):
+        with kept(failed):
             apply(table, found.plan, clock, store=store, progress=progress, stop=stop)
             continued.append(found.plan)
     rules, wrong = rules_before(table.snapshot().control)
     failed += [] if wrong is None else [wrong]
     seen = _look(table, rules, clock.now(), failed)
     for has in seen.has:
-        with _kept(failed):
+        with kept(failed):
             did.append(_done(table, has, clock, who, run, seen.version, ways))
     if failed:
         raise failed[0]
@@ -186,15 +185,6 @@ def _key(run: str, rule: str) -> str:
 def _interrupted(table: QueueTable) -> list[StoredPlan]:
     """Return the plans of runs that were killed."""
     return [found for found in table.stored_plans() if RULE in facts_of(found) and found.state is PlanState.RUNNING]
-
-
-@contextmanager
-def _kept(failed: list[Exception]) -> Iterator[None]:
-    """Keep the error of one plan or rule: the others run, and the error is raised after them."""
-    try:
-        yield
-    except Exception as error:  # noqa: BLE001  (whatever it is, it is raised after the others)
-        failed.append(error)
 
 
 def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, version: int, ways: _Ways) -> RuleResult:  # noqa: PLR0917

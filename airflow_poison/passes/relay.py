@@ -20,7 +20,7 @@ from airflow_poison.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.rules import policy_class
 from airflow_poison.store import MAX_NAME, check_name
 from airflow_poison.store.control import Control
-from airflow_poison.values.errors import InputError, QueueNameError, SettingError
+from airflow_poison.values.errors import InputError, QueueNameError, SettingError, StoreUnreachableError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.masking import PART, SINCE
@@ -71,6 +71,8 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
                 messages = queue.append(letters, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
                 told(queue.name, messages)
                 sent += messages
+            except StoreUnreachableError:  # the other queues are there, too
+                raise
             except Exception as error:  # noqa: BLE001  (of whatever type, it is raised after the other queues)
                 failed[target] = error
         if not failed.keys() & {*targets}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from airflow_poison.spark import executors
 from tests.docs.pages import ROOT
 from tools import house
 
@@ -23,6 +24,10 @@ def test_rooms_behind_the_doors_import_downwards() -> None:
     used = house.uses(house.modules())
     both = {frozenset({room, other}) for room in used.keys() - house.DOORS for other in used[room] if room in used.get(other, ())}
     assert both <= {frozenset({"values", "dialogs"})}
+
+
+def test_executors_get_all_rooms_behind_the_doors() -> None:
+    assert {*executors._ROOMS} == house.inside()
 
 
 def test_the_page_on_changes_names_what_is_there() -> None:

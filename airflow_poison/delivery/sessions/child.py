@@ -55,10 +55,9 @@ TRACEBACKS = 2  # faulthandler writes here
 
 def preload() -> None:
     """Import in the zygote what every child needs; what is imported there costs a restart nothing."""
-    policies = importlib.import_module("airflow_poison.rules")
-    rules = [f"{policies.__name__}.{module.name}" for module in pkgutil.iter_modules(policies.__path__)]
+    rules = importlib.import_module("airflow_poison.rules")
     for name in (
-        *rules,
+        *(f"{rules.__name__}.{module.name}" for module in pkgutil.iter_modules(rules.__path__)),
         "airflow_poison.values.clock",
         "airflow_poison.delivery.stage",
         "pyarrow.compute",
