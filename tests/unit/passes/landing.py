@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,3 +74,19 @@ def settle(queue: Queue, out: Path, **settings: Any) -> Queue:
         receive(queue, out, **settings)
     assert len(queue.table.snapshot().landings) == 1
     return queue
+
+
+def both_outputs(message: Message) -> Any:
+    return {name: [{"n": int(message.text)}] for name in ("first", "second")}
+
+
+def broken(out: Path) -> None:
+    """Let a table be unreadable for a while."""
+    log = out / "_delta_log"
+    shutil.copytree(log, out / "away")
+    max(log.glob("*.json")).write_text("{")
+
+
+def mended(out: Path) -> None:
+    shutil.rmtree(out / "_delta_log")
+    (out / "away").rename(out / "_delta_log")

@@ -31,7 +31,7 @@ from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
 from tests.unit.cli.running import run
 from tests.unit.passes.given import DiedError, Queue, a_queue
-from tests.unit.passes.landing import BODIES, constrain, number, of, once, reached, receive, settle
+from tests.unit.passes.landing import BODIES, both_outputs, broken, constrain, mended, number, of, once, reached, receive, settle
 from tests.unit.passes.test_output_tables import POLICY, a_table, field, rows
 
 if TYPE_CHECKING:
@@ -230,18 +230,6 @@ def several(message: Message) -> Any:
     return {name: {"n": int(message.text)} for name in ("first", "second", "third")}
 
 
-def broken(out: Path) -> None:
-    """Let a table be unreadable for a while."""
-    log = out / "_delta_log"
-    shutil.copytree(log, out / "away")
-    max(log.glob("*.json")).write_text("{")
-
-
-def mended(out: Path) -> None:
-    shutil.rmtree(out / "_delta_log")
-    (out / "away").rename(out / "_delta_log")
-
-
 def test_an_output_that_fails_keeps_no_row_from_another_one(queue: Queue, tmp_path: Path, out: Path) -> None:
     """Unlike logstash 8524, where one output that fails stops all others."""
     outputs = {"first": tmp_path / "1", "second": out, "third": tmp_path / "3"}
@@ -285,10 +273,6 @@ def test_what_an_output_refuses_later_comes_back_although_the_other_one_had_all_
     assert sorted(row["n"] for row in rows(other)) == [-2, 1, 3]
     assert [(number, row["body"]) for number, row in queue.rows(SubQueue.POISON).items()] == [(2, b"-2")]
     assert waiting_rows(queue.table) == ()
-
-
-def both_outputs(message: Message) -> Any:
-    return {name: [{"n": int(message.text)}] for name in ("first", "second")}
 
 
 def test_a_function_that_fails_gets_the_rows_of_each_commit_in_their_order(queue: Queue) -> None:
