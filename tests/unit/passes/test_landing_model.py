@@ -80,7 +80,7 @@ def test_each_row_is_in_its_output_or_its_message_is_in_the_queue_whatever_faile
         with suppress(OutputError):
             land(queue.table, queue.clock)
 
-        here = {row["body"].decode() for row in queue.rows().values() if row["body"] in {b"1", b"-2", b"3"}}  # type: ignore[attr-defined]
+        here = {row["body"].decode() for row in queue.rows().values() if row["body"] in {b"1", b"-2", b"3"}}
         for each in places:
             landed = Counter(str(row["n"]) for row in rows(each))
             assert {*landed.values()} <= {1}
