@@ -14,16 +14,14 @@ if TYPE_CHECKING:
     from airflow_poison.desk.plans import Canary
     from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
-    from airflow_poison.dialogs.acts import Dialog
-    from airflow_poison.dialogs.endpoint import Envelope
-    from airflow_poison.dialogs.receive_columns import received_row
+    from airflow_poison.dialogs.acts import Dialog, Envelope
+    from airflow_poison.dialogs.as_rows import received_row
     from airflow_poison.dialogs.services import DEFAULT_CONTRACT, EVENT_NOTIFICATION, Contract, MessageType, SentBy, Service
     from airflow_poison.dialogs.system_messages import BrokerError, ErrorDocument
     from airflow_poison.dialogs.transaction import Conversation
     from airflow_poison.fsck.check import check, check_store
     from airflow_poison.passes.alter import declare
-    from airflow_poison.passes.maintain import maintain
-    from airflow_poison.passes.repair import repair
+    from airflow_poison.passes.maintain import maintain, repair
     from airflow_poison.passes.send import messages_to_batches, send
     from airflow_poison.passes.take import positions, reset_position, take
     from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
@@ -32,21 +30,18 @@ if TYPE_CHECKING:
     from airflow_poison.rules.described import describe, typed_policy
     from airflow_poison.rules.listener_port import ListenerPort
     from airflow_poison.rules.msmq3 import Msmq3
-    from airflow_poison.rules.msmq4 import Msmq4
+    from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
     from airflow_poison.rules.outage import Outage
-    from airflow_poison.rules.poison_subqueue import PoisonSubQueue
     from airflow_poison.rules.service_broker import ServiceBroker
     from airflow_poison.rules.simulation.replay import replay, simulate
-    from airflow_poison.rules.simulation.script import Action, Script, Scripted
-    from airflow_poison.sources.decoding import Schema
+    from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
     from airflow_poison.sources.delta_changes import DeltaChanges
     from airflow_poison.sources.files import Files
     from airflow_poison.sources.jdbc import Jdbc
     from airflow_poison.sources.kafka import Kafka
     from airflow_poison.sources.outbox import Outbox
     from airflow_poison.sources.protobuf import Protobuf
-    from airflow_poison.sources.registry import Registry
-    from airflow_poison.sources.schemas import Avro, JsonSchema
+    from airflow_poison.sources.schemas import Avro, JsonSchema, Registry, Schema
     from airflow_poison.sources.source import Position, Reached, Source, Take
     from airflow_poison.store import open_store
     from airflow_poison.values import errors

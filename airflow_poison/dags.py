@@ -10,7 +10,7 @@ from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, DeltaTriggerTimetabl
 from airflow_poison.assets import queue_asset
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
-from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators.manage import QueueAlertOperator
 from airflow_poison.passes.runs import check_named_once
 from airflow_poison.rules.settings import duration
 from airflow_poison.store import check_name

@@ -8,13 +8,13 @@ OPERATORS = (
     "airflow_poison.operators.manage",
     "airflow_poison.operators.desk",
     "airflow_poison.operators.receive",
-    "airflow_poison.operators.alert",
+    "airflow_poison.operators.manage",
     "airflow_poison.operators.ask",
     "airflow_poison.operators.dialogs",
-    "airflow_poison.operators.recover",
-    "airflow_poison.operators.rules",
+    "airflow_poison.operators.manage",
+    "airflow_poison.operators.desk",
     "airflow_poison.operators.submit",
-    "airflow_poison.operators.to_kafka",
+    "airflow_poison.operators.desk",
 )
 SENSORS = ("airflow_poison.sensors.queue",)
 LINKS = ("QueueLink", "MessagesLink", "RetryLink", "PoisonLink", "EventsLink")
@@ -47,7 +47,7 @@ def get_provider_info() -> dict[str, object]:
                 "to_openlineage_converter": "airflow_poison.lineage.convert_asset_to_openlineage",
             }
         ],
-        "queues": ["airflow_poison.queues.PoisonMessageQueueProvider"],
+        "queues": ["airflow_poison.assets.PoisonMessageQueueProvider"],
         "connection-types": [_connection_type()],
     }
 

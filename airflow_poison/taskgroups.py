@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import TaskGroup
 
-from airflow_poison.delivery.batching import BATCH_SIZE
+from airflow_poison.delivery.handlers import BATCH_SIZE
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
-from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.ask import QueueAskOperator
+from airflow_poison.operators.desk import QueueRulesOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR
-from airflow_poison.operators.manage import QueueReturnOperator
+from airflow_poison.operators.manage import QueueAlertOperator, QueueRecoverOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.recover import QueueRecoverOperator
-from airflow_poison.operators.rules import QueueRulesOperator
-from airflow_poison.rules.recovery import REMOVAL
+from airflow_poison.rules.queue_disabling import REMOVAL
 from airflow_poison.sensors.queue import QueueDisabledSensor
 
 if TYPE_CHECKING:

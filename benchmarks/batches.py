@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.receive import ReceivePass

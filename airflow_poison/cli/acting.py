@@ -29,14 +29,17 @@ from airflow_poison.cli.command import (
     Argument,
     command,
     end_with_no,
+    opened_queue,
+    opened_store,
     option,
+    queue_to_read,
     say,
     several,
     switch,
+    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.selecting import SELECTION, is_selected, selection
-from airflow_poison.cli.stores import opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import messages as counted
 from airflow_poison.cli.terminal import tell, write_json
 
@@ -118,7 +121,7 @@ def _question(view: PlanView) -> str:
 def _go_on(args: Namespace, plan: str, patience: float | None) -> None:
     """Apply a plan with its progress; an interrupt pauses it. Prints what was done."""
     from airflow_poison.cli.planned import progress, progress_bar
-    from airflow_poison.desk.following import follow
+    from airflow_poison.desk.applying import follow
     from airflow_poison.desk.plans import find_plan, pause
     from airflow_poison.values.actor import shell_user
     from airflow_poison.values.errors import PlanStateError
@@ -391,7 +394,7 @@ def _by_hand(args: Namespace) -> str:
     """Return the body of the one selected message as it was edited. Ends with exit code 1 when it is as it was."""
     from airflow_poison.desk.found import find
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.move import Chosen
 
     table = queue_to_read(args)
     found = find(table, selection(args), limit=1)

@@ -29,13 +29,18 @@ from airflow_poison.cli.command import (
     YES,
     Argument,
     command,
+    end_with,
     end_with_no,
+    looked_for,
+    opened_queue,
+    opened_store,
     option,
+    queue_to_read,
     say,
     switch,
+    system_clock,
     wrong_usage,
 )
-from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import cuttable, line, screen, table, tell, write_json
 from airflow_poison.cli.terminal import messages as counted
 
@@ -45,10 +50,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.passes.browse import MessageRow
     from airflow_poison.passes.conversations import ConversationRow
-    from airflow_poison.passes.decide import Decision
+    from airflow_poison.passes.decide import Decision, Ending
     from airflow_poison.passes.halts import Endpoints, HaltedEndpoint
-    from airflow_poison.passes.recovery import Ending
-    from airflow_poison.rules.recovery import EndConversation
+    from airflow_poison.rules.queue_disabling import EndConversation
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -190,7 +194,7 @@ def _carry_out(args: Namespace, which: Endpoints) -> None:
 def _end(args: Namespace, wanted: Decision) -> EndConversation:
     """Return the error that the partner gets. Raises InputError."""
     from airflow_poison.passes.decide import Decision
-    from airflow_poison.rules.recovery import REMOVAL, EndConversation
+    from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
 
     if wanted is not Decision.END and (args.error is not None or args.description is not None):
         raise wrong_usage("--error and --description: expected with the decision end.")
@@ -232,8 +236,7 @@ def remove(args: Namespace) -> None:
     from airflow_poison.desk.actions import PlanAction, Verb
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.conversations import awaited
-    from airflow_poison.passes.messages import Chosen
-    from airflow_poison.passes.move import remove_messages, unanswered
+    from airflow_poison.passes.move import Chosen, remove_messages, unanswered
     from airflow_poison.values.errors import MessageNotFoundError
 
     if is_planned(args):
@@ -268,8 +271,8 @@ def recover(args: Namespace) -> None:
     done, 1: no message halted it, or not wanted, 2: it could not be done.
     """
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
-    from airflow_poison.passes.recovery import recover as verb
+    from airflow_poison.passes.decide import recover as verb
+    from airflow_poison.passes.move import Chosen
 
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     _check_asking(args)
@@ -311,8 +314,8 @@ def end_conversation(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.conversations import conversations
-    from airflow_poison.passes.messages import Chosen
-    from airflow_poison.passes.recovery import Ending
+    from airflow_poison.passes.decide import Ending
+    from airflow_poison.passes.move import Chosen
 
     if args.cleanup and (args.error is not None or args.description is not None):
         raise wrong_usage("--cleanup: expected without --error and --description; the partner gets no message.")
@@ -348,7 +351,7 @@ def end_conversation(args: Namespace) -> None:
 
 def _told(ending: Ending, before: ConversationRow) -> str:
     """Say what the partner hears of an end."""
-    from airflow_poison.dialogs.endpoint import ConversationState
+    from airflow_poison.dialogs.acts import ConversationState
 
     if ending.cleanup:
         return f"{before.far_service} gets no message."
@@ -363,7 +366,7 @@ def _told(ending: Ending, before: ConversationRow) -> str:
 def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
     """Return messages and all others of the conversations that they belong to."""
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.move import Chosen
 
     handles = {message.conversation_id for message in found if message.conversation_id}
     others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each), unmask=True)]
@@ -378,7 +381,7 @@ def _check_asking(args: Namespace) -> None:
 
 def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
-    from airflow_poison.passes.messages import Chosen, find, refuse_claimed
+    from airflow_poison.passes.move import Chosen, find, refuse_claimed
 
     snapshot = table.snapshot()
     if found and snapshot.claims:

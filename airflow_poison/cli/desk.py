@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, end_with_no, option, say, switch, wrong_usage
+from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, end_with_no, option, queue_to_read, say, switch, system_clock, wrong_usage
 from airflow_poison.cli.selecting import SELECTION, selection
-from airflow_poison.cli.stores import queue_to_read, system_clock
 from airflow_poison.cli.terminal import cuttable, line, one_line, screen, table, tell, write_json
 from airflow_poison.cli.terminal import messages as counted
 

@@ -16,13 +16,18 @@ from airflow_poison.cli.command import (
     WHERE,
     Argument,
     command,
+    end_with,
     end_with_no,
+    looked_for,
+    opened_queue,
+    opened_store,
     option,
+    queue_to_read,
     say,
     switch,
+    system_clock,
     wrong_usage,
 )
-from airflow_poison.cli.stores import end_with, looked_for, opened_queue, opened_store, queue_to_read, system_clock
 from airflow_poison.cli.terminal import messages, tell, write_json
 
 if TYPE_CHECKING:
@@ -77,7 +82,7 @@ def event_notifications(args: Namespace) -> None:
     List the services that get a message whenever a queue is disabled, or change them. Exit code 0: done, 1: the queue has none, 2: nothing was
     changed.
     """
-    from airflow_poison.passes.event_notifications import create, drop, notifications
+    from airflow_poison.passes.halts import create, drop, notifications
 
     if (args.create is None) != (args.service is None) or None not in (args.create, args.drop):
         raise wrong_usage("event-notifications: expected --create NAME --service SERVICE, or --drop NAME, or neither.")
@@ -217,9 +222,9 @@ def set_timer(args: Namespace) -> None:
 def _told(args: Namespace, table: QueueTable, done: ActResult, text: str) -> None:
     """Let messages leave, and say what was done, and of Error messages that are here already."""
     from airflow_poison.cli import tables
-    from airflow_poison.dialogs.endpoint import ConversationState
+    from airflow_poison.dialogs.acts import ConversationState
     from airflow_poison.passes.conversations import conversations as look
-    from airflow_poison.passes.recovery import left
+    from airflow_poison.passes.decide import left
 
     done = left(opened_store(args), table, done, system_clock())
     for handle in done.conversations if not done.repeated else ():

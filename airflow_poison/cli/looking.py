@@ -5,8 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import NO, PLACES, QUEUE, QUEUES, REASON, UNMASK, WHERE, command, end_with_no, option, say, switch, wrong_usage
-from airflow_poison.cli.stores import end_with, looked_for, opened_store, queue_to_read, system_clock
+from airflow_poison.cli.command import (
+    NO,
+    PLACES,
+    QUEUE,
+    QUEUES,
+    REASON,
+    UNMASK,
+    WHERE,
+    command,
+    end_with,
+    end_with_no,
+    looked_for,
+    opened_store,
+    option,
+    queue_to_read,
+    say,
+    switch,
+    system_clock,
+    wrong_usage,
+)
 from airflow_poison.cli.terminal import line, screen, write_json
 
 if TYPE_CHECKING:
@@ -60,7 +78,7 @@ def show(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.passes import browse as verbs
     from airflow_poison.passes.conversations import transmission_queue
-    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.move import Chosen
     from airflow_poison.rules.settings import LARGEST
     from airflow_poison.values.schema import SubQueue
 
@@ -122,8 +140,8 @@ def inspect(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
     from airflow_poison.passes.conversations import printed_body
-    from airflow_poison.passes.inspect import inspect as look
-    from airflow_poison.rules.recovery import NO_MESSAGE, Inspection
+    from airflow_poison.passes.history import inspect as look
+    from airflow_poison.rules.queue_disabling import NO_MESSAGE, Inspection
     from airflow_poison.values.errors import QueueHaltedError
 
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
@@ -191,7 +209,7 @@ def check(args: Namespace) -> None:
     checked.
     """
     from airflow_poison.fsck.check import check_queue, check_store
-    from airflow_poison.fsck.findings import Kind
+    from airflow_poison.fsck.files import Kind
 
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
@@ -231,7 +249,7 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
 
 
 def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
-    from airflow_poison.passes.repair import repair, repair_store
+    from airflow_poison.passes.maintain import repair, repair_store
 
     done, failed = list(repair_store(store)) if whole else [], list[str]()
     for name in names:

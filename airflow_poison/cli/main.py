@@ -8,8 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import acting, changes, decisions, desk, dialogs, looking, private, receive, rules, send, settings, to_kafka
-from airflow_poison.cli.completion import completes
+from airflow_poison.cli import acting, changes, decisions, desk, dialogs, looking, receive, rules, send, settings
+from airflow_poison.cli.values import completes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ COMMANDS: Final = (
     changes.move,
     changes.waiting_rows,
     acting.send_to,
-    to_kafka.send_to_kafka,
+    changes.send_to_kafka,
     decisions.remove,
     acting.edit,
     acting.pause,
@@ -60,8 +60,8 @@ COMMANDS: Final = (
     decisions.recover,
     rules.rules,
     changes.maintain,
-    private.retain,
-    private.mask,
+    rules.retain,
+    rules.mask,
     looking.check,
     settings.policies,
     settings.simulate,

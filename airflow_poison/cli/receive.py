@@ -17,14 +17,17 @@ from airflow_poison.cli.command import (
     WHERE,
     Argument,
     command,
+    hook_of,
+    opened_queue,
+    opened_store,
     option,
     others_on_stderr,
     say,
     several,
     switch,
+    system_clock,
     wrong_usage,
 )
-from airflow_poison.cli.stores import hook_of, opened_queue, opened_store, system_clock
 from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
 
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.delivery.batching import Batching
+    from airflow_poison.delivery.handlers import Batching
     from airflow_poison.delivery.transform import Transformation
     from airflow_poison.dialogs.services import Service
     from airflow_poison.outputs.output import Output
@@ -102,7 +105,7 @@ def receive(args: Namespace) -> None:
 
     Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, run it again.
     """
-    from airflow_poison.operators.account import account
+    from airflow_poison.operators.queues import account
     from airflow_poison.passes.runs import run_key
 
     values.named("--run-key", args.run_key)
@@ -213,7 +216,7 @@ def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None
 
 def _batching(args: Namespace) -> Batching | None:
     """Return what the handler gets. Raises SettingError."""
-    from airflow_poison.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
+    from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, refuse_dialogs
 
     if args.transform is not None:
         if args.batch is not None or args.batch_size is not None:
@@ -303,7 +306,7 @@ def _left(table: QueueTable, key: str, named: str) -> str:
 def _halted(result: ReceiveResult, policy: Policy) -> str:
     """Say which message halted the queue, and which commands go on."""
     from airflow_poison.passes.halts import what_halted
-    from airflow_poison.rules.recovery import Inspection
+    from airflow_poison.rules.queue_disabling import Inspection
 
     mode = "" if getattr(policy, "inspection", Inspection.BROWSE) == Inspection.BROWSE else " --mode browse"  # others need an enabled queue
     halt = result.halted

@@ -10,8 +10,24 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
-from airflow_poison.cli.command import INTERRUPTED, NO, POLICY, QUEUE, REASON, WHERE, Argument, command, option, say, several, switch, wrong_usage
-from airflow_poison.cli.stores import connection_of, opened_queue, system_clock
+from airflow_poison.cli.command import (
+    INTERRUPTED,
+    NO,
+    POLICY,
+    QUEUE,
+    REASON,
+    WHERE,
+    Argument,
+    command,
+    connection_of,
+    opened_queue,
+    option,
+    say,
+    several,
+    switch,
+    system_clock,
+    wrong_usage,
+)
 from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
 

@@ -15,7 +15,7 @@ from airflow_poison.rules import policy_class
 from airflow_poison.rules.described import SettingKind, settings_of
 from airflow_poison.rules.settings import seconds
 from airflow_poison.rules.simulation.result import shown
-from airflow_poison.rules.simulation.script import OutcomeKind
+from airflow_poison.rules.simulation.scripted_host import OutcomeKind
 from airflow_poison.values.clock import show_duration
 from airflow_poison.values.events import ROUTINE, EventType
 

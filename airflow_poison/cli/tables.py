@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from airflow_poison.passes.browse import MessageRow, QueueOverview
     from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
     from airflow_poison.passes.dialogs import ActResult
-    from airflow_poison.passes.history import History
-    from airflow_poison.passes.inspect import InspectResult
-    from airflow_poison.rules.recovery import Printed
-    from airflow_poison.store.table.parked import Behind
+    from airflow_poison.passes.history import History, InspectResult
+    from airflow_poison.rules.queue_disabling import Printed
+    from airflow_poison.store.parking import Behind
     from airflow_poison.values.events import Event
 
 
@@ -240,7 +239,7 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_BYTES) -> None:
     """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
-    from airflow_poison.rules.recovery import BINARY, EMPTY
+    from airflow_poison.rules.queue_disabling import BINARY, EMPTY
 
     if not message.body:
         line(out, (EMPTY, "dim"), indent=2)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.batching import Batching
+    from airflow_poison.delivery.handlers import Batching
     from airflow_poison.rules.decisions import Counts
     from airflow_poison.values.errors import BodyError
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.delivery.batching import FRAMES
-from airflow_poison.delivery.handlers import HandlerRef, check_returned, load_handler, resolve_handler
-from airflow_poison.rules.recovery import FailureTracking
+from airflow_poison.delivery.handlers import FRAMES, HandlerRef, check_returned, load_handler, resolve_handler
+from airflow_poison.rules.queue_disabling import FailureTracking
 from airflow_poison.values.errors import HandlerNotFoundError, InputError
 from airflow_poison.values.failures import Postpone, Unprocessable
 from airflow_poison.values.message import Message
@@ -22,8 +21,7 @@ from airflow_poison.values.message import Message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_poison.delivery.batching import Batching
-    from airflow_poison.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.delivery.handlers import Batching, Handler, HandlerLike
     from airflow_poison.dialogs.transaction import Conversation
 
 

@@ -24,7 +24,7 @@ from airflow_poison.rules.outage import LEAST_MESSAGES
 from airflow_poison.values.errors import BodyError
 from airflow_poison.values.failures import FailureKind, PoisonRows, origin
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.file_modes import private
+from airflow_poison.values.machine import private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

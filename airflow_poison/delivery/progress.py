@@ -20,7 +20,7 @@ import numpy as np
 
 from airflow_poison.delivery.sessions.crash_attribution import ALONE
 from airflow_poison.delivery.sessions.journal import HEADER, IS_SETTLED, MAGIC, STATE_MASK, MessageState, attempts_of, section_size
-from airflow_poison.values.file_modes import PRIVATE
+from airflow_poison.values.machine import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, cast
 
-from airflow_poison.delivery.batching import BATCH_BYTES, BATCH_SIZE
+from airflow_poison.delivery.handlers import BATCH_BYTES, BATCH_SIZE
 from airflow_poison.rules.policy import FIRST
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.schema import TALLY, SubQueue, table_schema
@@ -26,15 +26,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.batching import Batching
-    from airflow_poison.delivery.ends import Delivered
-    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.delivery.handlers import Batching, HandlerRef
     from airflow_poison.delivery.outage import Detection
     from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.delivery.sessions.session import BatchReport, ServerSession
+    from airflow_poison.delivery.settlement import Delivered
     from airflow_poison.delivery.transform import Transformation
-    from airflow_poison.dialogs.dialog_state import DialogState, Place
-    from airflow_poison.dialogs.endpoint import Envelope
+    from airflow_poison.dialogs.acts import Envelope
+    from airflow_poison.dialogs.transaction import DialogState, Place
     from airflow_poison.outputs.output import Output
     from airflow_poison.rules.decisions import Halt
     from airflow_poison.rules.policy import Opening, Policy
@@ -148,8 +147,8 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
 
 def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch], total: Tally) -> Iterator[Delivered]:
     """Hand the batches to a server session, opened when there is a first message."""
-    from airflow_poison.delivery.ends import Delivered
     from airflow_poison.delivery.sessions.session import open_session
+    from airflow_poison.delivery.settlement import Delivered
 
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
@@ -221,7 +220,7 @@ def _stay(job: StageJob, reported: _Reported) -> NDArray[np.int64]:
     """Return the rows of messages that have neither been settled nor left the queue."""
     import numpy as np
 
-    from airflow_poison.delivery.ends import Delivered, name_of, shared_ends
+    from airflow_poison.delivery.settlement import Delivered, name_of, shared_ends
 
     delivered = Delivered(reported.batch, reported.report.words, reported.report.failures, reported.at, reported.report.decided)
     ends = shared_ends(delivered, job.policy, job.opening)
@@ -343,7 +342,7 @@ def _at_hand(job: StageJob) -> DialogState | None:
     if job.dialogs is None:
         return None
     assert job.order is not Order.NONE, "the messages of a conversation are in one task"
-    from airflow_poison.dialogs.dialog_state import DialogState
+    from airflow_poison.dialogs.transaction import DialogState
 
     return DialogState.load(Path(job.dialogs))
 

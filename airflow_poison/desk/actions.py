@@ -13,8 +13,7 @@ from airflow_poison.rules.settings import put
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
-from airflow_poison.values.hidden_values import HIDDEN
-from airflow_poison.values.masking import EDITS, Masking, edits_of
+from airflow_poison.values.masking import EDITS, HIDDEN, Masking, edits_of
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import Plain, nearest
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
-from airflow_poison.desk.canary import judged
 from airflow_poison.desk.exporting import exported
-from airflow_poison.desk.members import COLUMNS, Members, counts_of
+from airflow_poison.desk.members import COLUMNS, Members, counts_of, judged
 from airflow_poison.desk.plans import CHUNK, OPEN, UNFIT, UNFIT_WHY, change_state, facts_of, find_plan, resume, stored, view_of
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.messages import with_columns
-from airflow_poison.passes.move import moved_rows
+from airflow_poison.passes.move import moved_rows, with_columns
 from airflow_poison.passes.relay import ORIGIN_QUEUE, addressed, relay
 from airflow_poison.store.control import BLOCKED_BY
 from airflow_poison.store.files import PlanState, PlanStep, Replacement
@@ -49,6 +47,52 @@ if TYPE_CHECKING:
     Unfit = Callable[[int, Edited, str], None]
     Become = Callable[[pa.Table], tuple[pa.Table | None, Mask]]
     Tell = Callable[[SubQueue, Any], Iterator[tuple[EventType, dict[str, str], Any]]]
+
+LOOK = 1.0
+"""Seconds between two looks at the queue's version."""
+
+
+def follow(
+    table: QueueTable,
+    plan_id: str,
+    clock: Clock,
+    *,
+    store: QueueStore | None = None,
+    progress: Callable[[PlanView], object] = lambda _view: None,
+    stop: Callable[[], bool] = lambda: False,
+    wait: Callable[[float], None] = time.sleep,
+    patience: float | None = None,
+    through_pauses: bool = False,
+) -> PlanView:
+    """Apply a plan until it has ended, and return it. While nothing can be done it only looks at the queue's version.
+
+    :param patience: seconds for which passes are waited for, each time; None: without an end, 0: not at all.
+    :param through_pauses: wait, too, while it is paused; else a pause ends it.
+    The other parameters, and what is raised: as of ``apply``.
+    """
+    waiting = {PlanState.RUNNING, PlanState.CANARY} | ({PlanState.PAUSED} if through_pauses else set())
+    while True:
+        seen: int | None = table.snapshot().version
+        view = apply(table, plan_id, clock, store=store, progress=progress, stop=stop, wait=wait)
+        end = None if patience is None else time.monotonic() + patience
+        while view.state in waiting and (seen := _nothing_to_do(table, plan_id, seen)) is not None:
+            left = LOOK if end is None else min(LOOK, end - time.monotonic())
+            if stop() or left <= 0:
+                return view
+            wait(left)
+            view = find_plan(table, plan_id)
+        view = find_plan(table, plan_id)  # it may have been cancelled just now
+        if view.state not in waiting or stop():
+            return view
+
+
+def _nothing_to_do(table: QueueTable, plan_id: str, version: int | None) -> int | None:
+    """Return the newest version if nothing can be done at it; None: there is something to do.
+
+    :param version: at which everything that could be done was done.
+    """
+    return version if table.snapshot().version == version else waits_at(table, plan_id)
+
 
 _EDITED = 10_000
 """So many messages are edited in one commit: their bodies are in memory several times."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, kept
 from airflow_poison.desk.found import groups
+from airflow_poison.desk.masking import configure
 from airflow_poison.desk.plans import Canary, cancel, facts_of, find_plan, plan, record
 from airflow_poison.desk.selection import Selection
-from airflow_poison.desk.settings import configure
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.files import PlanState
 from airflow_poison.values.errors import PlanStateError, SettingError

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_poison.desk import sql
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply
-from airflow_poison.desk.exporting import files_of
+from airflow_poison.desk.exporting import export_files
+from airflow_poison.desk.masking import configure
 from airflow_poison.desk.plans import OPEN, PlanView, cancel, find_plan, plan, record
 from airflow_poison.desk.selection import Selection
-from airflow_poison.desk.settings import configure
 from airflow_poison.rules import settings
 from airflow_poison.store import object_store_of
 from airflow_poison.store.files import PlanState
@@ -176,7 +176,7 @@ def _open(table: QueueTable) -> list[StoredPlan]:
 
 def _told(table: QueueTable, result: RetainResult, done: list[PlanView], store: QueueStore | None) -> RetainResult:
     views = [find_plan(table, view.plan) for view in done]
-    files = [name for view in views for name in files_of(table.name, view.plan, view.export_to, view.messages, store)]
+    files = [name for view in views for name in export_files(table.name, view.plan, view.export_to, view.messages, store)]
     waiting = sum(view.messages - view.done for view in views if view.state != PlanState.DONE)
     removed = sum(view.done for view in views)
     return RetainResult(

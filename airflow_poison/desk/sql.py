@@ -16,7 +16,7 @@ from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.desk.masked_sql import add_functions, hidden_properties, is_before, literal, literals
+from airflow_poison.desk.masking import add_functions, hidden_properties, is_before, literal, literals
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import QueryError, QueryTimeoutError
 from airflow_poison.values.masking import Masking

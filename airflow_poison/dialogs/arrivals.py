@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from airflow_poison.dialogs.acts import SENDS, TIMES, both_ended, changed, ended_with, local, local_error
-from airflow_poison.dialogs.endpoint import Change, ConversationEndpoint, ConversationState, Outgoing
+from airflow_poison.dialogs.acts import (
+    SENDS,
+    TIMES,
+    Change,
+    ConversationEndpoint,
+    ConversationState,
+    Outgoing,
+    both_ended,
+    changed,
+    ended_with,
+    local,
+    local_error,
+)
 from airflow_poison.dialogs.system_messages import BOTH_ENDED, DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, error_of, is_system
 
 if TYPE_CHECKING:

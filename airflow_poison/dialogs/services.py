@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from airflow_poison.dialogs import system_messages
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, is_system
 from airflow_poison.rules import settings
-from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE
-from airflow_poison.rules.recovery import Validation
+from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE, Validation
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.json_schema import exact, words

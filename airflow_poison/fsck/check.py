@@ -13,17 +13,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.fsck.claims import check_claims, check_staged, check_stages, read_claims
-from airflow_poison.fsck.files import check_events, check_files, check_foreign, check_log, check_orphans, check_protection
-from airflow_poison.fsck.findings import MOVE_AWAY, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.fsck.files import (
+    MOVE_AWAY,
+    REPAIR,
+    REPORT,
+    RESTORE,
+    Finding,
+    Kind,
+    Severity,
+    check_events,
+    check_files,
+    check_foreign,
+    check_log,
+    check_orphans,
+    check_protection,
+)
 from airflow_poison.fsck.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.store.control import BLOCKED_BY, BLOCKED_UNTIL, Control
 from airflow_poison.store.delta.entries import LOG, remains
 from airflow_poison.store.delta.past import read_past
 from airflow_poison.store.delta.store import left_over
-from airflow_poison.store.disk import why
-from airflow_poison.store.folder import LocalFolder
-from airflow_poison.store.log import SEQUENCE
+from airflow_poison.store.disk import LocalFolder, why
+from airflow_poison.store.files import SEQUENCE
 from airflow_poison.store.table import files
 from airflow_poison.store.table.files import CONTROL
 from airflow_poison.values.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.delivery.sessions.failurelog import FailureReader
 from airflow_poison.delivery.sessions.journal import read
-from airflow_poison.fsck.findings import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
-from airflow_poison.store.folder import LocalFolder
+from airflow_poison.fsck.files import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.table import files, stage
 from airflow_poison.store.table.files import CLAIM, MANIFEST, STAGE
 from airflow_poison.store.table.stage import stage_folder

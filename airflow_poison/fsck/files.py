@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.fsck.findings import GO_ON_WITHOUT, REPAIR, REPORT, RESTORE, Finding, Kind, Severity
-from airflow_poison.store.delta.entries import LOG, files_of
-from airflow_poison.store.delta.entry import WITH_STATISTICS
+from airflow_poison.store.delta.entries import LOG, WITH_STATISTICS, files_of
 from airflow_poison.store.delta.past import covering
 from airflow_poison.store.delta.store import CONSTRAINT, PROPERTIES
-from airflow_poison.store.folder import LocalFolder
-from airflow_poison.store.log import SEQUENCE
+from airflow_poison.store.disk import LocalFolder
+from airflow_poison.store.files import SEQUENCE
 from airflow_poison.store.table.files import footer_difference, partition_of
 from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import EVENT
+from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +25,88 @@ if TYPE_CHECKING:
 
     from airflow_poison.store.delta.past import Past, Version
     from airflow_poison.store.files import DataFile
+
+
+class Severity(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """Messages are missing, doubled, changed or unreadable, or verbs refuse the table."""
+    WARNING = "warning"
+    """Something was left undone; nothing is lost."""
+    NOTE = "note"
+    """A file that is not needed was left behind."""
+
+
+class Kind(StrEnum):
+    """What is wrong."""
+
+    LOG_DAMAGED = "log_damaged"
+    LOG_GAP = "log_gap"
+    LAST_COMMIT_TORN = "last_commit_torn"
+    CHECKPOINT_TORN = "checkpoint_torn"
+    CHECKPOINT_DIFFERS = "checkpoint_differs"
+    FOREIGN_COMMIT = "foreign_commit"
+    PROTECTION_MISSING = "protection_missing"
+    FORMAT_NEWER = "format_newer"
+    CONTROL_ROWS = "control_rows"
+    CONTROL_UNREADABLE = "control_unreadable"
+    BLOCK_INCONSISTENT = "block_inconsistent"
+    SUBSCRIPTION_AHEAD = "subscription_ahead"
+    POLICY_UNKNOWN = "policy_unknown"
+    HELD_MESSAGES = "held_messages"
+    OUTBOX_LEFT = "outbox_left"
+    LANDING_LEFT = "landing_left"
+    FILE_MISSING = "file_missing"
+    FILE_CHANGED = "file_changed"
+    FILE_UNREADABLE = "file_unreadable"
+    FILE_MISPLACED = "file_misplaced"
+    ORPHANED_FILES = "orphaned_files"
+    NOT_CONSERVED = "not_conserved"
+    HISTORY_IMPOSSIBLE = "history_impossible"
+    MESSAGE_TWICE = "message_twice"
+    MESSAGE_UNKNOWN = "message_unknown"
+    MESSAGES_MISSING = "messages_missing"
+    COUNT_FELL = "count_fell"
+    EVENT_ORDER = "event_order"
+    TRANSMISSION_ORDER = "transmission_order"
+    ENDPOINT_TWICE = "endpoint_twice"
+    CLAIM_UNREADABLE = "claim_unreadable"
+    CLAIM_EXPIRED = "claim_expired"
+    CLAIM_FILES_GONE = "claim_files_gone"
+    CLAIMS_OVERLAP = "claims_overlap"
+    STAGE_LEFT = "stage_left"
+    STAGE_DAMAGED = "stage_damaged"
+    JOURNAL_DAMAGED = "journal_damaged"
+    CREATION_LEFT = "creation_left"
+    OTHER_TABLE = "other_table"
+    CONDITION_IGNORED = "condition_ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(Plain):
+    """One thing that is wrong.
+
+    :param what: what is wrong, a sentence without a full stop.
+    :param where: a path below the queue's folder, a version, a run key; empty: the whole table.
+    :param todo: what to do, a sentence without a full stop.
+    :param mendable: ``repair`` can mend it without guessing.
+    """
+
+    kind: Kind
+    severity: Severity
+    what: str
+    where: str
+    todo: str
+    mendable: bool = False
+
+
+REPAIR = "run the check with --repair"
+RESTORE = "restore the table or the file from a backup, and find who changes it: only the package may write there"
+GO_ON_WITHOUT = "to go on without it, run the check with --repair --accept-loss"
+MOVE_AWAY = "stop all senders and passes, and copy the objects to a store that honours If-None-Match on PUT, or update the store or its proxy"
+REPORT = "keep a copy of the table, and report it with the output of this check"
+
 
 _OF_MESSAGES = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority", "min_enqueued_at", "min_due_at", "max_due_at")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON
-from airflow_poison.fsck.findings import REPORT, Finding, Kind, Severity
-from airflow_poison.store.folder import LocalFolder
-from airflow_poison.store.log import SEQUENCE
+from airflow_poison.fsck.files import REPORT, Finding, Kind, Severity
+from airflow_poison.store.disk import LocalFolder
+from airflow_poison.store.files import SEQUENCE
 from airflow_poison.store.table.files import commit_version, partition_of, read_columns
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue

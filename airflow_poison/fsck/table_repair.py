@@ -13,16 +13,15 @@ from uuid import uuid4
 import numpy as np
 
 from airflow_poison.fsck.claims import read_claims
-from airflow_poison.fsck.files import check_files, intrusions, restorable
-from airflow_poison.fsck.findings import Kind
+from airflow_poison.fsck.files import Kind, check_files, intrusions, restorable
 from airflow_poison.fsck.ledger import MESSAGES
 from airflow_poison.store import disk
-from airflow_poison.store.delta import log_damage
 from airflow_poison.store.delta.entries import LOG, entry_path
 from airflow_poison.store.delta.log import DeltaLog
+from airflow_poison.store.delta.log_damage import ASIDE, accept_loss, cut_behind_checkpoint, diagnose, keep, put_aside, restore_entries, set_aside
 from airflow_poison.store.delta.past import covering, read_past
-from airflow_poison.store.folder import LocalFolder
-from airflow_poison.store.log import SEQUENCE, Commit
+from airflow_poison.store.disk import LocalFolder
+from airflow_poison.store.files import SEQUENCE, Commit
 from airflow_poison.store.table import files, history
 from airflow_poison.store.table.files import CLAIM, CONTROL
 from airflow_poison.store.table.stage import stage_folder
@@ -38,6 +37,19 @@ if TYPE_CHECKING:
     from airflow_poison.store.files import DataFile
     from airflow_poison.values.clock import Clock
 
+
+# Damage -------------------------------------------------------------------------------------------------------------
+
+
+# Setting aside --------------------------------------------------------------------------------------------------------
+
+
+# The ways back of a repair --------------------------------------------------------------------------------------------
+
+
+# Words ----------------------------------------------------------------------------------------------------------------
+
+
 _BROKEN = frozenset({Kind.FILE_MISSING, Kind.FILE_CHANGED})
 
 
@@ -46,16 +58,16 @@ _BROKEN = frozenset({Kind.FILE_MISSING, Kind.FILE_CHANGED})
 
 def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
     """Repair the log itself. Raises TableChangedError for what needs people's consent, or a backup."""
-    if log_damage.set_aside(root):
+    if set_aside(root):
         yield "took away what a loss of power had left of the log"
-    back = log_damage.restore_entries(root)
+    back = restore_entries(root)
     if back:
         yield f"put {len(back)} damaged commit(s) back from their copies: version {', '.join(map(str, back))}"
-    found = log_damage.diagnose(root)
+    found = diagnose(root)
     checkpoint = covering(root) if found.lost else None
     if checkpoint is not None and found.lost[-1].version < checkpoint:
         yield _cut_behind(root, checkpoint)
-        found = log_damage.diagnose(root)
+        found = diagnose(root)
     if found.lost or found.unmarked:
         if not accept_loss:
             lost = [mark.version for mark in found.lost] or [found.version]
@@ -70,7 +82,7 @@ def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
 
 
 def _cut_behind(root: str, checkpoint: int) -> str:
-    aside = log_damage.cut_behind_checkpoint(root, checkpoint)
+    aside = cut_behind_checkpoint(root, checkpoint)
     return f"set {len(aside)} entries of the log aside that a checkpoint covers"
 
 
@@ -153,7 +165,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     details = {"removed": sum(file.rows for file in messages), "files": [file.path for file in broken]}
     remains = [path for path in (Path(root, file.path) for file in broken) if path.exists()]
     for path in remains:
-        log_damage.keep(root, path)
+        keep(root, path)
     added = files.write_events(LocalFolder(root), state.version + 1, events)
     removed = {file.path: file for file in (*broken, *claims.values())}
     if not log.commit(state, Commit("lose", add=added, remove=[*removed.values()], details=details, scratch=added)):
@@ -163,7 +175,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     for key in claims:
         folder = Path(root, stage_folder(key))
         if folder.exists():
-            log_damage.put_aside(root, folder)
+            put_aside(root, folder)
         yield f"gave up the claim of the pass {key}: what it had done is forgotten, and its other messages are delivered again"
     for file in broken:
         ids = lost.get(file.path, {})
@@ -176,19 +188,19 @@ def give_up_commits(root: str) -> str:
 
     Returns what was done. Raises TableChangedError, OSError.
     """
-    found = log_damage.diagnose(root)
+    found = diagnose(root)
     before = min((mark.version for mark in found.lost), default=found.version)
     known = _sequence(root, before - 1)
     on_disk = list(_files_on_disk(root))
     brought = [file for file in on_disk if file.min_lookup_id > known]
     last = max((file.max_lookup_id for file in on_disk), default=known)
     for file in brought:
-        log_damage.keep(root, Path(root, file.path))
-    broken = log_damage.accept_loss(root, max(known, last))
+        keep(root, Path(root, file.path))
+    broken = accept_loss(root, max(known, last))
     for file in brought:
         Path(root, file.path).unlink(missing_ok=True)
     which = f"version {broken[0]}" + (f" to {broken[-1]}" if len(broken) > 1 else "")
-    ids = f"; lookup ids {known + 1} to {last} are lost, their files are in {log_damage.ASIDE}" if last > known else ""
+    ids = f"; lookup ids {known + 1} to {last} are lost, their files are in {ASIDE}" if last > known else ""
     return f"went on without {len(broken)} lost commit(s), {which}{ids}; neither versions nor lookup ids are used again"
 
 

@@ -9,10 +9,29 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.store import object_store_of
+from airflow_poison.values.actor import acting, shell_user
 from airflow_poison.values.errors import SettingError, SparkDistributionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+
+def actor_here() -> str:
+    """Return ``dag:<dag_id>/<run_id>/<task_id>`` in a task, else ``shell:<user>@<host>``."""
+    from airflow.sdk import get_current_context
+
+    try:
+        task = get_current_context()["ti"]
+    except RuntimeError:
+        return shell_user()
+    return f"dag:{task.dag_id}/{task.run_id}/{task.task_id}"
+
+
+def acting_here(reason: str = "") -> AbstractContextManager[None]:
+    """Record the events of a block with who acts here, and why."""
+    return acting(actor_here(), reason)
+
 
 LOCAL_SPARK, AUTO = "local[*]", "auto"
 SMALL_PASS = 20_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.hooks.actor import acting_here
+from airflow_poison.hooks.connection import acting_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.values.clock import SystemClock
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from airflow_poison.dialogs.acts import Dialog
     from airflow_poison.dialogs.services import Service
     from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
+    from airflow_poison.passes.decide import ConversationEnded
     from airflow_poison.passes.dialogs import ActResult
-    from airflow_poison.passes.recovery import ConversationEnded
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.queue_table import QueueTable
 
@@ -48,7 +48,7 @@ class ConversationHook(QueueHook):
 
     def event_notifications(self, queue_name: str) -> dict[str, str]:
         """Return the services that get a message whenever the queue is disabled, by the names of the notifications."""
-        from airflow_poison.passes.event_notifications import notifications
+        from airflow_poison.passes.halts import notifications
 
         return dict(notifications(self.queue(queue_name).snapshot().control))
 
@@ -62,14 +62,14 @@ class ConversationHook(QueueHook):
         :param reason: why; recorded in the queue's history with who did it.
         Raises QueueNotFoundError, ServiceNotFoundError, and SettingError for a service without that contract or a name that is taken.
         """
-        from airflow_poison.passes.event_notifications import create
+        from airflow_poison.passes.halts import create
 
         with acting_here(reason):
             create(self.store(), self.queue(queue_name), name, service, SystemClock())
 
     def drop_event_notification(self, queue_name: str, name: str, *, reason: str = "") -> None:
         """End what ``create_event_notification`` has begun. Raises SettingError for a name that is none."""
-        from airflow_poison.passes.event_notifications import drop
+        from airflow_poison.passes.halts import drop
 
         with acting_here(reason):
             drop(self.queue(queue_name), name, SystemClock())
@@ -128,7 +128,7 @@ class ConversationHook(QueueHook):
         The parameters are those of QueueEndConversationOperator; ``on_conversation_ended`` is called with the ended conversation.
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
         """
-        from airflow_poison.passes.recovery import Ending
+        from airflow_poison.passes.decide import Ending
 
         ending = Ending(
             self.queue(queue_name),
@@ -161,6 +161,6 @@ class ConversationHook(QueueHook):
         return transmission_queue(self.store(), self.queue_to_read(queue_name))
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
-        from airflow_poison.passes.recovery import left
+        from airflow_poison.passes.decide import left
 
         return left(self.store(), table, done, SystemClock())

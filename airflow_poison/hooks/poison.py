@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_poison.hooks.actor import acting_here, actor_here
-from airflow_poison.hooks.connection import StoreConnection, options_with_credentials, secrets_of, spark_master
+from airflow_poison.hooks.connection import StoreConnection, acting_here, actor_here, options_with_credentials, secrets_of, spark_master
 from airflow_poison.hooks.desk import DeskVerbs
 from airflow_poison.hooks.sources import SourceVerbs
 from airflow_poison.values.clock import SystemClock
@@ -26,18 +25,17 @@ if TYPE_CHECKING:
 
     from airflow_poison.desk.plans import Canary
     from airflow_poison.desk.retention import RetainResult, Retention
-    from airflow_poison.desk.rule_runs import RulesResult
-    from airflow_poison.desk.rules import Rule
+    from airflow_poison.desk.rules import Rule, RulesResult
     from airflow_poison.dialogs.services import Service
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.passes.inspect import InspectResult
+    from airflow_poison.passes.decide import ConversationEnded, RecoverResult
+    from airflow_poison.passes.history import InspectResult
     from airflow_poison.passes.land import WaitingRows
     from airflow_poison.passes.maintain import MaintainResult
     from airflow_poison.passes.move import RemoveResult
-    from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.passes.relay import SendToResult
     from airflow_poison.rules.policy import Policy, Restart
-    from airflow_poison.rules.recovery import Inspection
+    from airflow_poison.rules.queue_disabling import Inspection
     from airflow_poison.spark.engine import SparkEngine
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
@@ -129,7 +127,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         The message that halted it keeps its counts: remove it first, or it may halt the queue again.
         """
         from airflow_poison.passes.alter import enable
-        from airflow_poison.passes.recovery import Ending
+        from airflow_poison.passes.decide import Ending
 
         store, clock = self.store(), SystemClock()
         table = store.open(queue_name)
@@ -198,7 +196,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param unmask: with the values that the queue hides.
         Raises QueueHaltedError when the queue is halted and is not browsed.
         """
-        from airflow_poison.passes.inspect import inspect
+        from airflow_poison.passes.history import inspect
 
         table = self.queue_to_read(queue_name)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)
@@ -251,12 +249,12 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param dry_run: only say what each rule has and would take; nothing is written.
         :param run: a key: however often it is called with it, each rule makes one plan.
         """
-        from airflow_poison.desk import rule_runs
+        from airflow_poison.desk import rules
 
         if dry_run:
-            return rule_runs.dry_run(self.queue_to_read(queue_name), SystemClock())
+            return rules.dry_run(self.queue_to_read(queue_name), SystemClock())
         store = self.store()
-        return rule_runs.run_rules(store.open(queue_name), SystemClock(), who=actor_here(), store=store, run=run)
+        return rules.run_rules(store.open(queue_name), SystemClock(), who=actor_here(), store=store, run=run)
 
     def redrive_on_new_handler(self, queue_name: str, canary: Canary | Mapping[str, Any] | None) -> Canary | None:
         """Let a queue redrive its poison by itself when its handler is a new one; None: not any more.
@@ -342,7 +340,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param on_conversation_ended: called after the commit, at least once; remove the application's state for the conversation there (spec SB-31).
         Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
-        from airflow_poison.passes.recovery import recover
+        from airflow_poison.passes.decide import recover
 
         store = self.store()
         with acting_here(reason):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_poison.hooks.actor import acting_here
+from airflow_poison.hooks.connection import acting_here
 from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ class SourceVerbs:
         Raises SourceError, InputError, MessageNotFoundError, MessageClaimedError; then nothing of the commit was moved. Raises OutputError when the
         topic takes no messages: they wait in the queue's outbox for the next call, or for ``take_back_from_kafka``.
         """
-        from airflow_poison.desk.given import selection_of
-        from airflow_poison.desk.to_kafka import send_selected
+        from airflow_poison.desk.exporting import send_selected
+        from airflow_poison.desk.selection import selection_of
         from airflow_poison.passes.to_kafka import send_to_kafka
         from airflow_poison.values.errors import InputError
 

@@ -4,31 +4,259 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.hooks.actor import actor_here
+from airflow_poison.hooks.connection import actor_here
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.hooks.sources import found_connection
+from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
-from airflow_poison.operators.base import PATIENCE_SECONDS, QueueOperator, whole
-from airflow_poison.operators.identity import task_key
+from airflow_poison.notifications import AlertTargets
+from airflow_poison.operators.ask import PARKS
+from airflow_poison.operators.base import (
+    PATIENCE_SECONDS,
+    QueueOperator,
+    actor,
+    logged,
+    lookup_ids_of,
+    redrive_by_itself,
+    subscriber,
+    task_key,
+    whole,
+)
+from airflow_poison.sources.kafka import Kafka
 from airflow_poison.triggers.plan import ENDED, PlanTrigger
 from airflow_poison.values.clock import SystemClock
-from airflow_poison.values.errors import PlanStateError, recalled
+from airflow_poison.values.errors import InputError, PlanStateError, SettingError, recalled
 from airflow_poison.values.texts import Plain, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow.sdk import Context
+    from airflow.sdk.execution_time.hitl import HITLUser
 
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.plans import Canary, PlanView
+    from airflow_poison.desk.rules import Rule, RulesResult
     from airflow_poison.desk.selection import Selection
+    from airflow_poison.notifications import Targets
     from airflow_poison.store.queue_table import QueueTable
+
+
+class QueueRulesOperator(QueueOperator, HITLOperator):
+    """Do what the rules of a queue say with its poison messages, as far as it is time. Starts no JVM.
+
+    The first rule that a message meets has it, also while that rule waits. What rules put back, send or remove they do by recorded plans: a task
+    that is killed is gone on with by the next one, and each message is done once. Where a rule asks, what it proposes is a paused plan and a required
+    action in the Airflow UI, for users who may answer those; the task waits for them. A redrive for a new handler, where the queue is set so, goes on
+    here, too.
+
+    Returns ``{"queue", "version", "at", "dry_run", "messages", "unmatched", "rules", "continued"}``, of each rule ``{"rule", "verb", "messages",
+    "now", "waiting", "plan", "state", "done"}``; with an answer also ``{"answer", "timed_out", "by"}``.
+
+    :param rules: ``Rule``, or plain values of them, recorded in the queue in the place of those that it has; None: the recorded ones.
+    :param dry_run: only say what each rule has and would take; nothing is written.
+    :param wait: for people's answers; False: what a rule asks waits as a paused plan until it is resumed or cancelled.
+    :param on_told: notifiers, or functions of the context, called for messages that ``tell`` rules report, for proposals,
+        and when redrives for new handlers have ended.
+    :param response_timeout: how long people may take; None: as long as they like. Then the plans stay paused, and the task succeeds.
+    :param assigned_users: who may answer; None: all users with the right to.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "conn_id")
+    ui_color = "#fdf3d8"
+    operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        rules: Sequence[Rule | Mapping[str, Any]] | None = None,
+        dry_run: bool = False,
+        wait: bool = True,
+        on_told: Targets = None,
+        response_timeout: timedelta | None = None,
+        assigned_users: HITLUser | list[HITLUser] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        from airflow_poison.desk.rules import checked_rules
+
+        super().__init__(subject="", body="", options=["Leave them"], response_timeout=response_timeout, assigned_users=assigned_users, **kwargs)
+        self.rules = None if rules is None else checked_rules(rules)
+        self.only_tries = dry_run  # Airflow's operators have a method dry_run
+        self.wait = wait
+        self.alerts = AlertTargets.of(on_told=on_told)
+
+    def execute(self, context: Context) -> Any:
+        """Run the rules. Raises QueryError, SettingError, QueueNotFoundError, AlertError."""
+        hook = QueueHook(self.conn_id)
+        if self.only_tries:
+            from airflow_poison.desk.rules import dry_run
+
+            return self._told(dry_run(hook.queue_to_read(self.queue_name), SystemClock(), self.rules))
+        table = hook.queue(self.queue_name)
+        key = task_key(context, hook, table.uri, "rules")
+        result = self._told(self._run(hook, table, key, context))
+        if self.wait:
+            self._ask(table, key, result, context)
+        return result
+
+    def execute_complete(  # type: ignore[override]  # it is called with what was parked with it
+        self, context: Context, event: dict[str, Any], answers: Mapping[str, str], result: Mapping[str, Any]
+    ) -> Any:
+        """Apply the plans that were approved, and cancel the rest; without an answer leave all as they are. Raises HITLTriggerEventError."""
+        from airflow_poison.operators.ask import LEAVE
+
+        self.options = [*answers.values(), LEAVE]
+        answer = super().execute_complete(context, event)
+        user = answer["responded_by_user"]
+        timed_out = bool(event.get("timedout", user is None))
+        chosen = answer["chosen_options"]
+        hook = QueueHook(self.conn_id)
+        if timed_out:
+            self.log.info("No answer in time: plans %s stay paused.", ", ".join(answers))
+        else:
+            for plan, text in answers.items():
+                self.log.info("%s", logged(self._decided(hook, plan, user["name"], agreed=text in chosen)))
+        by = None if user is None else {"id": user["id"], "name": user["name"]}
+        return {**result, "answer": list(chosen), "timed_out": timed_out, "by": by}
+
+    def _run(self, hook: QueueHook, table: QueueTable, key: str, context: Context) -> RulesResult:
+        from airflow_poison.desk.rules import declare_rules, run_rules
+        from airflow_poison.passes.alerts import alert_subscription
+
+        clock, name = SystemClock(), subscriber(context, hook)
+        if self.alerts:
+            alert_subscription(table, name, clock, self.alerts.kinds()).begin()
+        if self.rules is not None:
+            declare_rules(table, self.rules, clock)
+        redrive_by_itself(table, None, context, self.log)
+        result = run_rules(table, clock, who=actor(context), store=hook.store(), run=key)
+        if self.alerts:
+            self.alerts.send(table, name, context, clock, self.log)
+        return result
+
+    def _ask(self, table: QueueTable, key: str, result: Mapping[str, Any], context: Context) -> None:
+        """Ask about proposals of this task that are not decided; return when there are none."""
+        from airflow_poison.desk.plans import view_of
+        from airflow_poison.desk.rules import proposal
+        from airflow_poison.operators.ask import LEAVE, proposals
+
+        found = [proposal(table, key, each["rule"]) for each in result["rules"] if each["verb"] == "ask"]
+        asked = [view_of(table, each) for each in found if each is not None]
+        if not asked:
+            return
+        self.subject, self.body, answers = proposals(self.queue_name, asked)
+        self.options, self.defaults, self.multiple = [*answers.values(), LEAVE], [LEAVE], len(asked) > 1
+        self.log.info("%s", self.subject)
+        try:
+            super().execute(context)
+        except PARKS as parks:
+            parks.kwargs = {**(parks.kwargs or {}), "answers": answers, "result": dict(result)}  # type: ignore[attr-defined]  # both have it
+            raise
+
+    def _decided(self, hook: QueueHook, plan: str, name: str, *, agreed: bool) -> PlanView:
+        """Do a plan, or cancel it. A decision that was made meanwhile, also by a killed try of this task, stays."""
+        from airflow_poison.desk.applying import apply
+        from airflow_poison.desk.plans import cancel, find_plan, resume
+        from airflow_poison.values.errors import PlanStateError
+
+        store, clock, who = hook.store(), SystemClock(), f"airflow:{name}"
+        table = store.open(self.queue_name)
+        with suppress(PlanStateError):
+            if not agreed:
+                return cancel(table, plan, clock, who=who)
+            resume(table, plan, clock, who=who)
+            return apply(table, plan, clock, store=store)
+        return find_plan(table, plan)
+
+    def _told(self, result: RulesResult) -> dict[str, Any]:
+        for each in result.rules:
+            numbers = f"{each.messages:,} messages, {each.now:,} now, {each.waiting:,} wait"
+            self.log.info("Rule %s (%s): %s%s", each.rule, each.verb.value, numbers, f"; plan {each.plan}: {each.state}" if each.plan else "")
+        self.log.info("%s of %s messages in poison meet no rule.", f"{result.unmatched:,}", f"{result.messages:,}")
+        return result.to_dict()
+
+
+class QueueSendToKafkaOperator(WithLineage, QueueOperator):
+    """Move messages to a Kafka topic, each once for consumers with ``isolation.level=read_committed``. Starts no JVM.
+
+    With ``lookup_ids`` all of them in one commit; with ``selection`` those that meet it when the task runs, 10,000 in each commit, but those that a
+    pass has claimed. Messages that earlier calls have left on their way to the topic are sent first; without ``lookup_ids`` and ``selection`` only
+    these are. A task that is killed anywhere, retried or cleared sends no message twice: with ``lookup_ids`` those that an earlier try has sent are
+    no error, with ``selection`` those are sent that meet it then.
+
+    A record that the topic refuses (too large, without a key in a compacted topic) comes into the queue's ``poison`` with the reason. The others are
+    sent, and the task succeeds.
+
+    Returns ``{"queue", "topic", "sent", "finished", "left", "returned"}``.
+
+    :param kafka: the topic: ``Kafka("letters", "kafka_default")``.
+    :param selection: conditions by name, as ``Selection`` has them, a ``Selection``, or JSON text; ``{}``: all poison. (templated)
+    :param lookup_ids: which messages, numbers or text of them. (templated)
+    :param key: what the records' keys are: ``record`` (the key of the record that a message came from; the lookup id where it came from elsewhere),
+        ``lookup_id``, or ``group_id`` (the lookup id where a message has no group). (templated)
+    :param reason: why, for the events. (templated)
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "selection", "lookup_ids", "key", "reason", "conn_id")
+    ui_color = "#e8f4e5"
+    operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        kafka: Kafka,
+        selection: Selection | Mapping[str, Any] | str | None = None,
+        lookup_ids: Sequence[int] | int | str | None = None,
+        key: str = "record",
+        reason: str = "",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if not isinstance(kafka, Kafka):
+            raise SettingError("kafka", kafka, "a topic: Kafka('letters', 'kafka_default')")
+        if selection is not None and lookup_ids is not None:
+            raise InputError(f"{self.task_id}: give one of selection and lookup_ids, or neither to send what earlier calls have left.")
+        self.kafka = kafka
+        self.selection = as_given(selection)
+        self.lookup_ids = lookup_ids
+        self.key = key
+        self.reason = reason
+        self.lineage = Lineage()
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Send them. Raises SettingError, QueryError, SourceError, InputError, MessageNotFoundError, MessageClaimedError, OutputError."""
+        if isinstance(self.selection, str) and not self.selection.strip():
+            raise SettingError("selection", self.selection, "conditions by name, for example {'error_type': 'KeyError'}, and {} for all poison")
+        hook, kafka = QueueHook(self.conn_id), self.kafka.connected(found_connection)
+        result = hook.send_to_kafka(
+            self.queue_name,
+            [] if self.lookup_ids is None else lookup_ids_of(self.lookup_ids),
+            kafka,
+            selection=self.selection,
+            key=self.key,
+            run=task_key(context, hook, self.queue_name, "kafka", self.kafka.topic),
+            reason=self.reason,
+        )
+        self.lineage.reads(self, queue_uri(self.conn_id, self.queue_name))
+        if result.sent or result.finished:
+            self.lineage.writes(self, kafka.asset_uri)
+        self.log.info("Sent %s messages of %r to topic %r.", f"{result.sent:,}", self.queue_name, result.topic)
+        if result.finished:
+            self.log.info("An earlier call had put %s messages there; they are removed from the outbox now.", f"{result.finished:,}")
+        if result.returned:
+            self.log.warning("The topic refuses %s messages. They are in poison of %r, with the reason.", f"{result.returned:,}", self.queue_name)
+        if result.left:
+            self.log.warning("%s messages stay: passes have claimed them, or they were changed meanwhile.", f"{result.left:,}")
+        return result.to_dict()
+
 
 SHORT = 10.0
 """Seconds for which it is not worth the while to defer."""
@@ -144,8 +372,7 @@ class QueueRedriveOperator(QueueOperator):
             pausing.join(PATIENCE_SECONDS)
 
     def _followed(self, hook: QueueHook, table: QueueTable, plan: str, who: str) -> PlanView:
-        from airflow_poison.desk.applying import apply
-        from airflow_poison.desk.following import follow
+        from airflow_poison.desk.applying import apply, follow
         from airflow_poison.desk.plans import find_plan
         from airflow_poison.store.files import PlanState
 

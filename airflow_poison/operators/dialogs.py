@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
-from airflow_poison.operators.base import QueueOperator
-from airflow_poison.operators.identity import task_key
+from airflow_poison.operators.base import QueueOperator, task_key
 from airflow_poison.rules import checked_policy
-from airflow_poison.rules.recovery import REMOVAL, EndConversation
+from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
 from airflow_poison.rules.settings import whole_number
 from airflow_poison.values.clock import EXAMPLES, read_duration
 from airflow_poison.values.errors import InputError, SettingError

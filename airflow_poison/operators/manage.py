@@ -5,15 +5,20 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
-from airflow_poison.hooks.actor import acting_here
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from airflow_poison.hooks.connection import acting_here, actor_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
-from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink, RetryLink
-from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id
-from airflow_poison.operators.identity import task_key
+from airflow_poison.links.queue import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
+from airflow_poison.notifications import AlertTargets, listed, tell_ended
+from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id, subscriber, task_key
+from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.rules import checked_policy
+from airflow_poison.rules.queue_disabling import REMOVAL
+from airflow_poison.values.actor import acting
 from airflow_poison.values.clock import SystemClock
-from airflow_poison.values.errors import SettingError
+from airflow_poison.values.errors import DecisionOutdatedError, QueueNotFoundError, SettingError
 from airflow_poison.values.texts import visible
 
 if TYPE_CHECKING:
@@ -21,11 +26,174 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from airflow.sdk import Context
+    from airflow.sdk.definitions.xcom_arg import XComArg
 
     from airflow_poison.desk.retention import Retention
+    from airflow_poison.notifications import Targets
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
+    from airflow_poison.passes.decide import DecideResult
+    from airflow_poison.passes.halts import HaltedEndpoint
     from airflow_poison.passes.move import RemoveResult
     from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.queue_table import QueueTable
+
+
+class QueueAlertOperator(QueueOperator):
+    """Give the queue's outstanding alerts to notifiers: at least once, with a key in ``poison_alert`` by which a receiver drops repeats.
+
+    What is outstanding is read from the queue's recorded events, whichever run caused them; so an alert that a killed task still owed is given by
+    the next run. The task fails when a notifier fails; what the passes did stays. Returns the alerts as dicts.
+
+    :param on_queue_disabled: notifiers, or functions of the context, called when the queue was disabled, stopped or faulted.
+    :param on_stopped: called only for halts that stopped or faulted the endpoint.
+    :param on_poison: called when messages were moved to poison or to another queue, dropped or rejected.
+    :param on_blocked: called when a message blocks the queue, or waits at its place.
+    :param on_outage: called once when failures come from an outage of a system that the handler needs.
+    :param on_outage_over: called once when a probe has succeeded.
+    :param on_backlog: called when a message in ``main`` or ``retry`` was sent longer ago than ``backlog_older_than``, once for each backlog.
+    :param backlog_older_than: a duration above 0; given together with ``on_backlog``.
+    """
+
+    ui_color = "#fbe3e4"
+    operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        on_queue_disabled: Targets = None,
+        on_stopped: Targets = None,
+        on_poison: Targets = None,
+        on_blocked: Targets = None,
+        on_outage: Targets = None,
+        on_outage_over: Targets = None,
+        on_backlog: Targets = None,
+        backlog_older_than: timedelta | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.alerts = AlertTargets.of(
+            on_queue_disabled,
+            on_poison,
+            on_blocked,
+            on_stopped=on_stopped,
+            on_backlog=on_backlog,
+            backlog_older_than=backlog_older_than,
+            on_outage=on_outage,
+            on_outage_over=on_outage_over,
+        )
+
+    def execute(self, context: Context) -> list[dict[str, object]]:
+        """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError unless it is a teardown."""
+        hook = QueueHook(self.conn_id)
+        try:
+            queue = hook.queue(self.queue_name)
+        except QueueNotFoundError:
+            if not self.is_teardown:
+                raise
+            self.log.info("There is no queue %r: the run has not made it. So there are no alerts.", self.queue_name)
+            return []
+        given = self.alerts.send(queue, subscriber(context, hook), context, SystemClock(), self.log)
+        self.log.info("%s alerts of queue %r given.", len(given), self.queue_name)
+        return given
+
+
+UNDECIDED = "UNDECIDED"
+"""The ``event`` of the alert that no decision arrived in time."""
+
+
+class QueueRecoverOperator(QueueOperator):
+    """Carry out what a QueueAskOperator was answered: first what concerns the message, then the endpoint is enabled (spec SB-34). Starts no JVM.
+
+    A task that was killed goes on where it stopped, and does nothing twice. It fails, without retries, when the queue is not halted any more as
+    people were shown it. It is skipped, with what follows, when the queue is to be left as it is.
+
+    Returns ``{"queue", "sub_queue", "decision", "lookup_id", "messages", "to", "repeated", "ended"}``: how many messages went where, and the
+    conversation that was ended, as in the context of ``on_conversation_ended``.
+
+    :param decision: what QueueAskOperator returned. (templated)
+    :param to_queue: the queue in which a removed message is kept, with its conversation; it must exist. None: the poison sub-queue; for a message
+        that halted the reader of the poison sub-queue, ``<queue>.dead-letter``. (templated)
+    :param error: the error code that the partner gets when the conversation is ended. (templated)
+    :param description: what the partner reads then. (templated)
+    :param on_conversation_ended: notifiers, or functions of the context, called when a conversation was ended, at least once, before the queue is
+        enabled: remove the application's state for it there (spec SB-31). The context has ``conversation_ended``, see
+        QueueEndConversationOperator.
+    :param on_undecided: notifiers, or functions of the context, called when no answer arrived in time, before the default decision is carried out.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "decision", "to_queue", "error", "description", "conn_id")
+    ui_color = "#e3f7e9"
+    operator_extra_links = (QueueLink(), PoisonLink(), EventsLink())
+
+    def __init__(
+        self,
+        *,
+        decision: Mapping[str, Any] | XComArg,
+        to_queue: str | None = None,
+        error: int | str = REMOVAL_ERROR,
+        description: str = REMOVAL.description,
+        on_conversation_ended: Targets = None,
+        on_undecided: Targets = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.decision: Any = decision  # rendered: what was returned
+        self.to_queue = to_queue
+        self.error = error
+        self.description = description
+        self.on_conversation_ended = listed("on_conversation_ended", on_conversation_ended)
+        self.on_undecided = listed("on_undecided", on_undecided)
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
+        from airflow_poison.passes.decide import Decision, decide
+        from airflow_poison.passes.halts import WHEN_ENABLED, HaltedEndpoint
+        from airflow_poison.values.texts import counted
+
+        hook = QueueHook(self.conn_id)
+        table = hook.queue(self.queue_name)
+        decided, halt = str(self.decision["decision"]), HaltedEndpoint.from_dict(self.decision["halt"])
+        if self.decision["timed_out"]:
+            self._tell(context, hook, table, halt)
+        if decided == Decision.LEAVE:
+            raise AirflowSkipException(f"Queue {halt.name!r} is left {halt.state.value}{_because(self.decision)}.")
+
+        def act(run: str) -> DecideResult:
+            return decide(
+                table,
+                hook.store(),
+                SystemClock(),
+                decided,
+                halt,
+                run=run,
+                to_queue=self.to_queue,
+                end=ended_with_error(self.error, self.description),
+                told=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+            )
+
+        user = self.decision["by"]
+        try:
+            with acting(actor_here() if user is None else f"airflow:{user['name']}", str(self.decision["answer"])):
+                result = act(task_key(context, hook, table.uri))
+        except DecisionOutdatedError as error:
+            raise AirflowFailException(str(error)) from error
+        went = f"{counted(result.messages, 'message')} went to {result.to!r}" if result.to else f"{counted(result.messages, 'message')} gone"
+        self.log.info("Queue %r is enabled%s. %s. %s", halt.name, _because(self.decision), went, WHEN_ENABLED)
+        return result.to_dict()
+
+    def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:
+        from airflow_poison.operators.ask import tell_about
+
+        reason = f"No decision in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
+        self.log.warning("%s", reason)
+        todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
+        key = task_key(context, hook, table.uri, UNDECIDED, *halt.identity)
+        tell_about(halt, UNDECIDED, reason, todo, key=key, targets=self.on_undecided, context=context, log=self.log)
+
+
+def _because(decision: Mapping[str, Any]) -> str:
+    user = decision["by"]
+    return ", because no answer arrived in time" if user is None else f", as {user['name']} has decided"
 
 
 class Action(StrEnum):
@@ -148,7 +316,7 @@ class QueueInspectOperator(QueueOperator):
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
         from airflow_poison.passes.conversations import printed_body
-        from airflow_poison.rules.recovery import NO_MESSAGE
+        from airflow_poison.rules.queue_disabling import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         hook = QueueHook(self.conn_id)

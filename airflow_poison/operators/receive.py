@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.delivery.batching import BATCH_SIZE, Batching, refuse_dialogs
-from airflow_poison.delivery.handlers import check_deliver, check_given
+from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, check_deliver, check_given, refuse_dialogs
 from airflow_poison.delivery.transform import Transformation, check_alone, check_policy, check_schema, check_transform
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
-from airflow_poison.operators.account import account, halted
 from airflow_poison.operators.base import cancel_jobs, leave_server
-from airflow_poison.operators.queues import QueuePass, QueueToReceive, is_known, listed, receive_from_all, to_render
+from airflow_poison.operators.queues import QueuePass, QueueToReceive, account, halted, is_known, listed, receive_from_all, to_render
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.runs import Stop
 from airflow_poison.rules import checked_policy

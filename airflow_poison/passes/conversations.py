@@ -11,18 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.dialogs import arrivals
-from airflow_poison.dialogs.acts import SENDS
-from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages
-from airflow_poison.dialogs.dialog_state import DialogState, WaitingMessages, overtaking_messages
-from airflow_poison.dialogs.endpoint import ConversationEndpoint, ConversationState, Envelope, target_handle
-from airflow_poison.dialogs.receive_columns import validation_of
+from airflow_poison.dialogs.acts import SENDS, ConversationEndpoint, ConversationState, Envelope, target_handle
+from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_endpoints, table_to_messages, validation_of
 from airflow_poison.dialogs.services import Service
 from airflow_poison.dialogs.system_messages import is_system
-from airflow_poison.dialogs.transaction import is_for_partner
+from airflow_poison.dialogs.transaction import DialogState, WaitingMessages, is_for_partner, overtaking_messages
 from airflow_poison.passes.browse import MOST_BODY_BYTES, look_up
-from airflow_poison.passes.messages import Chosen, find
+from airflow_poison.passes.move import Chosen, find
 from airflow_poison.rules import policy_from_dict
-from airflow_poison.rules.recovery import printed
+from airflow_poison.rules.queue_disabling import printed
 from airflow_poison.store.control import SERVICES_DROPPED
 from airflow_poison.values.errors import ConversationNotFoundError, PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
 from airflow_poison.values.schema import SubQueue
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow_poison.passes.browse import MessageRow
-    from airflow_poison.rules.recovery import Printed
+    from airflow_poison.rules.queue_disabling import Printed
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
     from airflow_poison.store.files import Claim, DataFile, Snapshot

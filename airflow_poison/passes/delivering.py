@@ -29,7 +29,7 @@ from airflow_poison.delivery.sessions.crash_attribution import BEGUN, ClaimHisto
 from airflow_poison.delivery.sessions.returned import LearnedColumns
 from airflow_poison.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.delivery.transform import Transformation
-from airflow_poison.dialogs.dialog_state import AS_ARRIVED, Place
+from airflow_poison.dialogs.transaction import AS_ARRIVED, Place
 from airflow_poison.passes.conversations import dialog_state
 from airflow_poison.store.disk import named
 from airflow_poison.values.errors import ClaimLostError, OutputError, PoisonError, ReceiveStoppedError, SettingError

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.dialogs import acts, arrivals
+from airflow_poison.dialogs.acts import Change, Outgoing
 from airflow_poison.dialogs.as_rows import endpoints_to_table, messages_to_table
-from airflow_poison.dialogs.endpoint import Change, Outgoing
 from airflow_poison.dialogs.transaction import is_for_partner
 from airflow_poison.passes import conversations
 from airflow_poison.passes.conversations import service_in
 from airflow_poison.passes.history import ENDED
-from airflow_poison.passes.messages import Chosen, find
+from airflow_poison.passes.move import Chosen, find
 from airflow_poison.passes.runs import check_key
 from airflow_poison.store.files import Replacement, Transaction
 from airflow_poison.values.errors import ConversationLockedError, InputError, SettingError
@@ -30,8 +30,7 @@ from airflow_poison.values.texts import Plain
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.dialogs.acts import Dialog
-    from airflow_poison.dialogs.endpoint import ConversationEndpoint
+    from airflow_poison.dialogs.acts import ConversationEndpoint, Dialog
     from airflow_poison.dialogs.services import Contract
     from airflow_poison.store.control import Control
     from airflow_poison.store.files import Snapshot

@@ -21,15 +21,15 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.delivery.batching import BATCH_SIZE, Batching
+from airflow_poison.delivery.handlers import BATCH_SIZE, Batching
 from airflow_poison.delivery.stage import Tally
 from airflow_poison.delivery.transform import Transformation
 from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
 from airflow_poison.spark.executors import own_package, shippable
-from airflow_poison.store.folder import second_name
+from airflow_poison.store.disk import second_name
 from airflow_poison.store.table.files import STAGE
 from airflow_poison.values.errors import HandlerNotFoundError, PoisonError, SparkJobError, StoreUnreachableError, recalled
-from airflow_poison.values.file_modes import PRIVATE_FOLDER, private
+from airflow_poison.values.machine import PRIVATE_FOLDER, private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

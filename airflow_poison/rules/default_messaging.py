@@ -8,7 +8,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from airflow_poison.rules import settings, undelivered
+from airflow_poison.rules import settings, websphere_mq
 from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
 from airflow_poison.rules.policy import FIRST, Access, Opening, Policy, Receiver, Restart
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
@@ -394,8 +394,8 @@ def _discard(policy: DefaultMessaging, entry: Entry) -> str:
         return f"its reliability {level} is at or below exception_discard_reliability={limit}"
     if policy.temporary_destination:
         return "the destination is temporary"
-    if undelivered.discards(entry.properties):
-        return f"its sender asked for it with {undelivered.DISCARD}"
+    if websphere_mq.discards(entry.properties):
+        return f"its sender asked for it with {websphere_mq.DISCARD}"
     return ""
 
 

@@ -16,13 +16,14 @@ from airflow_poison.rules.queue_disabling import (
     ROLLBACK_LIMIT,
     Counter,
     Disables,
+    Inspection,
     QueueDisabledDocument,
     QueueStatus,
     ReceivedGroup,
+    RecoveryOrder,
     RollbackCounters,
     Scope,
 )
-from airflow_poison.rules.recovery import Inspection, RecoveryOrder
 from airflow_poison.values.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import FailureKind

@@ -2,20 +2,305 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from urllib.parse import unquote
 
 from airflow_poison.sources.source import Reached, Source, Take
-from airflow_poison.values.errors import InputError, SettingError, SourceError
+from airflow_poison.store.delta.entries import actions
+from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
+    from deltalake import DeltaTable
 
-    from airflow_poison.sources.decoding import Schema
-    from airflow_poison.sources.delta_versions import DataFile, Version, Versions
+    from airflow_poison.sources.schemas import Schema
     from airflow_poison.sources.source import JsonValue, Position
+
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+_BATCH = 10_000
+_FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
+_LOG = "_delta_log"
+
+
+class DataFile(NamedTuple):
+    """A file of a version.
+
+    :param path: below the table.
+    :param partition: the values of its partition columns, as text.
+    :param change: what its rows are: inserted, deleted. None: the file itself says it for each.
+    :param vector: some of its rows are deleted by a deletion vector.
+    """
+
+    path: str
+    partition: Mapping[str, str | None]
+    change: str | None
+    vector: bool = False
+
+
+class Version(NamedTuple):
+    """What a commit did.
+
+    :param at: its time, milliseconds since 1970.
+    :param operation: its name, as its writer calls it.
+    :param added: files whose rows are new. ``removed``: whose rows are gone. ``changes``: of the change data feed.
+    :param feed: whether the feed is on from here on; None: it stays as it was.
+    """
+
+    number: int
+    at: int
+    operation: str
+    added: tuple[DataFile, ...]
+    removed: tuple[DataFile, ...]
+    changes: tuple[DataFile, ...]
+    feed: bool | None
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The versions of a Delta table. Every method raises SourceError for what cannot be read.
+
+    :param uri: of the table.
+    """
+
+    uri: str
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def newest(self) -> DeltaTable:
+        """The table as it is now."""
+        table = self._opened(None)
+        mode = table.metadata().configuration.get(_MAPPING) or "none"
+        if mode != "none":
+            raise SourceError(
+                f"The Delta table {self.uri} has {_MAPPING}={mode!r}: its files name columns otherwise than the table does, which cannot be read "
+                "here. Copy what is new into a table without column mapping, or read the table with Spark and send a DataFrame. Nothing was sent."
+            )
+        return table
+
+    @property
+    def table_id(self) -> str:
+        """The identity of the table among others at the same place."""
+        return str(self.newest.metadata().id)
+
+    @property
+    def last(self) -> int:
+        """The newest version."""
+        return int(self.newest.version())
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the newest version."""
+        import pyarrow as pa
+
+        return pa.schema(cast("Any", self.newest.schema().to_arrow()))
+
+    def has_feed(self, number: int) -> bool:
+        """Say whether the change data feed was on when a version had been written."""
+        return bool((self._opened(number).metadata().configuration.get(_FEED) or "").lower() == "true")
+
+    def snapshot(self, number: int) -> Version:
+        """Return a version as if one commit had added all that is in it."""
+        import pyarrow as pa
+
+        table = self._opened(number)
+        found = pa.table(table.get_add_actions()).to_pylist()
+        vectors = pa.table(table.deletion_vectors()).num_rows > 0
+        keys = sorted(found, key=lambda each: (each["modification_time"], each["path"]))
+        texts = {each["path"]: each["partitionValues"] for each in self._texts_of(table)} if table.metadata().partition_columns else {}
+        added = tuple(DataFile(unquote(each["path"]), texts.get(each["path"], {}), "insert", vectors) for each in keys)
+        return Version(number, self._commit_time(number), "SNAPSHOT", added, (), (), None)
+
+    def read(self, number: int) -> Version:
+        """Return what a commit did."""
+        name = f"{_LOG}/{number:020d}.json"
+        with self._told(f"version {number}"):
+            try:
+                with self._files.open_input_stream(name) as content:
+                    found = defaultdict[str, list[dict[str, Any]]](list)
+                    for kind, what in actions(content.read()):
+                        found[kind].append(what)
+            except FileNotFoundError as error:
+                raise SourceError(self._gone(number)) from error
+        said = next(iter(found["commitInfo"]), {})
+        feeds = [each.get("configuration", {}).get(_FEED, "false").lower() == "true" for each in found["metaData"]]
+        return Version(
+            number,
+            int(said.get("inCommitTimestamp") or said.get("timestamp") or 0),
+            str(said.get("operation") or "an unnamed operation"),
+            self._of(found, "add", "insert"),
+            self._of(found, "remove", "delete"),
+            self._of(found, "cdc", None),
+            feeds[-1] if feeds else None,
+        )
+
+    def rows(self, of: Version, file: DataFile, *, changes: bool) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file with the columns of the newest version, and those that an overwrite has removed since.
+
+        :param changes: with the three columns of the change data feed.
+        """
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from airflow_poison.store.table.row_groups import streamed
+
+        self._refuse(of, file)
+        with self._told(f"version {of.number}"):
+            try:
+                content = self._files.open_input_file(file.path)
+            except FileNotFoundError as error:
+                raise SourceError(
+                    f"{file.path} of version {of.number} of the Delta table {self.uri} is gone: the table was vacuumed before this version was "
+                    f"taken. {self._go_on(of.number + 1)}"
+                ) from error
+        with content, self._told(f"{file.path} of version {of.number}"):
+            reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us")
+            for batch in streamed(reader, _BATCH, use_threads=False):
+                columns = {name.name: self._column(batch, file, name) for name in self.schema}
+                columns |= {name: batch.column(name) for name in batch.schema.names if name not in columns and name != CHANGE_TYPE}
+                if changes:
+                    columns |= _feed_columns(batch, of, file)
+                yield pa.record_batch(list(columns.values()), names=list(columns))
+
+    # Help -------------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _files(self) -> Any:
+        from deltalake.fs import DeltaStorageHandler
+        from pyarrow.fs import PyFileSystem
+
+        return PyFileSystem(DeltaStorageHandler(self.uri, dict(self.storage_options)))
+
+    def _opened(self, version: int | None) -> DeltaTable:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import TableNotFoundError
+
+        with self._told("its log" if version is None else f"version {version}"):
+            try:
+                return DeltaTable(self.uri, version=version, storage_options=dict(self.storage_options) or None)
+            except TableNotFoundError as error:
+                raise SourceError(
+                    f"There is no Delta table at {self.uri}. Check the address, that the task reaches it, and its storage_options. Nothing was sent."
+                ) from error
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except PoisonError:
+            raise
+        except Exception as error:  # its libraries raise Exception itself, too
+            words = next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]
+            raise SourceError(
+                f"The Delta table {self.uri} cannot be read ({what}): {words.rstrip('.')}. Check its storage_options and the rights of the task; if "
+                "the log is damaged, repair the table. Nothing was sent."
+            ) from error
+
+    def _of(self, found: Mapping[str, list[dict[str, Any]]], kind: str, change: str | None) -> tuple[DataFile, ...]:
+        """Return the files of one kind of action, those alone that change the table's rows."""
+        files = [each for each in found.get(kind, ()) if kind == "cdc" or each.get("dataChange", True)]
+        return tuple(DataFile(unquote(each["path"]), self._partition(each, kind), change, each.get("deletionVector") is not None) for each in files)
+
+    def _partition(self, action: dict[str, Any], kind: str) -> dict[str, str | None]:
+        """Return the partition of a file: Spark leaves those values of a removed one out that are null, and others may leave out all of them."""
+        said: dict[str, str | None] | None = action.get("partitionValues")
+        if said is None or (kind == "remove" and not action.get("extendedFileMetadata")):
+            return said or {}
+        return dict.fromkeys(self.newest.metadata().partition_columns) | said
+
+    def _refuse(self, of: Version, file: DataFile) -> None:
+        """Raise SourceError for a file whose rows would be read wrongly."""
+        begin = f"{file.path} of version {of.number} of the Delta table {self.uri}"
+        if file.vector:
+            raise SourceError(
+                f"{begin} has deletion vectors, which cannot be read here. Rewrite the files: REORG TABLE … APPLY (PURGE), and set "
+                "delta.enableDeletionVectors=false. Nothing was sent."
+            )
+        if "://" in file.path or file.path.startswith("/"):
+            raise SourceError(f"{begin} lies elsewhere (a shallow clone), which cannot be read here. Make a deep clone. Nothing was sent.")
+        if missing := [name for name in self.newest.metadata().partition_columns if name not in file.partition]:
+            raise SourceError(
+                f"{begin} was removed by a writer that did not say of which partition it was ({', '.join(missing)}): its rows cannot be told. "
+                f"{self._go_on(of.number + 1)}"
+            )
+
+    def _texts_of(self, table: DeltaTable) -> list[dict[str, Any]]:
+        """Return the partition values of files, as text."""
+        import pyarrow as pa
+
+        names = list(table.metadata().partition_columns)
+        rows = pa.table(table.get_add_actions(flatten=True))
+        columns = {name: rows[f"partition.{name}"].cast(pa.string()).to_pylist() for name in names}
+        paths = rows["path"].to_pylist()
+        return [{"path": path, "partitionValues": {name: columns[name][at] for name in names}} for at, path in enumerate(paths)]
+
+    def _commit_time(self, number: int) -> int:
+        try:
+            return self.read(number).at
+        except SourceError:  # the log begins with a checkpoint of it
+            return 0
+
+    def _column(self, batch: pa.RecordBatch, file: DataFile, wanted: pa.Field[Any]) -> pa.Array[Any]:
+
+        if wanted.name in file.partition:
+            return _partition_value(file.partition[wanted.name], wanted.type, batch.num_rows)
+        at = batch.schema.get_field_index(wanted.name)
+        if at < 0:  # the column was added later
+            return _nulls(batch.num_rows, wanted.type)
+        column: pa.Array[Any] = batch.column(at)
+        return column if column.type == wanted.type else column.cast(wanted.type)
+
+    def _gone(self, number: int) -> str:
+        from pyarrow.fs import FileSelector
+
+        kept = sorted(int(each.base_name[:20]) for each in self._files.get_file_info(FileSelector(_LOG)) if each.base_name[20:] == ".json")
+        oldest = next((each for each in kept if each > number), self.last + 1)
+        return (
+            f"Versions {number} to {oldest - 1} of the Delta table {self.uri} are gone: its log was cleaned (delta.logRetentionDuration) before "
+            f"they were taken. {self._go_on(oldest)}"
+        )
+
+    def _go_on(self, number: int) -> str:
+        return (
+            f"To go on without them, reset the source's position and declare start={number}; without start= the whole table is taken as it is now, "
+            "rows that were taken before included. Nothing was sent."
+        )
+
+
+def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[str, pa.Array[Any]]:
+    import pyarrow as pa
+
+    size = batch.num_rows
+    kind = batch.column(CHANGE_TYPE).cast(pa.string()) if file.change is None else pa.repeat(pa.scalar(file.change), size)
+    return {
+        CHANGE_TYPE: kind,
+        COMMIT_VERSION: pa.repeat(pa.scalar(of.number, pa.int64()), size),
+        COMMIT_TIMESTAMP: pa.repeat(pa.scalar(of.at * 1_000, pa.timestamp("us", "UTC")), size),
+    }
+
+
+def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array[Any]:
+    """Return a partition's value as a column; Delta writes instants without their zone, which is UTC."""
+    import pyarrow as pa
+
+    if text is None or text == "":
+        return _nulls(size, kind)
+    value: pa.Array[Any] = pa.array([text])
+    if pa.types.is_timestamp(kind):
+        value = value.cast(pa.timestamp("us", "UTC") if text.endswith("Z") else pa.timestamp("us"))
+    return value.cast(kind).take(pa.repeat(pa.scalar(0), size))
+
+
+def _nulls(size: int, kind: pa.DataType) -> pa.Array[Any]:
+    import pyarrow as pa
+
+    return pa.array([None] * size, kind)
+
 
 LATEST = "latest"
 
@@ -109,8 +394,6 @@ class DeltaChanges(Source):
     # How far ----------------------------------------------------------------------------------------------------------
 
     def _versions(self) -> Versions:
-        from airflow_poison.sources.delta_versions import Versions
-
         return Versions(self.uri, self.storage_options)
 
     def _place(self, versions: Versions, at: Mapping[str, JsonValue]) -> _Place:

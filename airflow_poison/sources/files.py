@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.sources.decoding import Schema
+    from airflow_poison.sources.schemas import Schema
     from airflow_poison.sources.source import JsonValue, Position
     from airflow_poison.store.bucket.objects import Objects
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.sources.database import TableSource
 from airflow_poison.sources.source import Reached, Take
-from airflow_poison.sources.table_source import TableSource
 from airflow_poison.values.errors import InputError, SettingError, SourceError
 
 if TYPE_CHECKING:

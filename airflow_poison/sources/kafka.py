@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.sources.decoding import Schema
     from airflow_poison.sources.kafka_topic import Ranges
+    from airflow_poison.sources.schemas import Schema
     from airflow_poison.sources.source import Connection, JsonValue, Position
 
 EARLIEST, LATEST = "earliest", "latest"

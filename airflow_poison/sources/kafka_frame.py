@@ -11,8 +11,7 @@ import logging
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.sources.kafka_records import to_messages
-from airflow_poison.sources.kafka_topic import Topic
+from airflow_poison.sources.kafka_topic import Topic, to_messages
 from airflow_poison.sources.source import NO_BODY
 from airflow_poison.values.errors import SourceError
 

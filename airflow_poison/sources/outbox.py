@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.sources.database import TableSource
 from airflow_poison.sources.source import Reached, Take
-from airflow_poison.sources.table_source import TableSource
 from airflow_poison.values.errors import SettingError, SourceError
 from airflow_poison.values.texts import counted
 

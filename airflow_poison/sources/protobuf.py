@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.sources.registry import Registry, split
-from airflow_poison.sources.schemas import Registered, as_json, needed, of_kind, one_of, short
+from airflow_poison.sources.schemas import Registered, Registry, as_json, needed, of_kind, one_of, short, split
 from airflow_poison.values.errors import MalformedError, SourceError
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.delivery.handlers import HandlerRef
-    from airflow_poison.store.folder import Folder
+    from airflow_poison.store.disk import Folder
 
 
 MOST_TASKS = 4_096

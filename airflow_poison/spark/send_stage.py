@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.sources.bodies import alone, with_fields
 from airflow_poison.sources.paths import MappedFields, of_text
 from airflow_poison.sources.rows import JSON_TEXT, to_messages
-from airflow_poison.sources.source import ERROR
+from airflow_poison.sources.source import ERROR, alone, with_fields
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.frames.messages import arrow_schema
 from airflow_poison.spark.jobs import has_ended, why
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.sources.source import Take
     from airflow_poison.store.bucket.folder import BucketFolder
-    from airflow_poison.store.folder import Folder
+    from airflow_poison.store.disk import Folder
 
 BATCH_ROWS = 4_096
 FRAME_ROWS = 50_000

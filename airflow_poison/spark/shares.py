@@ -150,7 +150,7 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
 
     from airflow_poison.delivery.progress import forwarding
     from airflow_poison.delivery.stage import deliver_partition
-    from airflow_poison.store.table.outcomes import OutcomeWriter
+    from airflow_poison.store.table.stage import OutcomeWriter
 
     with site.working(job, task) as here:
         out = Path(here.journal_folder).with_name(OUT)

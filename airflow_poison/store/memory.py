@@ -13,9 +13,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from airflow_poison.store import check_name, no_such_queue
-from airflow_poison.store.files import Shortened
-from airflow_poison.store.folder import LocalFolder
-from airflow_poison.store.log import Commit
+from airflow_poison.store.disk import LocalFolder
+from airflow_poison.store.files import Commit, Shortened
 from airflow_poison.store.queue_table import QueueTable
 from airflow_poison.store.table import files
 from airflow_poison.store.table.files import CONTROL
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from airflow_poison.store.control import Control
-    from airflow_poison.store.files import DataFile
-    from airflow_poison.store.log import LogState
+    from airflow_poison.store.files import DataFile, LogState
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_poison.store import parking
 from airflow_poison.store.control import Control
 from airflow_poison.store.disk import named, raise_named, raise_of_node
-from airflow_poison.store.files import Claim, DataFile, Snapshot
-from airflow_poison.store.log import Commit
-from airflow_poison.store.table import appending, changing, claiming, cleaning, compaction, files, history, parked, plans, row_groups, sources
+from airflow_poison.store.files import Claim, Commit, DataFile, Snapshot
+from airflow_poison.store.table import appending, changing, claiming, compaction, files, history, plans, row_groups, sources
 from airflow_poison.store.table import stage as stages
 from airflow_poison.store.table.files import CLAIM, CONTROL
 from airflow_poison.values.errors import PlanStateError, StoreUnreachableError, TableChangedError
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.store.files import Shortened
-    from airflow_poison.store.folder import Folder
-    from airflow_poison.store.log import Log, LogState
+    from airflow_poison.store.disk import Folder
+    from airflow_poison.store.files import Log, LogState, Shortened
 
 T = TypeVar("T")
 _TRIES = 2_000
@@ -359,7 +358,7 @@ class QueueTable(Table):
     finish = claiming.finish
     result = claiming.result
     has_number = claiming.has_number
-    behind = parked.behind
+    behind = parking.behind
     stage = stages.stage
     begin = stages.begin
     leave = stages.leave
@@ -381,7 +380,7 @@ class QueueTable(Table):
     # Maintenance: changes nothing that anybody reads, and may run beside everything and itself
     compact = compaction.compact
     merge_conversations = compaction.merge_conversations
-    clean = cleaning.clean
+    clean = compaction.clean
 
     def shorten_log(self, *, retention: timedelta) -> Shortened:
         """Write a checkpoint and remove what the log needs for no version within the retention."""

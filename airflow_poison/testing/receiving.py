@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.delivery.batching import BATCH_SIZE, Batching
-from airflow_poison.delivery.handlers import check_given, check_returned, load_handler, load_types, resolve_handler
+from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, check_given, check_returned, load_handler, load_types, resolve_handler
 from airflow_poison.delivery.sessions.verdicts import failure_of
 from airflow_poison.delivery.transform import Transformation
-from airflow_poison.dialogs.endpoint import ConversationEndpoint, ConversationState, target_handle
+from airflow_poison.dialogs.acts import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, Service
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import ONLY, outputs_of

@@ -5,18 +5,45 @@ from contextlib import asynccontextmanager
 from functools import cache, partial
 from importlib.resources import files
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.configuration import conf
 from anyio import to_thread
-from fastapi import Depends, FastAPI, Query, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import decisions, desk, message, overview, page_data, posts, rights
-from airflow_poison.ui.answers import HEADERS, answer, answered, written
-from airflow_poison.ui.forgery import refuse_forged
-from airflow_poison.ui.rights import ConnId
+from airflow_poison.ui import answers, decisions, desk, page_data, posts
+from airflow_poison.ui.answers import HEADERS, ConnId, answer, answered, written
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
+
+FORBIDDEN, UNSUPPORTED = 403, 415
+_JSON = "application/json"
+
+
+def refuse_forged(request: Request) -> None:
+    """Guard a route that changes something. Raises HTTPException for requests that another site may have sent, and for other bodies than JSON."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _JSON:
+        raise HTTPException(UNSUPPORTED, f"The body must be JSON, sent with Content-Type: {_JSON}.")
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    if site == "same-origin" or (origin is not None and origin in conf.getlist("api", "access_control_allow_origins", fallback="")):
+        return
+    if site is not None or (origin is not None and not _is_own(request, origin)):
+        where = origin or site
+        raise HTTPException(
+            FORBIDDEN,
+            f"The request comes from {where!r}, not from a page of this server. To allow that site, name it in [api] access_control_allow_origins.",
+        )
+    if origin is None and "authorization" not in request.headers:
+        raise HTTPException(FORBIDDEN, "The request does not say where it comes from. Outside of a browser, send the token as Authorization: Bearer.")
+
+
+def _is_own(request: Request, origin: str) -> bool:
+    """Whether an origin is this server's. Where a proxy ends TLS, the server sees another scheme than the browser, so that does not count."""
+    own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="") or "").netloc}
+    return urlsplit(origin).netloc in own - {""}
+
 
 QueueName = Annotated[str, Query(max_length=100, description="The queue's name.")]
 Handle = Annotated[str, Query(min_length=1, max_length=200, description="A conversation's handle at this side.")]
@@ -39,7 +66,7 @@ Answer = Annotated[Callable[..., Awaitable[Response]], Depends(_answering)]
 @cache
 def app() -> FastAPI:
     """Return the app. It has neither documentation pages nor a schema; every route has a guard, and those that change something have two more."""
-    guard = [Depends(rights.reads)]
+    guard = [Depends(answers.reads)]
     served = FastAPI(
         title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=guard, lifespan=_serving
     )
@@ -47,7 +74,7 @@ def app() -> FastAPI:
     for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _groups, _plans, _plan, _decisions, _rights):
         served.get(f"/api/{read.__name__.removeprefix('_')}")(read)
     for change in posts.ROUTES:
-        served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(rights.acts)])(change)
+        served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(answers.acts)])(change)
     return served
 
 
@@ -66,12 +93,12 @@ def _decisions(user: GetUserDep, queue: QueueName, conn_id: ConnId = QueueHook.d
     return answered(written(decisions.pending(user, conn_id, queue)))
 
 
-def _rights(found: Annotated[dict[str, object], Depends(rights.rights)]) -> Response:
+def _rights(found: Annotated[dict[str, object], Depends(answers.rights)]) -> Response:
     return answered(written(found))
 
 
 async def _queues(answers: Answer, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return await answers(overview.queues, conn_id)
+    return await answers(page_data.queues, conn_id)
 
 
 async def _queue(answers: Answer, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
@@ -116,7 +143,7 @@ def _unmasks(
 ) -> bool:
     """Say whether hidden values are shown; who asks for them needs the right, and leaves an entry in the audit log."""
     if unmask:
-        rights.acts(user, conn_id)
+        answers.acts(user, conn_id)
         posts.noted("poison_unmask", user, conn_id, {"queue": queue, "lookup_id": lookup_id})
     return unmask
 
@@ -124,7 +151,7 @@ def _unmasks(
 async def _message(
     answers: Answer, queue: QueueName, lookup_id: LookupId, unmask: Annotated[bool, Depends(_unmasks)], conn_id: ConnId = QueueHook.default_conn_name
 ) -> Response:
-    return await answers(message.message, conn_id, queue, lookup_id, unmask=unmask)
+    return await answers(page_data.message, conn_id, queue, lookup_id, unmask=unmask)
 
 
 async def _events(  # noqa: PLR0917  (of the query)
@@ -135,7 +162,7 @@ async def _events(  # noqa: PLR0917  (of the query)
     event: Annotated[list[EventType], Query()] = [],  # noqa: B006  (FastAPI copies it)
     limit: Limit = 100,
 ) -> Response:
-    return await answers(message.events, conn_id, queue, lookup_id, tuple(event), limit)
+    return await answers(page_data.events, conn_id, queue, lookup_id, tuple(event), limit)
 
 
 async def _conversations(

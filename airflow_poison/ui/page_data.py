@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 import shlex
+import time
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from airflow_poison.dialogs.endpoint import ConversationState
+from airflow_poison.dialogs.acts import ConversationState
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.rules.recovery import REMOVAL
+from airflow_poison.rules.queue_disabling import REMOVAL
+from airflow_poison.values.actor import WHO
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import (
     CheckpointDamagedError,
@@ -20,16 +27,222 @@ from airflow_poison.values.errors import (
     QueueNotFoundError,
     TableChangedError,
 )
-from airflow_poison.values.texts import visible
+from airflow_poison.values.schema import SubQueue
+from airflow_poison.values.texts import counted, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
+    from datetime import datetime
 
     from airflow_poison.hooks.connection import StoreConnection
-    from airflow_poison.passes.browse import QueueOverview
+    from airflow_poison.passes.browse import MessageRow, QueueOverview
     from airflow_poison.passes.conversations import ConversationRow
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.events import EventType
+    from airflow_poison.watching.poller import QueueReader, Reading
+    from airflow_poison.watching.trends import Trend, Trends
+
+
+MOST_STORES = 20
+"""Of so many connections the server remembers what it has seen, so that a look at queues that have not changed reads nothing."""
+TREND_SECONDS = 0.25
+"""So long one look may read for trends; what is missing then comes with the next looks."""
+OVERDUE = timedelta(hours=1)
+"""Messages that have been due for so long need a person: nothing receives or returns them."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of a store, used by one thread at a time; ``settings`` of the connection say which store it is."""
+
+    settings: StoreConnection
+    reader: QueueReader
+    trends: Trends
+    lock: Lock = field(default_factory=Lock)
+
+
+_seen: OrderedDict[str, _Seen] = OrderedDict()
+_seen_lock = Lock()
+
+
+def queues(conn_id: str) -> dict[str, object]:
+    """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
+    from airflow_poison.passes.browse import overview_of
+
+    clock = SystemClock()
+    settings, store = opened_connection(conn_id)
+    with told(f"The store of connection {conn_id!r}"):
+        names, absence = store.names(), store.absence
+    if absence:
+        log.warning("Connection %r has no queues to show: %s.", conn_id, absence)
+    found, unreadable = [], list[str]()
+    overviews: list[QueueOverview] = []
+    memory = _memory(conn_id, settings, store)
+    with memory.lock:
+        now, until = clock.now(), time.monotonic() + TREND_SECONDS
+        memory.trends.forget_others(names)
+        for name, sight in memory.reader.at(names).items():
+            if isinstance(sight, PoisonError):
+                log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, sight)
+                unreadable.append(name)
+                continue
+            shown = overview_of(sight.table, sight.snapshot, now)
+            trend = _trend(memory.trends, sight, now, until)
+            overviews.append(shown)
+            found.append(plain_overview(shown) | {"needs": list(needs(shown, trend)), "trend": None if trend is None else trend.to_dict()})
+    return {
+        "conn_id": conn_id,
+        "at": now.isoformat(),
+        "exists": not absence,
+        "queues": found,
+        "unreadable": unreadable,
+        "totals": _totals(overviews),
+    }
+
+
+def _memory(conn_id: str, settings: StoreConnection, store: QueueStore) -> _Seen:
+    """Return what was seen of a connection's store; nothing, when the connection names another one now."""
+    from airflow_poison.watching.poller import QueueReader
+    from airflow_poison.watching.trends import Trends
+
+    with _seen_lock:
+        known = _seen.get(conn_id)
+        if known is None or known.settings != settings:
+            known = _seen[conn_id] = _Seen(settings, QueueReader(store), Trends())
+        _seen.move_to_end(conn_id)
+        while len(_seen) > MOST_STORES:
+            _seen.popitem(last=False)
+        return known
+
+
+def _trend(trends: Trends, sight: Reading, now: datetime, until: float) -> Trend | None:
+    """Return the trend of a queue; None as long as it is not read, and where an event file is damaged: all else of the queue can be shown."""
+    try:
+        return trends.of(sight, now, until)
+    except DAMAGED as error:
+        log.warning("The trend of queue %r cannot be read: %s", sight.table.name, error)
+        return None
+
+
+def _totals(seen: Sequence[QueueOverview]) -> dict[str, object]:
+    return {
+        "queues": len(seen),
+        "halted": sum(each.halted for each in seen),
+        "outages": sum(bool(each.outage or each.poison_outage) for each in seen),
+        "messages": {place.value: sum(each.sub_queues[place].messages for each in seen) for place in SubQueue},
+    }
+
+
+# What needs a person, the most urgent first -----------------------------------------------------------------------------
+
+
+def needs(seen: QueueOverview, trend: Trend | None) -> Iterator[Mapping[str, str]]:
+    """Yield what in a queue needs a person."""
+    if seen.halted:
+        state, reason = (seen.state, seen.reason) if seen.state != "enabled" else (seen.poison_state, seen.poison_reason)
+        yield {"kind": "halted", "text": f"{state}: {reason}" if reason else state}
+    for outage in filter(None, (seen.outage, seen.poison_outage)):
+        yield {"kind": "outage", "text": f"What its handler needs is away since {_instant(outage.since)}."}
+    if trend is not None and (more := min(trend.growth, seen.sub_queues[SubQueue.POISON].messages)) > 0:
+        yield {"kind": "poison_growing", "text": f"{counted(more, 'poison message')} more than an hour ago."}
+    yield from _overdue(seen)
+    expired = [claim for claim in seen.claims if claim.expired and not claim.given_up]
+    if expired:
+        held = counted(sum(claim.messages for claim in expired), "message")
+        yield {"kind": "expired_claim", "text": f"A pass that held {held} has not answered in time; the next one goes on with them."}
+
+
+def _overdue(seen: QueueOverview) -> Iterator[Mapping[str, str]]:
+    for place in (SubQueue.RETRY, SubQueue.POSTPONED):
+        depth = seen.sub_queues[place]
+        if depth.next_due_at is not None and depth.due and seen.at - depth.next_due_at >= OVERDUE:
+            text = f"{counted(depth.due, 'message')} in {place.value} should have been returned; the oldest since {_instant(depth.next_due_at)}."
+            yield {"kind": "overdue", "text": text}
+
+
+def _instant(at: datetime) -> str:
+    return at.strftime("%Y-%m-%d %H:%M UTC")
+
+
+MOST_EVENTS = 200
+_BY_DAG = "dag:"
+
+
+def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[str, object]:
+    """Return one message with the first 64 KiB of its body, wherever it is. Raises NotThereError, NotReadableError.
+
+    :param unmask: with the values that the queue hides; ``masked`` are the paths of those that are not shown.
+    """
+    from airflow_poison.passes.browse import look_up, recorded_mask
+    from airflow_poison.passes.move import Chosen
+
+    with opened(conn_id, name) as table:
+        mask = None if unmask else recorded_mask(table)
+        found = look_up(table, Chosen.ids([lookup_id]), unmask=unmask)
+        if not found:
+            raise NotThereError(
+                f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may say which."
+            )
+        [row] = found
+        return {
+            "conn_id": conn_id,
+            "queue": name,
+            "message": _with_body(row),
+            "original": _original(row),
+            "masked": [] if mask is None else list(mask.paths),
+            "history": _history(table, lookup_id),
+        }
+
+
+def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
+    """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
+    from airflow_poison.passes.history import recorded_events
+
+    with opened(conn_id, name) as table:
+        found = recorded_events(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
+        return {"conn_id": conn_id, **found.to_dict()}
+
+
+def _with_body(row: MessageRow) -> dict[str, object]:
+    """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
+    from airflow_poison.passes.browse import MOST_BODY_BYTES
+
+    text = row.shown(MOST_BODY_BYTES)
+    return shown(row.to_dict()) | ({"body": text.text, "body_encoding": text.encoding} if text is not None and text.encoding else {})
+
+
+def _original(row: MessageRow) -> dict[str, object] | None:
+    """Return the body that was sent; None where it was not edited."""
+    from airflow_poison.desk.actions import original_body
+
+    body = original_body(row.body, row.properties)
+    if body is None:
+        return None
+    sent = _with_body(replace(row, body=body))
+    return {name: sent[name] for name in ("body", "body_encoding", "body_bytes", "body_cut")}
+
+
+def _history(table: QueueTable, lookup_id: int) -> list[dict[str, object]]:
+    from airflow_poison.passes.history import plain, recorded_events
+
+    found = recorded_events(table, lookup_ids=[lookup_id], limit=MOST_EVENTS).events
+    return [_with_links(plain(event)) for event in found]
+
+
+def _with_links(event: dict[str, Any]) -> dict[str, object]:
+    links = links_of(str(event["details"].get(WHO, "")))
+    return event | {"type": event["event"], "links": links}
+
+
+def links_of(who: str) -> dict[str, str | None]:
+    """Return where Airflow's UI shows the run and the log of the task that has acted, relative to its own address."""
+    dag_id, first, rest = who.removeprefix(_BY_DAG).partition("/")
+    run_id, second, task_id = rest.rpartition("/")
+    if not (who.startswith(_BY_DAG) and first and second):
+        return {"dag_run": None, "task_log": None}
+    run = f"dags/{quote(dag_id, '')}/runs/{quote(run_id, '')}"
+    return {"dag_run": run, "task_log": f"{run}/tasks/{quote(task_id, '')}"}
 
 
 log = logging.getLogger(__name__)
@@ -106,7 +319,7 @@ def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, 
 def _halts(table: QueueTable, handle: str) -> bool:
     """Return whether it is a message of this conversation that has halted the queue."""
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.move import Chosen
 
     suspect = table.snapshot().control.halted_by
     return suspect is not None and any(row.conversation_id == handle for row in look_up(table, Chosen.ids([suspect])))

@@ -1,21 +1,94 @@
 """What people do at the pages: each change is a POST of JSON, checked, noted in Airflow's audit log and then carried out."""
 
-from collections.abc import Awaitable, Callable
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Generic, TypeVar
 
 from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.models import Log
+from airflow.sdk.log import redact  # type: ignore[attr-defined]  # it has no public place
+from airflow.utils.session import create_session
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, HTTPException, Request, Response
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import audit, changes, decisions, desk
-from airflow_poison.ui.answers import HEADERS, answered, busy, refusal, written
+from airflow_poison.ui import changes, decisions, desk
+from airflow_poison.ui.answers import HEADERS, ConnId, answered, busy, refusal, written
 from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
-from airflow_poison.ui.rights import ConnId
 from airflow_poison.values import json_text
+
+log = logging.getLogger(__name__)
+
+MOST_CHARACTERS = 2_000
+"""So much is kept of one field."""
+NOTED = (
+    "queue",
+    "plan",
+    "reason",
+    "selection",
+    "version",
+    "limit",
+    "rate",
+    "chunk",
+    "canary",
+    "dag_id",
+    "run_id",
+    "task_id",
+    "map_index",
+    "option",
+    "lookup_id",
+)
+"""The fields of a request that are written as they are. Of an action its verb, target and function: new bodies and properties stay out."""
+OF_TASK, MOST_IN_COLUMN = ("dag_id", "run_id", "task_id"), 250
+_OF_ACTION = ("verb", "target", "function")
+
+
+class AuditError(Exception):
+    """The entry could not be written, so nothing may be done."""
+
+
+def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) -> int:
+    """Write an entry; return its id. Raises AuditError."""
+    action = body.get("action")
+    told = {"conn_id": conn_id} | {name: _cut(body[name]) for name in NOTED if name in body}
+    if isinstance(action, dict):
+        told["action"] = {name: _cut(action[name]) for name in _OF_ACTION if name in action}
+    name = user.get_name()
+    entry = Log(event, owner=name, owner_display_name=name, extra=json.dumps(redact(told), default=str))
+    for of_task in OF_TASK:
+        if isinstance(body.get(of_task), str):
+            setattr(entry, of_task, body[of_task][:MOST_IN_COLUMN])
+    try:
+        with create_session(scoped=False) as session:
+            session.add(entry)
+            session.flush()
+            return int(entry.id)
+    except SQLAlchemyError as error:
+        log.exception("The audit log of Airflow cannot be written: %s by %s", event, name)
+        raise AuditError from error
+
+
+def add_plan(entry_id: int, plan_id: str) -> None:
+    """Add to an entry the id of the plan that the request has recorded. Where that fails, the plan itself says who made it."""
+    try:
+        with create_session(scoped=False) as session:
+            entry = session.get(Log, entry_id)
+            if entry is not None:
+                entry.extra = json.dumps(json.loads(entry.extra or "{}") | {"plan": plan_id})
+    except SQLAlchemyError:
+        log.exception("The audit log of Airflow cannot be written: plan %s", plan_id)
+
+
+def _cut(value: object) -> object:
+    """Return a value that is not long; a long one as the beginning of its text."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
 
 BAD, TOO_LARGE, UNREADABLE = 400, 413, 503
 MOST_BYTES = 1024 * 1024
@@ -129,8 +202,8 @@ def _asked(kind: type[Fields]) -> Callable[..., Awaitable[Asked[Fields]]]:
 def noted(event: str, user: GetUserDep, conn_id: str, body: dict[str, Any]) -> int:
     """Write an entry of the audit log; return its id. Raises HTTPException where that cannot be done."""
     try:
-        return audit.note(event, user, conn_id, body)
-    except audit.AuditError as error:
+        return note(event, user, conn_id, body)
+    except AuditError as error:
         text = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
         raise HTTPException(UNREADABLE, text, HEADERS) from error
 
@@ -228,7 +301,7 @@ def _begun(asked: Asked[Applied]) -> dict[str, object]:
         pace=(fields.rate, fields.chunk),
         canary=None if fields.canary is None else fields.canary.model_dump(),
     )
-    audit.add_plan(asked.entry, str(begun["plan"]))
+    add_plan(asked.entry, str(begun["plan"]))
     return begun
 
 

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from typing import Final
+
+PRIVATE: Final = 0o660
+"""Of a file. Several users of one group may share a store: the umask says what the group may."""
+PRIVATE_FOLDER: Final = 0o770
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file for ``open(..., opener=private)``; return its descriptor."""
+    return os.open(path, flags | os.O_CLOEXEC, PRIVATE)
 
 
 def machine() -> str:

@@ -24,10 +24,9 @@ from airflow_poison.operators.dialogs import (
     number,
     span,
 )
-from airflow_poison.operators.manage import QueueInspectOperator
+from airflow_poison.operators.manage import QueueInspectOperator, QueueRecoverOperator
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.recover import QueueRecoverOperator
 from airflow_poison.passes.alter import disable
 from airflow_poison.passes.conversations import conversations
 from airflow_poison.passes.delivering import LocalEngine

@@ -11,8 +11,8 @@ from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable, OKRespo
 
 from airflow_poison import Msmq4
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators import identity
-from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators import base
+from airflow_poison.operators.manage import QueueAlertOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.passes.alter import declare
@@ -177,47 +177,47 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Api:
 
     made = Api()
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", made, raising=False)
-    monkeypatch.setattr("airflow_poison.operators.identity.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("airflow_poison.operators.base.time.sleep", lambda _seconds: None)
     return made
 
 
 def test_the_first_task_makes_the_id_and_all_others_find_it(api: Api) -> None:
-    made = identity.installation_id()
+    made = base.installation_id()
     assert api.put == [made]
-    assert identity.installation_id() == made
+    assert base.installation_id() == made
 
 
 def test_of_two_tasks_that_make_the_id_at_once_both_use_the_later_one(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "airflow_poison.operators.identity.time.sleep", lambda _seconds: setattr(api, "value", MADE)
+        "airflow_poison.operators.base.time.sleep", lambda _seconds: setattr(api, "value", MADE)
     )  # the other one writes while this one waits
-    assert identity.installation_id() == MADE
+    assert base.installation_id() == MADE
 
 
 def test_a_young_id_counts_only_when_nobody_can_overwrite_it_any_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = identity.installation_id()
+    first = base.installation_id()
     waited: list[float] = []
 
     def sleep(seconds: float) -> None:
         waited.append(seconds)
         api.value = MADE
 
-    monkeypatch.setattr("airflow_poison.operators.identity.time.sleep", sleep)
-    assert identity.installation_id() == MADE != first
-    assert waited == [identity.SETTLED]
+    monkeypatch.setattr("airflow_poison.operators.base.time.sleep", sleep)
+    assert base.installation_id() == MADE != first
+    assert waited == [base.SETTLED]
 
 
 def test_an_api_server_that_fails_is_not_taken_for_one_that_has_no_id(api: Api) -> None:
     api.value, api.error = MADE, ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 503})
     with pytest.raises(PoisonError, match=r"cannot be read or made: API_SERVER_ERROR.*'installation' in the extra"):
-        identity.installation_id()
+        base.installation_id()
     assert api.put == []
 
 
 def test_an_id_that_people_have_spoilt_is_refused(api: Api) -> None:
     api.value = "../x"
     with pytest.raises(SettingError, match=r"Variable airflow_poison_installation='../x' is not allowed"):
-        identity.installation_id()
+        base.installation_id()
 
 
 def test_an_installation_that_is_no_name_is_refused(airflow: Callable[[str], None]) -> None:

@@ -10,8 +10,7 @@ import pytest
 
 from airflow_poison.get_provider_info import get_provider_info
 from airflow_poison.links.queue import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
-from airflow_poison.operators.alert import QueueAlertOperator
-from airflow_poison.operators.manage import QueueReturnOperator
+from airflow_poison.operators.manage import QueueAlertOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 

@@ -15,9 +15,8 @@ from airflow.sdk import DAG, task
 from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
 from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.dialogs import QueueBeginDialogOperator
-from airflow_poison.operators.manage import QueueReturnOperator
+from airflow_poison.operators.manage import QueueAlertOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator

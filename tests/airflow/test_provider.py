@@ -15,8 +15,14 @@ from airflow.sdk import BaseOperator
 
 from airflow_poison.get_provider_info import get_provider_info
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.alert import QueueAlertOperator
-from airflow_poison.operators.manage import QueueAlterOperator, QueueInspectOperator, QueueMoveOperator, QueueRemoveOperator, QueueReturnOperator
+from airflow_poison.operators.manage import (
+    QueueAlertOperator,
+    QueueAlterOperator,
+    QueueInspectOperator,
+    QueueMoveOperator,
+    QueueRemoveOperator,
+    QueueReturnOperator,
+)
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor

@@ -10,7 +10,7 @@ from airflow.sdk import AssetAny, AssetOrTimeSchedule, BaseNotifier, DeltaTrigge
 
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.dags import queue_alerts
-from airflow_poison.operators.alert import QueueAlertOperator
+from airflow_poison.operators.manage import QueueAlertOperator
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass

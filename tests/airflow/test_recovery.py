@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 
 from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroker
 from airflow_poison.operators.ask import QueueAskOperator
-from airflow_poison.operators.recover import QueueRecoverOperator
+from airflow_poison.operators.manage import QueueRecoverOperator
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass

@@ -10,8 +10,7 @@ from airflow.sdk import DAG
 
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.alert import QueueAlertOperator
-from airflow_poison.operators.manage import QueueAlterOperator, QueueMoveOperator, QueueRemoveOperator, QueueReturnOperator
+from airflow_poison.operators.manage import QueueAlertOperator, QueueAlterOperator, QueueMoveOperator, QueueRemoveOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.passes.alter import declare

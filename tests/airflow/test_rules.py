@@ -15,8 +15,8 @@ from airflow.sdk.exceptions import TaskAwaitingInput
 from airflow_poison import Canary, Message, Msmq4, Rule
 from airflow_poison.desk.plans import plans
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.operators.desk import QueueRulesOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.rules import QueueRulesOperator
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass

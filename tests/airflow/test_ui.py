@@ -27,14 +27,14 @@ from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.plans import plan, record
 from airflow_poison.desk.selection import Selection
-from airflow_poison.dialogs.endpoint import target_handle
+from airflow_poison.dialogs.acts import target_handle
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import declare_services
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.relay import transmit
 from airflow_poison.passes.send import send
-from airflow_poison.passes.transmission import transmit
 from airflow_poison.store import open_store
 from airflow_poison.store.files import Transaction
 from airflow_poison.ui.plugin import PoisonPlugin

@@ -36,11 +36,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
     from fastapi.testclient import TestClient
 
-    from airflow_poison.ui import audit, desk, posts
+    from airflow_poison.ui import desk, posts
     from airflow_poison.ui.answers import AGAIN_SECONDS
     from airflow_poison.ui.app import app
-    from airflow_poison.ui.applies import Applies
-    from airflow_poison.ui.message import links_of
+    from airflow_poison.ui.desk import Applies
+    from airflow_poison.ui.page_data import links_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -404,7 +404,7 @@ def test_nothing_is_done_that_cannot_be_noted(poster: Poster, orders: QueueTable
         raise OperationalError("insert", {}, Exception("database is locked"))
 
     before = orders.snapshot().version
-    monkeypatch.setattr(audit, "create_session", broken)
+    monkeypatch.setattr(posts, "create_session", broken)
     answer = poster.post("disable")
     assert (answer.status_code, orders.snapshot().version) == (503, before)
     assert "nothing was done" in answer.json()["detail"]
@@ -758,7 +758,7 @@ def test_few_plans_are_applied_at_once_and_the_others_wait_and_say_so(at_desk: D
         time.sleep(0.01)
     told = [at_desk.seen(each["plan"])["server"] for each in begun]
     assert [(each["state"], each["before"]) for each in told] == [("running", 0), ("running", 0), ("waiting", 0), ("waiting", 1)]
-    monkeypatch.setattr("airflow_poison.ui.applies.MOST", 4)
+    monkeypatch.setattr("airflow_poison.ui.desk.MOST", 4)
     full = at_desk.poster.post("apply", ACTS["apply"] | {"version": at_desk.table.snapshot().version})
     assert (full.status_code, "Nothing was done" in full.json()["detail"]) == (503, True)
     gate.set()

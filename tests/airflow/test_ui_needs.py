@@ -10,7 +10,7 @@ import pytest
 from airflow_poison.passes.browse import ClaimView, QueueOverview
 from airflow_poison.store.control import OutageState
 from airflow_poison.store.files import SubQueueDepth
-from airflow_poison.ui.overview import needs
+from airflow_poison.ui.page_data import needs
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.trends import Trend
 

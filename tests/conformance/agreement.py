@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Verb
+from airflow_poison.rules.simulation.scripted_host import Verb
 from airflow_poison.values.events import ROUTINE, EventType
 from tests.conformance.examples import EXAMPLES
 from tests.conformance.played import HERE, PROCESSED, QUEUE, of_replay

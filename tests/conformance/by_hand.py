@@ -9,7 +9,7 @@ from airflow_poison.passes.alter import alter, disable, enable, restart
 from airflow_poison.passes.move import put_back, remove
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.policy import Restart
-from airflow_poison.rules.simulation.script import Action, Verb
+from airflow_poison.rules.simulation.scripted_host import Action, Verb
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import ConfigurationWarning
 

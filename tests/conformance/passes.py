@@ -15,7 +15,7 @@ from airflow_poison.passes.send import send
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.decisions import Halted
 from airflow_poison.rules.policy import Access
-from airflow_poison.rules.simulation.script import Action, Scripted, Verb, as_span
+from airflow_poison.rules.simulation.scripted_host import Action, Scripted, Verb, as_span
 from airflow_poison.store.control import NOT_BEFORE_RESTART, QueueState
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.events import OWN

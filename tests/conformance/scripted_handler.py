@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.rules.simulation.script import OutcomeKind, Outcomes
+from airflow_poison.rules.simulation.scripted_host import OutcomeKind, Outcomes
 from airflow_poison.values.failures import Postpone, Unprocessable
 
 if TYPE_CHECKING:

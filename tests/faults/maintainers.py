@@ -9,9 +9,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from airflow_poison.fsck.check import check
-from airflow_poison.fsck.findings import Severity
-from airflow_poison.passes.maintain import maintain
-from airflow_poison.passes.repair import RepairResult, repair
+from airflow_poison.fsck.files import Severity
+from airflow_poison.passes.maintain import RepairResult, maintain, repair
 from tests.faults.ledger import note
 from tests.faults.world import RETENTION, RETENTION_IN_A_BUCKET, Strangers
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.store.delta import log as delta_log
-from airflow_poison.store.delta.entry import entry_of
+from airflow_poison.store.delta.entries import entry_of
 from tests.faults import ledger
 from tests.faults.actor import Place
 from tests.faults.actors import enter

@@ -13,18 +13,18 @@ from airflow_poison.delivery.sessions import crash_attribution, dialogs, host, j
 from airflow_poison.delivery.sessions.journal import MessageState, word
 from airflow_poison.desk import actions, applying
 from airflow_poison.dialogs.transaction import Conversation
-from airflow_poison.passes import runs, take, transmission
-from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes import relay, runs, take
+from airflow_poison.passes.move import with_columns
 from airflow_poison.store import disk
 from airflow_poison.store import queue_table as tables
 from airflow_poison.store.delta import entries, log_damage
-from airflow_poison.store.table import outcomes, stage
+from airflow_poison.store.table import stage
 from airflow_poison.values.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_poison.store.log import Commit
+    from airflow_poison.store.files import Commit
 
 
 def plant(bug: str) -> None:
@@ -105,7 +105,7 @@ def _ghosts() -> None:
 
 def _remove_first() -> None:
     """What leaves for the partner is taken from the sender's side before the partner's queue has it."""
-    holds = transmission._holds
+    holds = relay._holds
 
     def removing(target: Any, table: Any, messages: Any) -> bool:
         if holds(target, table, messages):
@@ -113,7 +113,7 @@ def _remove_first() -> None:
         table.remove_transmissions(table.snapshot().transmissions[:1], datetime.now(UTC))
         return False
 
-    replace(transmission, "_holds", removing)
+    replace(relay, "_holds", removing)
 
 
 def _no_effects() -> None:
@@ -172,14 +172,14 @@ def _bodies_as_text() -> None:
 
 def _outcomes_as_text() -> None:
     """Messages that a pass moves or leaves are written as text."""
-    write = outcomes.OutcomeWriter.write
+    write = stage.OutcomeWriter.write
 
     def as_text(writer: Any, rows: Any) -> None:
         cells = zip(rows["sub_queue"].to_pylist(), rows["body"].to_pylist(), strict=True)
         bodies = [body if place.startswith("_") else body.decode(errors="replace").encode() for place, body in cells]
         write(writer, with_columns(rows, body=bodies))
 
-    replace(outcomes.OutcomeWriter, "write", as_text)
+    replace(stage.OutcomeWriter, "write", as_text)
 
 
 BUGS: dict[str, Callable[[], None]] = {

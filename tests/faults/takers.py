@@ -24,12 +24,12 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.passes.send import send
 from airflow_poison.passes.take import take
-from airflow_poison.sources.decoding import Schema
 from airflow_poison.sources.delta_changes import DeltaChanges
 from airflow_poison.sources.files import Files
 from airflow_poison.sources.jdbc import Jdbc
 from airflow_poison.sources.outbox import Outbox
 from airflow_poison.sources.paths import PathFiles
+from airflow_poison.sources.schemas import Schema
 from airflow_poison.values.errors import MalformedError
 from airflow_poison.values.mapping import ColumnMapping
 from tests.faults.ledger import note

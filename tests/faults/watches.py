@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from airflow_poison.store.files import Claim
-    from airflow_poison.store.log import Commit, LogState
+    from airflow_poison.store.files import Claim, Commit, LogState
 
 
 def watch_commits() -> None:

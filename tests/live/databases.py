@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.sources.table_source import TableSource
+    from airflow_poison.sources.database import TableSource
 
 
 class Database(Protocol):

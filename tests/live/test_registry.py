@@ -17,7 +17,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import struct_pb2, timestamp_pb2
 
 from airflow_poison.passes.take import take
-from airflow_poison.sources import registry as registries
+from airflow_poison.sources import schemas as registries
 from airflow_poison.sources.protobuf import Protobuf
 from airflow_poison.sources.schemas import Avro, JsonSchema
 from airflow_poison.values.clock import SystemClock
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from airflow_poison.sources.decoding import Schema as SourceSchema
+    from airflow_poison.sources.schemas import Schema as SourceSchema
     from airflow_poison.store.queue_table import QueueTable
     from tools.servers.kafka import Broker
 

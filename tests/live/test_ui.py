@@ -19,8 +19,8 @@ from airflow_poison.passes.conversations import conversations, declare_services
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.dialogs import begin_dialogs, send_on
 from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.relay import transmit
 from airflow_poison.passes.send import send
-from airflow_poison.passes.transmission import transmit
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from tests.live import chromium

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_poison.delivery.sessions.session import ServerSession
-    from airflow_poison.dialogs.dialog_state import DialogState
+    from airflow_poison.dialogs.transaction import DialogState
 
 
 forked.preload(*(f"tests.sessions.{name}" for name in ("worker", "endpoint_worker", "dialog_worker", "speaking_worker")))

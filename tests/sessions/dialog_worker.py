@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.dialogs.endpoint import Outgoing
+    from airflow_poison.dialogs.acts import Outgoing
 
 
 def main(folder: Path, isolation: str, killed_at: str, messages: list[str]) -> None:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.dialogs.dialog_state import DialogState
-from airflow_poison.dialogs.endpoint import ConversationEndpoint, ConversationState, Envelope, Outgoing, target_handle
+from airflow_poison.dialogs.acts import ConversationEndpoint, ConversationState, Envelope, Outgoing, target_handle
 from airflow_poison.dialogs.services import Contract, MessageType, SentBy, Service
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
+from airflow_poison.dialogs.transaction import DialogState
 from airflow_poison.values.schema import DIALOG, message_schema
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import track_failures
-from airflow_poison.delivery.ends import GiveBack
-from airflow_poison.dialogs.endpoint import target_handle
+from airflow_poison.delivery.settlement import GiveBack
+from airflow_poison.dialogs.acts import target_handle
 from airflow_poison.dialogs.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, ErrorDocument
 from airflow_poison.rules.decisions import Dispose, Halt, Park
 from tests.sessions.conftest import policy as msmq4
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.delivery.sessions.session import BatchReport
-    from airflow_poison.dialogs.dialog_state import DialogState
-    from airflow_poison.dialogs.endpoint import Outgoing
+    from airflow_poison.dialogs.acts import Outgoing
+    from airflow_poison.dialogs.transaction import DialogState
     from airflow_poison.rules.policy import Policy
     from tests.sessions.conftest import Opener
 

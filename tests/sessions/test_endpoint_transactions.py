@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.delivery.ends import Stay
 from airflow_poison.delivery.sessions import platform
 from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
+from airflow_poison.delivery.settlement import Stay
 from airflow_poison.rules.decisions import Park
 from airflow_poison.rules.msmq3 import Msmq3
 from airflow_poison.values.errors import ConfigurationWarning, ServerSessionError

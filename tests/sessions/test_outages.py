@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.outage import Detection, Verdict
 from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.rules.outage import Outage

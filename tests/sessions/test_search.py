@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.sessions.journal import MessageState
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.failures import FailureKind

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.sessions.session import Decided
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.msmq3 import Msmq3
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.rules.service_broker import ServiceBroker
 from tests.sessions.frame_handlers import alone, script
 from tests.sessions.messages import batch_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from tests.spark.drivers import Work
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.passes.conversations import conversations, declare_services
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.passes.receive import ReceivePass
-from airflow_poison.passes.transmission import transmit
+from airflow_poison.passes.relay import transmit
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values.clock import VirtualClock

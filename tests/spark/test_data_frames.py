@@ -24,10 +24,10 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.spark.frames import messages
-from airflow_poison.spark.frames.failures import _TOLD, expected
+from airflow_poison.spark.frames.claim import UNFIT
+from airflow_poison.spark.frames.function import has_python, optimized_plan
 from airflow_poison.spark.frames.messages import SPREAD, ClaimFrames, _pieces, is_of_body, shares
-from airflow_poison.spark.frames.plan import has_python, optimized_plan
-from airflow_poison.spark.frames.results import UNFIT
+from airflow_poison.spark.frames.units import _TOLD, expected
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
 from airflow_poison.values.events import EventType

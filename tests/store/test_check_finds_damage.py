@@ -11,9 +11,9 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.fsck.check import check_folder
-from airflow_poison.fsck.findings import Kind
+from airflow_poison.fsck.files import Kind
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.repair import repair
+from airflow_poison.passes.maintain import repair
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store.delta import checkpoints
 from airflow_poison.store.delta.store import DeltaStore

@@ -16,7 +16,7 @@ import pytest
 
 from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.files import Claim
-from airflow_poison.store.table import choosing, claiming
+from airflow_poison.store.table import claiming
 from airflow_poison.values.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
 from tests.store.given import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
@@ -121,7 +121,7 @@ def test_files_that_alternate_take_two_more_commits_a_pass_at_most(queue: QueueT
 def test_files_that_are_in_order_are_claimed_without_reading_them(queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(4):
         send(queue, 5, str(number))
-    monkeypatch.setattr(choosing, "_next", None)
+    monkeypatch.setattr(claiming, "_next", None)
     claimed = queue.claim("run", lease=LEASE, now=NOW, max_messages=12, exclusive=True)
     assert claimed is not None
     assert claimed.messages == 10

@@ -19,11 +19,10 @@ from deltalake import DeltaTable
 
 from airflow_poison.store import disk
 from airflow_poison.store.delta import checkpoints
-from airflow_poison.store.delta import entry as logs
+from airflow_poison.store.delta import entries as logs
 from airflow_poison.store.delta.entries import entry_path
 from airflow_poison.store.delta.store import DeltaStore
-from airflow_poison.store.files import Cleaned, Replacement
-from airflow_poison.store.log import Commit
+from airflow_poison.store.files import Cleaned, Commit, Replacement
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue
 from tests.store import dialogs

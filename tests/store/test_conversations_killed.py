@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.fsck.check import check
-from airflow_poison.fsck.findings import Severity
+from airflow_poison.fsck.files import Severity
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from tests.store import children
@@ -18,7 +18,7 @@ from tests.store.given import NOW, ids, send
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
 
-    from airflow_poison.fsck.findings import Finding
+    from airflow_poison.fsck.files import Finding
     from airflow_poison.store.queue_table import QueueTable
 
 POINTS = [

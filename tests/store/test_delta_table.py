@@ -20,7 +20,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_poison.store import disk
-from airflow_poison.store.delta import entry as logs
+from airflow_poison.store.delta import entries as logs
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue, table_schema

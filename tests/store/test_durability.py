@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from airflow_poison.passes.maintain import repair
 from airflow_poison.passes.relay import relay
-from airflow_poison.passes.repair import repair
 from airflow_poison.store import open_store
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.delta import entries

@@ -16,12 +16,11 @@ import obstore.store
 import pytest
 
 from airflow_poison.fsck.check import check_store
-from airflow_poison.fsck.findings import Severity
+from airflow_poison.fsck.files import Severity
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.due import return_due
-from airflow_poison.passes.maintain import maintain
+from airflow_poison.passes.maintain import RepairResult, maintain, repair
 from airflow_poison.passes.move import put_back
-from airflow_poison.passes.repair import RepairResult, repair
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.bucket.objects import Objects
 from airflow_poison.store.delta.store import DeltaStore

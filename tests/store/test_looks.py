@@ -13,7 +13,7 @@ import pytest
 from airflow_poison.store.delta.entries import Reader
 from airflow_poison.store.delta.log import DeltaLog
 from airflow_poison.store.delta.store import DeltaStore
-from airflow_poison.store.log import Commit
+from airflow_poison.store.files import Commit
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import SubQueue
 from tests.store.given import NOW, all_rows, claim, ids, put, rows_of, seal, send

@@ -14,7 +14,7 @@ import pytest
 from airflow_poison.delivery.handlers import HandlerRef
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.fsck.check import check
-from airflow_poison.fsck.findings import Kind, Severity
+from airflow_poison.fsck.files import Kind, Severity
 from airflow_poison.spark import nodes
 from airflow_poison.spark.nodes import NodeSite
 from airflow_poison.store.bucket import log as logs

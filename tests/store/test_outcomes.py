@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.store.table import outcomes
-from airflow_poison.store.table.outcomes import OutcomeWriter
+from airflow_poison.store.table import stage
+from airflow_poison.store.table.stage import OutcomeWriter
 from airflow_poison.values.errors import ClaimLostError, ServerSessionError
 from airflow_poison.values.schema import table_schema
 from tests.store.given import NOW
@@ -51,7 +51,7 @@ def test_dmp_10_what_waits_for_a_restart_of_the_broker_is_not_due_with_its_neigh
 
 
 def test_nothing_is_listed_before_the_task_has_finished_nor_after_it_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "_GROUP_ROWS", 2)
+    monkeypatch.setattr(stage, "_GROUP_ROWS", 2)
     writer = OutcomeWriter(tmp_path, "3").__enter__()
     writer.write(rows("retry", 1, range(5)))
     assert found(tmp_path) == {}
@@ -62,7 +62,7 @@ def test_nothing_is_listed_before_the_task_has_finished_nor_after_it_failed(tmp_
 
 
 def test_a_second_attempt_does_not_write_beside_a_living_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(stage, "_WAIT_SECONDS", 0.0)
     with OutcomeWriter(tmp_path, "3") as first:
         first.write(rows("retry", 1, range(3)))
         with pytest.raises(ServerSessionError, match="An earlier attempt of task 3 still writes"):
@@ -83,7 +83,7 @@ def test_a_task_that_runs_again_replaces_what_it_had_left_and_nothing_else(tmp_p
 
 
 def test_a_task_whose_stage_was_fenced_says_that_its_claim_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcomes, "_GROUP_ROWS", 2)
+    monkeypatch.setattr(stage, "_GROUP_ROWS", 2)
     writer = OutcomeWriter(tmp_path / "stage" / "out", "3").__enter__()
     writer.write(rows("retry", 1, range(5)))
     (tmp_path / "stage").rename(tmp_path / "stage.fenced")

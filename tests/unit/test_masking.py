@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.failures import Failure, FailureKind, origin
-from airflow_poison.values.hidden_values import HIDDEN, HiddenValues
-from airflow_poison.values.masking import EDITS, Masking, edits_of
+from airflow_poison.values.masking import EDITS, HIDDEN, HiddenValues, Masking, edits_of
 
 CARD = "4111111111111111"
 QUOTED = 'o\'Neill "x"'

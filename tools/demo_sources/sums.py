@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.fsck.check import check
-from airflow_poison.fsck.findings import Severity
+from airflow_poison.fsck.files import Severity
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.schema import SubQueue

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from airflow_poison.delivery.handlers import load_types
-from airflow_poison.delivery.private import output_of
 from airflow_poison.delivery.sessions import platform, wire
 from airflow_poison.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, left_open, pending, settle, states_of
 from airflow_poison.delivery.sessions.session import BatchRecord, BatchReport, StatelessSession
 from airflow_poison.delivery.sessions.supervisor import LONGEST_IDLE_SECONDS, Child, Children, Death, check_idle_deaths, stream_of
+from airflow_poison.delivery.sessions.verdicts import output_of
 from airflow_poison.delivery.sessions.wire import SEVERAL, SLOT_BYTES, UNLOAD, BatchCall, Call, Called, ChildReport, Handed, Load, Task, map_slot
 from airflow_poison.values.errors import PoisonError, ServerSessionError
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.private import PrivateBatch
     from airflow_poison.delivery.sessions.journal import Journal
     from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.delivery.sessions.verdicts import PrivateBatch
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.dialogs.endpoint import Change
+    from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
     from airflow_poison.values.failures import Failure
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from airflow_poison.delivery.sessions.failurelog import Needs, line_of, mark_of
 from airflow_poison.delivery.sessions.journal import MessageState, state_of
 from airflow_poison.dialogs import arrivals
+from airflow_poison.dialogs.acts import Change, Envelope, Outgoing
 from airflow_poison.dialogs.arrivals import Discarded, Handed
-from airflow_poison.dialogs.endpoint import Change, Envelope, Outgoing
 from airflow_poison.dialogs.system_messages import is_system
 from airflow_poison.dialogs.transaction import BegunDelivery
 from airflow_poison.values.fault_points import reach
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.sessions.failurelog import FailureLog, LoggedEffect
     from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.dialogs.acts import ConversationEndpoint
     from airflow_poison.dialogs.arrivals import Reception
-    from airflow_poison.dialogs.dialog_state import DialogState
-    from airflow_poison.dialogs.endpoint import ConversationEndpoint
     from airflow_poison.dialogs.services import Service
+    from airflow_poison.dialogs.transaction import DialogState
 
 _SETTLED = {MessageState.COMMITTED: Needs.COMMITTED, MessageState.CARRIED: Needs.COMMITTED, MessageState.ENDED: Needs.ENDED}
 

@@ -23,7 +23,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.delivery.sessions.platform import Appender
-from airflow_poison.dialogs.endpoint import Change, ConversationEndpoint, Envelope, Outgoing
+from airflow_poison.dialogs.acts import Change, ConversationEndpoint, Envelope, Outgoing
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
 

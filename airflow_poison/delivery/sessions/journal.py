@@ -63,7 +63,7 @@ from airflow_poison.delivery.sessions import platform
 from airflow_poison.delivery.sessions.platform import why
 from airflow_poison.values.errors import ClaimLostError, ServerSessionError
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.file_modes import PRIVATE, private
+from airflow_poison.values.machine import PRIVATE, private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from airflow_poison.delivery.sessions.endpoint import EndpointSession
-    from airflow_poison.delivery.sessions.host import BatchCallers, EndpointHost
+    from airflow_poison.delivery.sessions.host import BatchCallers, EndpointHost, EndpointSession
     from airflow_poison.delivery.sessions.rows import BatchEntry, Rows
     from airflow_poison.delivery.sessions.session import BatchRecord
     from airflow_poison.delivery.sessions.wire import Handed

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from airflow_poison.delivery.sessions import platform
 from airflow_poison.delivery.sessions.verdicts import MAX_TRACE, cut_front, decoded_end
-from airflow_poison.values.file_modes import PRIVATE
+from airflow_poison.values.machine import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import Buffer
 
-    from airflow_poison.delivery.private import PrivateBatch
+    from airflow_poison.delivery.sessions.verdicts import PrivateBatch
 
 
 MARKER = b"\x00\x01\x00"

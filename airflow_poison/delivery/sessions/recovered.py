@@ -19,7 +19,7 @@ from airflow_poison.delivery.sessions.journal import COUNT_MASK, STATE_MASK, Mes
 from airflow_poison.delivery.sessions.returned import ReturnedRows, mapped
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind, origin
-from airflow_poison.values.file_modes import PRIVATE, private
+from airflow_poison.values.machine import PRIVATE, private
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

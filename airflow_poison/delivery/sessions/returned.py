@@ -28,7 +28,7 @@ from airflow_poison.outputs.output import Fitting, divided, joined, of_none, row
 from airflow_poison.outputs.values import filled, has_unknown, same_name
 from airflow_poison.values.errors import OutputRowError, ServerSessionError
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.file_modes import private
+from airflow_poison.values.machine import private
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:

@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.ends import End
     from airflow_poison.delivery.sessions.dialogs import Conversed
     from airflow_poison.delivery.sessions.failurelog import Rollback
     from airflow_poison.delivery.sessions.host import Callers
     from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.delivery.sessions.search import FrameCalls
     from airflow_poison.delivery.sessions.wire import BatchCall, Call
+    from airflow_poison.delivery.settlement import End
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.dialogs.dialog_state import DialogState
-    from airflow_poison.dialogs.endpoint import Change
+    from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
+    from airflow_poison.dialogs.transaction import DialogState
     from airflow_poison.rules.decisions import Halt
     from airflow_poison.values.events import Event
     from airflow_poison.values.failures import Failure
@@ -276,7 +276,7 @@ def open_session(job: StageJob, partition: str, carry: RecoveredAttempts, at_han
             if stateless:
                 return SupervisedSession(job, journal, carry)
             callers = ChildCallers(job, journal)
-        from airflow_poison.delivery.sessions.endpoint import EndpointSession
+        from airflow_poison.delivery.sessions.host import EndpointSession
 
         return EndpointSession(job, callers, journal, carry, at_hand)
     except BaseException:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.dialogs.endpoint import Change
+    from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
     from airflow_poison.dialogs.transaction import BegunDelivery
     from airflow_poison.rules.decisions import Counts

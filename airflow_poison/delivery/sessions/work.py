@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_poison.delivery.handler_wrappers import frame_handler, session_handler
 from airflow_poison.delivery.handlers import check_returned, load_handler, load_types
 from airflow_poison.delivery.outage import Watch
-from airflow_poison.delivery.private import PrivateBatch
 from airflow_poison.delivery.sessions.failurelog import FailureLog, Rollback
 from airflow_poison.delivery.sessions.journal import (
     COUNT_MASK,
@@ -32,7 +31,7 @@ from airflow_poison.delivery.sessions.journal import (
 from airflow_poison.delivery.sessions.platform import BrokenProcessError
 from airflow_poison.delivery.sessions.returned import NOTHING, Returned, keep_all
 from airflow_poison.delivery.sessions.rows import BatchEntry, Entries, OneRow
-from airflow_poison.delivery.sessions.verdicts import failure_of, kind_of
+from airflow_poison.delivery.sessions.verdicts import PrivateBatch, failure_of, kind_of
 from airflow_poison.outputs.output import is_rows
 from airflow_poison.rules.decisions import Counts, Deliver, Halt, Return
 from airflow_poison.rules.loop import ReceiveLoop
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.sessions.output import LastOutput
     from airflow_poison.delivery.sessions.returned import Keep
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.dialogs.endpoint import Change
+    from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
     from airflow_poison.dialogs.transaction import BegunDelivery
     from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park

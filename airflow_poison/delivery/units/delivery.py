@@ -10,10 +10,10 @@ from __future__ import annotations
 import threading
 import time
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
@@ -21,24 +21,85 @@ from airflow_poison.delivery.outage import Watch
 from airflow_poison.delivery.sessions.verdicts import type_name
 from airflow_poison.delivery.transform import VERDICT
 from airflow_poison.delivery.units.counts import ClaimCounts
-from airflow_poison.delivery.units.runner import Ran, SparkLostError
 from airflow_poison.delivery.units.search import PIECE_ROWS, OutageFound, UnitSearch
 from airflow_poison.values.errors import BodyError, OutputRowError, SparkJobError
-from airflow_poison.values.hidden_values import HIDDEN
+from airflow_poison.values.masking import HIDDEN
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.delivery.sessions.journal import Journal
     from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.delivery.units.counts import Rows, UnitOutcome
-    from airflow_poison.delivery.units.runner import UnitRunner
     from airflow_poison.delivery.units.search import Charge, Landed
     from airflow_poison.values.failures import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A unit's job has ended.
+
+    :param verdicts: the messages that its result names, by lookup id.
+    :param unparsed: whose bodies do not parse, by lookup id; the transformation was not given them.
+    """
+
+    verdicts: Mapping[int, Failure] = field(default_factory=dict)
+    unparsed: Mapping[int, Failure] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """A unit's job has failed.
+
+    :param failure: what its messages would be charged with.
+    :param suspects: lookup ids of messages that were worked on when it did; empty: not known.
+    :param traceable: they will be known when the unit fails again, with a trace.
+    """
+
+    failure: Failure
+    suspects: tuple[int, ...] = ()
+    traceable: bool = False
+
+
+class UnitRunner(Protocol):
+    """Transforms units. Several threads ask."""
+
+    def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+        """Transform these messages.
+
+        :param lookup_ids: ascending.
+        :param attempts: rollbacks of each that are counted since its row was written.
+        :param lands: keep the result under this number, without the rows of messages that are named; None: only see whether there is one.
+        :param traced: keep in mind which messages are worked on, where that can be done: it takes time, and is only read when the unit fails.
+        Raises PoisonError when that is no message's fault: none is charged.
+        """
+        ...
+
+    def drop(self, lands: int) -> None:
+        """Forget the result that was kept under a number."""
+        ...
+
+    def beat(self) -> None:
+        """End what takes too long. Called every half second while units run."""
+        ...
+
+    def cancel(self) -> None:
+        """End whatever runs."""
+        ...
+
+    def leave(self) -> None:
+        """Let go of what the calling thread holds; it asks no more."""
+        ...
+
+
+class SparkLostError(SparkJobError):
+    """Spark has ended while units ran: what was in flight may have done it."""
+
 
 T = TypeVar("T")
 

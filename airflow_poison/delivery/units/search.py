@@ -11,7 +11,7 @@ import numpy as np
 from airflow_poison.delivery.outage import Watch, some
 from airflow_poison.delivery.sessions.search import unstable
 from airflow_poison.delivery.transform import VERDICT
-from airflow_poison.delivery.units.runner import Broke, Ran
+from airflow_poison.delivery.units.delivery import Broke, Ran
 from airflow_poison.values.errors import ReceiveStoppedError
 from airflow_poison.values.failures import FailureKind
 from airflow_poison.values.fault_points import reach
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_poison.delivery.units.counts import ClaimCounts, Rows
-    from airflow_poison.delivery.units.runner import UnitRunner
+    from airflow_poison.delivery.units.delivery import UnitRunner
     from airflow_poison.values.failures import Failure
 
     Charge = Callable[[Mapping[int, Failure]], None]

@@ -13,8 +13,7 @@ from airflow_poison.rules.loop import ReceiveLoop, Sessions
 from airflow_poison.rules.policy import Access, Opening
 from airflow_poison.rules.simulation.replay_queue import ReplayQueue, TimeIsUp
 from airflow_poison.rules.simulation.result import Simulation
-from airflow_poison.rules.simulation.script import Script, Scripted, Verb, as_span
-from airflow_poison.rules.simulation.scripted_host import ScriptedDelivery, ScriptedHost
+from airflow_poison.rules.simulation.scripted_host import Script, Scripted, ScriptedDelivery, ScriptedHost, Verb, as_span
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import InputError, SettingError
 from airflow_poison.values.events import ROUTINE, Event, EventType
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.rules.decisions import Counts, Halted, Report
     from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.simulation.replay_queue import Held
-    from airflow_poison.rules.simulation.script import Action
+    from airflow_poison.rules.simulation.scripted_host import Action
     from airflow_poison.values.failures import ErrorHandler
 
 

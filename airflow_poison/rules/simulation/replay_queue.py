@@ -20,8 +20,7 @@ from airflow_poison.rules.decisions import (
     returning,
 )
 from airflow_poison.rules.policy import Opening, Restart
-from airflow_poison.rules.simulation.script import Outcomes, Verb, as_span
-from airflow_poison.rules.simulation.scripted_host import PlayedEvents
+from airflow_poison.rules.simulation.scripted_host import Outcomes, PlayedEvents, Verb, as_span
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.rules.decisions import Returning
     from airflow_poison.rules.policy import Policy, Receiver
-    from airflow_poison.rules.simulation.script import Action, Outcome, Script, Scripted
+    from airflow_poison.rules.simulation.scripted_host import Action, Outcome, Script, Scripted
     from airflow_poison.values.clock import VirtualClock
 
 NOT_ARRIVED = "not_arrived"

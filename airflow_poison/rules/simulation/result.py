@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 from airflow_poison.rules.decisions import HALTS, Halted
 from airflow_poison.rules.settings import as_seconds
 from airflow_poison.rules.simulation.replay_queue import DEAD_LETTER, DROPPED, FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
-from airflow_poison.rules.simulation.script import Verb, as_span
-from airflow_poison.rules.simulation.scripted_host import LOST, PROCESSED
+from airflow_poison.rules.simulation.scripted_host import LOST, PROCESSED, Verb, as_span
 from airflow_poison.values.clock import show_duration
 from airflow_poison.values.events import ROUTINE, EventType
 from airflow_poison.values.schema import SubQueue
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.simulation.replay import MessageEnd, Replay
-    from airflow_poison.rules.simulation.script import Action, Script, Scripted
+    from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
     from airflow_poison.values.events import Event
 
 

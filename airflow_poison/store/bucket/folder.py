@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.store.bucket.objects import copy_of, side_by_side
-from airflow_poison.store.disk import on_node
-from airflow_poison.store.folder import Found, LocalFolder, second_name
+from airflow_poison.store.disk import Found, LocalFolder, on_node, second_name
 from airflow_poison.store.table.files import MANIFEST, STAGE
 from airflow_poison.store.table.stage import JOURNAL
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError

@@ -20,8 +20,7 @@ from uuid import uuid4
 
 from airflow_poison.store.bucket.objects import copy_of, side_by_side
 from airflow_poison.store.delta import checkpoints, entries
-from airflow_poison.store.delta.entries import CHECKPOINT, ENTRY, HINT, LOG, EntryFingerprint
-from airflow_poison.store.delta.entry import actions, entry_of
+from airflow_poison.store.delta.entries import CHECKPOINT, ENTRY, HINT, LOG, EntryFingerprint, actions, entry_of
 from airflow_poison.store.delta.log import CHECKPOINT_INTERVAL, DeltaLog, log, shortened_told
 from airflow_poison.values.errors import PoisonError, TableChangedError
 from airflow_poison.values.fault_points import reach
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.store.bucket.folder import BucketFolder
     from airflow_poison.store.delta.entries import DeltaState
-    from airflow_poison.store.files import DataFile, Shortened
-    from airflow_poison.store.log import Commit, LogState
+    from airflow_poison.store.files import Commit, DataFile, LogState, Shortened
 
 TRUSTED_SECONDS = 60.0
 """For so long the newest known entry is taken to be still there: entries go when maintenance has kept them for days."""

@@ -21,8 +21,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from airflow_poison.store import disk
-from airflow_poison.store.delta.entries import HINT, LOG, entry_path, is_readable, is_whole, read_marks, versions
-from airflow_poison.store.delta.entry import actions
+from airflow_poison.store.delta.entries import HINT, LOG, actions, entry_path, is_readable, is_whole, read_marks, versions
 from airflow_poison.store.files import Shortened
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach

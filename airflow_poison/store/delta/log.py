@@ -15,10 +15,20 @@ from uuid import uuid4
 
 from airflow_poison.store import disk
 from airflow_poison.store.delta import checkpoints, entries, log_damage
-from airflow_poison.store.delta.entries import LOG, DeltaState, EntryFingerprint, Loaded, Reader, acknowledge, entry_path, files_of
-from airflow_poison.store.delta.entry import details_of, entry_of
+from airflow_poison.store.delta.entries import (
+    LOG,
+    DeltaState,
+    EntryFingerprint,
+    Loaded,
+    Reader,
+    acknowledge,
+    details_of,
+    entry_of,
+    entry_path,
+    files_of,
+)
 from airflow_poison.store.disk import why
-from airflow_poison.store.log import SEQUENCE
+from airflow_poison.store.files import SEQUENCE
 from airflow_poison.values.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
 
@@ -28,8 +38,7 @@ if TYPE_CHECKING:
 
     from deltalake import DeltaTable
 
-    from airflow_poison.store.files import DataFile, Shortened
-    from airflow_poison.store.log import Commit, LogState
+    from airflow_poison.store.files import Commit, DataFile, LogState, Shortened
 
 log = logging.getLogger(__name__)
 _warned: set[tuple[str, int]] = set()

@@ -20,9 +20,8 @@ from uuid import uuid4
 
 from airflow_poison.store import disk
 from airflow_poison.store.delta import entries
-from airflow_poison.store.delta.entries import CHECKPOINT, FOLDER, LOG, entry_path, is_readable, is_whole, versions
-from airflow_poison.store.delta.entry import details_of
-from airflow_poison.store.log import SEQUENCE
+from airflow_poison.store.delta.entries import CHECKPOINT, FOLDER, LOG, details_of, entry_path, is_readable, is_whole, versions
+from airflow_poison.store.files import SEQUENCE
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
 

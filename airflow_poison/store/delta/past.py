@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_poison.store.delta import entries, log_damage
-from airflow_poison.store.delta.entries import LOG, files_of
-from airflow_poison.store.delta.entry import actions, details_of
-from airflow_poison.store.files import DataFile
-from airflow_poison.store.log import SEQUENCE
+from airflow_poison.store.delta.entries import LOG, actions, details_of, files_of
+from airflow_poison.store.files import SEQUENCE, DataFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -14,9 +14,8 @@ from uuid import uuid4
 from airflow_poison.store import check_name, disk, is_name, no_queue, no_such_queue, object_store_of
 from airflow_poison.store.delta.entries import LOG, remains
 from airflow_poison.store.delta.log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
-from airflow_poison.store.disk import POSIX, why
-from airflow_poison.store.folder import LocalFolder
-from airflow_poison.store.log import Commit
+from airflow_poison.store.disk import POSIX, LocalFolder, why
+from airflow_poison.store.files import Commit
 from airflow_poison.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.store.table import files
 from airflow_poison.store.table.files import CONTROL

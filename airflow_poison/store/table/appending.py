@@ -10,14 +10,13 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.store import disk
-from airflow_poison.store.files import Sent
-from airflow_poison.store.log import SEQUENCE, Commit
+from airflow_poison.store.files import SEQUENCE, Commit, Sent
 from airflow_poison.store.table.files import SEND_LOCK, describe, new_path, read_columns, renamed, write_events
 from airflow_poison.store.table.sources import Advancing
 from airflow_poison.values.errors import InputError, SourceTakenError, StoreUnreachableError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.file_modes import PRIVATE
+from airflow_poison.values.machine import PRIVATE
 from airflow_poison.values.schema import DEFAULT_PRIORITY, SubQueue, message_schema
 
 if TYPE_CHECKING:
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.store.files import Advance, DataFile
-    from airflow_poison.store.folder import Folder
-    from airflow_poison.store.log import LogState
+    from airflow_poison.store.disk import Folder
+    from airflow_poison.store.files import Advance, DataFile, LogState
     from airflow_poison.store.queue_table import Table
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.store.files import Replacement, Returned
-from airflow_poison.store.log import Commit
+from airflow_poison.store.files import Commit, Replacement, Returned
 from airflow_poison.store.table import files, plans
 from airflow_poison.store.table.files import commit_prefix
 from airflow_poison.values.errors import ConservationError, TableChangedError

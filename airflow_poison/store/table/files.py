@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_poison.store.folder import Folder
+    from airflow_poison.store.disk import Folder
     from airflow_poison.values.events import Event
 
     Bound = int | datetime | None

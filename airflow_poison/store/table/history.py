@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.store.disk import Folder
     from airflow_poison.store.files import DataFile
-    from airflow_poison.store.folder import Folder
     from airflow_poison.store.queue_table import Table
     from airflow_poison.store.table.row_groups import RowGroups
     from airflow_poison.values.events import Event, EventType

@@ -11,8 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.store.files import PlanState
-from airflow_poison.store.log import Commit
+from airflow_poison.store.files import Commit, PlanState
 from airflow_poison.store.table import files, history
 from airflow_poison.store.table.files import commit_prefix
 from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, PlanUnreadableError, TableChangedError
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.store.files import DataFile, PlanStep
-    from airflow_poison.store.log import LogState
+    from airflow_poison.store.files import DataFile, LogState, PlanStep
     from airflow_poison.store.queue_table import Table, View
     from airflow_poison.values.events import Event
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from airflow_poison.store.disk import Folder
     from airflow_poison.store.files import DataFile
-    from airflow_poison.store.folder import Folder
     from airflow_poison.store.queue_table import Table
 
 PORTION_ROWS = 1_024

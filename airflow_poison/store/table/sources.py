@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.store.log import Commit
+from airflow_poison.store.files import Commit
 from airflow_poison.store.table import files
 from airflow_poison.values.errors import SourceTakenError
 from airflow_poison.values.events import Event, EventType
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.store.files import Advance, DataFile, Snapshot
-    from airflow_poison.store.log import LogState
+    from airflow_poison.store.files import Advance, DataFile, LogState, Snapshot
     from airflow_poison.store.queue_table import Table, View
 
 _RECORD, _KEYS = 0, 1

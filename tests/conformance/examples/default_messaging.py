@@ -8,7 +8,7 @@ from typing import Any
 from airflow_poison.rules.decisions import Halted
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.policy import Access
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from airflow_poison.values.errors import ConfigurationWarning
 from tests.conformance.examples.shape import Calls, End, Example, Story
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from airflow_poison.rules.decisions import Halted
 from airflow_poison.rules.msmq3 import Msmq3
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from tests.conformance.examples.shape import Calls, End, Example
 
 POISON, DROPPED, FAULTED, STARTED = "POISON_EXCEPTION", "DROPPED", "FAULTED", "STARTED"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from airflow_poison.rules.decisions import Halted
-from airflow_poison.rules.recovery import FailureTracking
+from airflow_poison.rules.queue_disabling import FailureTracking
 from airflow_poison.rules.service_broker import ServiceBroker
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from tests.conformance.examples.shape import Calls, End, Example
 
 DISABLED, ENABLED = "QUEUE_DISABLED", "QUEUE_ENABLED"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.rules.decisions import Halted
     from airflow_poison.rules.policy import Access, Policy
-    from airflow_poison.rules.simulation.script import Script
+    from airflow_poison.rules.simulation.scripted_host import Script
 
 Story = tuple[tuple[float, str, str], ...]
 Calls = tuple[tuple[float, str, int, int], ...]

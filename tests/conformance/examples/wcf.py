@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from tests.conformance.examples.shape import Calls, End, Example, Story
 
 MINUTE = 60

@@ -6,7 +6,7 @@ from airflow_poison.rules.activation_specification import ActivationSpecificatio
 from airflow_poison.rules.decisions import Halted
 from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.policy import Access
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from tests.conformance.examples.shape import Calls, End, Example, Story
 
 REQUEUED, DEAD_LETTERED, DROPPED = "REQUEUED", "DEAD_LETTERED", "DROPPED"

@@ -20,7 +20,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.bucket.objects import Objects, side_by_side
 from airflow_poison.store.bucket.store import BucketStore
 from airflow_poison.store.control import Control
-from airflow_poison.store.log import SEQUENCE, Commit
+from airflow_poison.store.files import SEQUENCE, Commit
 from airflow_poison.store.memory import MemoryState
 from airflow_poison.store.table import files
 from airflow_poison.values.clock import VirtualClock
@@ -31,7 +31,7 @@ from tests.store.given import LATER, NOW, claim, put, rows_of, seal, send
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.store.log import LogState
+    from airflow_poison.store.files import LogState
     from airflow_poison.store.queue_table import QueueTable
     from tests.store.s3.conftest import Bucket
 

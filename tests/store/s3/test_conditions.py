@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.fsck.check import check_queue, check_store
-from airflow_poison.fsck.findings import Kind
+from airflow_poison.fsck.files import Kind
 from airflow_poison.store.bucket.store import TRIAL
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import StoreConditionError, StoreUnreachableError
@@ -17,7 +17,7 @@ from tests.store.s3.proxy import Harm
 
 if TYPE_CHECKING:
     from airflow_poison.fsck.check import CheckResult
-    from airflow_poison.fsck.findings import Finding
+    from airflow_poison.fsck.files import Finding
     from tests.store.s3.conftest import Bucket
     from tests.store.s3.proxy import Request
 

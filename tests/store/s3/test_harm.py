@@ -14,7 +14,7 @@ import pytest
 from airflow_poison.store.bucket.folder import BucketFolder
 from airflow_poison.store.bucket.log import BucketLog
 from airflow_poison.store.bucket.objects import Objects
-from airflow_poison.store.log import Commit
+from airflow_poison.store.files import Commit
 from airflow_poison.values.errors import StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
 from tests.store.given import LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
@@ -23,7 +23,7 @@ from tests.store.s3.proxy import LATE_SECONDS, Harm, Request, Seeded
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.store.log import LogState
+    from airflow_poison.store.files import LogState
     from airflow_poison.store.queue_table import QueueTable
     from tests.store.s3.conftest import Bucket
 

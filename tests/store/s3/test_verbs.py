@@ -10,7 +10,7 @@ import deltalake
 import pytest
 
 from airflow_poison.fsck.check import check
-from airflow_poison.fsck.findings import Kind, Severity
+from airflow_poison.fsck.files import Kind, Severity
 from airflow_poison.store.files import Compacted, Returned
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ClaimLostError, QueueNotFoundError

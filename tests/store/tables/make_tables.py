@@ -16,7 +16,7 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.passes.conversations import declare_services
 from airflow_poison.passes.dialogs import begin_dialogs
 from airflow_poison.passes.due import return_due
-from airflow_poison.passes.transmission import transmit
+from airflow_poison.passes.relay import transmit
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values import fault_points

@@ -11,25 +11,23 @@ from airflow_poison import Files, Kafka, Msmq4, Outage, Unprocessable
 from airflow_poison.assets import queue_asset
 from airflow_poison.dags import queue_alerts
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Service
-from airflow_poison.operators.alert import QueueAlertOperator
 from airflow_poison.operators.ask import QueueAskOperator
-from airflow_poison.operators.desk import QueueGroupsOperator, QueueQueryOperator, QueueRedriveOperator
+from airflow_poison.operators.desk import QueueGroupsOperator, QueueQueryOperator, QueueRedriveOperator, QueueRulesOperator, QueueSendToKafkaOperator
 from airflow_poison.operators.dialogs import QueueBeginDialogOperator, QueueEndConversationOperator, QueueSendOnConversationOperator
 from airflow_poison.operators.manage import (
+    QueueAlertOperator,
     QueueAlterOperator,
     QueueInspectOperator,
     QueueMaintainOperator,
     QueueMoveOperator,
+    QueueRecoverOperator,
     QueueRemoveOperator,
     QueueReturnOperator,
 )
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.operators.recover import QueueRecoverOperator
-from airflow_poison.operators.rules import QueueRulesOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from airflow_poison.operators.to_kafka import QueueSendToKafkaOperator
 from airflow_poison.sensors.queue import (
     QueueDisabledSensor,
     QueueEnabledSensor,

@@ -52,7 +52,7 @@ NOT_BODIES = {
     "store/table/stage.py": "what the package itself writes into the queue's table, its stage and its notes",
     "testing/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
     "cli/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
-    "ui/audit.py": "what the package itself writes into the queue's table, its stage and its notes",
+    "ui/posts.py": "what the package itself writes into the queue's table, its stage and its notes",
     "outputs/table_rules.py": "logs and schemas of Delta Lake",
     "store/bucket/log.py": "logs and schemas of Delta Lake",
     "store/bucket/store.py": "logs and schemas of Delta Lake",

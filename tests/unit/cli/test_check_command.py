@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.fsck.findings import Kind
+from airflow_poison.fsck.files import Kind
 from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta.store import DeltaStore

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison import Msmq4
-from airflow_poison.cli import completion
+from airflow_poison.cli import values
 from airflow_poison.cli.acting import rate
 from airflow_poison.cli.main import parser
 from airflow_poison.desk.plans import pause, plans
@@ -446,8 +446,8 @@ def test_a_rate_is_a_number_a_second() -> None:
 def test_plans_and_error_groups_are_completed(poison: Callable[[str], Ran], table: QueueTable, tmp_path: Path) -> None:
     poison("put-back orders --ids 1 --yes")
     args = parser().parse_args(["plans", "orders", "--store", f"{tmp_path}/q"])
-    assert list(completion.plans(args)) == [plans(table)[0].plan]
-    assert len(list(completion.errors(args))) == 2
+    assert list(values.plans(args)) == [plans(table)[0].plan]
+    assert len(list(values.errors(args))) == 2
 
 
 # Parked groups --------------------------------------------------------------------------------------------------------

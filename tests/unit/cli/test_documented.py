@@ -15,7 +15,7 @@ from airflow_poison.cli.acting import PLANNED
 from airflow_poison.cli.command import REASON
 from airflow_poison.cli.main import COMMANDS, parser
 from airflow_poison.cli.selecting import SELECTION
-from airflow_poison.rules.simulation.script import OutcomeKind, Verb
+from airflow_poison.rules.simulation.scripted_host import OutcomeKind, Verb
 from tests.docs.pages import ROOT, blocks
 from tests.unit.cli.running import run
 

@@ -14,7 +14,7 @@ from airflow_poison.rules.decisions import Halted
 from airflow_poison.rules.described import typed_policy
 from airflow_poison.rules.simulation import replay as module
 from airflow_poison.rules.simulation.replay import simulate
-from airflow_poison.rules.simulation.script import Action
+from airflow_poison.rules.simulation.scripted_host import Action
 from airflow_poison.values.errors import InputError, SettingError
 
 if TYPE_CHECKING:

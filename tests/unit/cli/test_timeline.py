@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from airflow_poison.cli.simulation import rows
 from airflow_poison.rules import SYSTEMS, policy_from_dict
 from airflow_poison.rules.simulation.replay import simulate
-from airflow_poison.rules.simulation.script import Action
+from airflow_poison.rules.simulation.scripted_host import Action
 
 WORDS = [
     "ok",

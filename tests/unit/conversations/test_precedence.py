@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.dialogs.dialog_state import Place, WaitingMessages, overtaking_messages
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
+from airflow_poison.dialogs.transaction import Place, WaitingMessages, overtaking_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable

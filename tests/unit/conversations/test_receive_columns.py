@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_poison.dialogs.endpoint import Envelope
-from airflow_poison.dialogs.receive_columns import StatusInQueue, StatusInReceive, received_row
+from airflow_poison.dialogs.acts import Envelope
+from airflow_poison.dialogs.as_rows import StatusInQueue, StatusInReceive, received_row
 from airflow_poison.dialogs.services import Contract, MessageType, Service
 from airflow_poison.dialogs.system_messages import END_DIALOG
 from airflow_poison.values.message import Message

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.dialogs import acts, arrivals
+from airflow_poison.dialogs.acts import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
 from airflow_poison.dialogs.arrivals import Discarded, Handed
-from airflow_poison.dialogs.endpoint import Change, ConversationEndpoint, ConversationState, Envelope, Final, Outgoing
 from airflow_poison.dialogs.services import Contract, MessageType, Service
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.values.errors import (

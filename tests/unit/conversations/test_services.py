@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, SYSTEM_MESSAGE_TYPES, Contract, InvalidBody, MessageType, SentBy, Service
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument, is_system
-from airflow_poison.rules.recovery import Validation
+from airflow_poison.rules.queue_disabling import Validation
 from airflow_poison.values.errors import SettingError
 
 SUBMIT, APPROVE, RECEIPT = "//Expenses/Submit", "//Expenses/Approve", "//Expenses/Receipt"

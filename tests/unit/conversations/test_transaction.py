@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_poison import Message, track_failures
-from airflow_poison.dialogs.endpoint import ConversationState, target_handle
+from airflow_poison.dialogs.acts import ConversationState, target_handle
 from airflow_poison.dialogs.services import Contract, SentBy
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument
 from airflow_poison.testing import conversation

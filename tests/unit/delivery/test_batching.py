@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.delivery.batching import Batching, refuse_dialogs
+from airflow_poison.delivery.handlers import Batching, refuse_dialogs
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort
@@ -83,7 +83,7 @@ def test_a_queue_with_conversations_is_refused() -> None:
 
 
 def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_poison.delivery.batching.find_spec", lambda _name: None)
+    monkeypatch.setattr("airflow_poison.delivery.handlers.find_spec", lambda _name: None)
     with pytest.raises(SettingError, match="polars is not: pip install polars"):
         receive(print, [b"a"], Msmq4(), batch="polars")
 

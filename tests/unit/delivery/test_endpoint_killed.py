@@ -15,12 +15,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.ends import GiveBack
 from airflow_poison.delivery.handlers import HandlerRef
 from airflow_poison.delivery.sessions.crash_attribution import read_history, read_journals, read_partition
-from airflow_poison.delivery.sessions.endpoint import EndpointSession
+from airflow_poison.delivery.sessions.host import EndpointSession
 from airflow_poison.delivery.sessions.journal import Journal, MessageState, attempts_of, state_of
 from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.settlement import GiveBack
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.rules.decisions import Block, Dispose, Halt, Park
 from airflow_poison.rules.default_messaging import DefaultMessaging

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_poison.delivery.ends import Stay, end_of
 from airflow_poison.delivery.sessions.journal import MessageState
 from airflow_poison.delivery.sessions.rows import BatchEntry
+from airflow_poison.delivery.settlement import Stay, end_of
 from airflow_poison.rules.decisions import Counts, Dispose, Halt, Halted
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort

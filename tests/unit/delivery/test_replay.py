@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_poison.rules.decisions import Counts, Halted
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from airflow_poison.values.errors import ConfigurationWarning, ErrorHandlerError, InputError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import PoisonErrorHandler

@@ -11,7 +11,7 @@ import pytest
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.policy import Access
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from airflow_poison.values.errors import ConfigurationWarning
 from airflow_poison.values.events import EventType
 from tests.conformance.examples.default_messaging import E6, E8, SYSTEM

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_poison.rules.decisions import Counts
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script
+from airflow_poison.rules.simulation.scripted_host import Action, Script
 from tests.unit.delivery.websphere_mq import delivered, port, starts
 
 

@@ -7,7 +7,7 @@ import pytest
 from airflow_poison.rules.msmq3 import Msmq3
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from tests.conformance.examples.msmq3 import E4

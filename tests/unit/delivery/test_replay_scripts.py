@@ -14,7 +14,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.rules.simulation import replay as module
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Outcomes, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Outcomes, Script, Scripted
 from airflow_poison.values.errors import InputError
 
 

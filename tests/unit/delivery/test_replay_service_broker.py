@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.rules.decisions import Halted
-from airflow_poison.rules.queue_disabling import QueueDisabledDocument
-from airflow_poison.rules.recovery import FailureTracking, RecoveryOrder, RecoveryStep
+from airflow_poison.rules.queue_disabling import FailureTracking, QueueDisabledDocument, RecoveryOrder, RecoveryStep
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from airflow_poison.values.events import EventType
 
 HANDLING_OFF = ServiceBroker.from_dict({"poison_message_handling": False})

@@ -15,8 +15,8 @@ from airflow_poison.rules.activation_specification import ActivationSpecificatio
 from airflow_poison.rules.decisions import Counts, Halted, Report
 from airflow_poison.rules.policy import Access
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
-from airflow_poison.rules.undelivered import parse
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
+from airflow_poison.rules.websphere_mq import parse
 from tests.unit.delivery.websphere_mq import NEVER_STOPS, delivered, port, specification, starts
 
 if TYPE_CHECKING:

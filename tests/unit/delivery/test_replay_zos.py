@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.decisions import Counts
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from tests.unit.delivery.websphere_mq import NEVER_STOPS, specification, starts
 
 

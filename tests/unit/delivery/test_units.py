@@ -23,9 +23,8 @@ from airflow_poison.delivery.sessions.journal import Journal, MessageState, atte
 from airflow_poison.delivery.stage import StageJob, Tally
 from airflow_poison.delivery.transform import VERDICT
 from airflow_poison.delivery.units import search
-from airflow_poison.delivery.units.account import open_ids, settled
-from airflow_poison.delivery.units.delivery import UnitDelivery, UnitRules
-from airflow_poison.delivery.units.runner import Broke, Ran, SparkLostError
+from airflow_poison.delivery.units.counts import open_ids, settled
+from airflow_poison.delivery.units.delivery import Broke, Ran, SparkLostError, UnitDelivery, UnitRules
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.outage import Outage
 from airflow_poison.spark.frames.messages import shares

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.listener_port import ListenerPort
-from airflow_poison.rules.simulation.script import Action
+from airflow_poison.rules.simulation.scripted_host import Action
 
 if TYPE_CHECKING:
     from airflow_poison.rules.simulation.replay import Replay

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.desk import following
+from airflow_poison.desk import applying
 from airflow_poison.desk.actions import PlanAction, Verb
-from airflow_poison.desk.applying import apply, waits_at
-from airflow_poison.desk.following import follow
+from airflow_poison.desk.applying import apply, follow, waits_at
 from airflow_poison.desk.plans import Canary, cancel, pause, paused_by, plan, record, resume
 from airflow_poison.desk.selection import Selection
 from airflow_poison.values.schema import SubQueue
@@ -121,5 +120,5 @@ def test_it_ends_when_somebody_cancels_just_before_it_goes_on(poisoned: Queue, m
         cancel(table, plan_id, poisoned.clock, who="x")
         return waits_at(table, plan_id)
 
-    monkeypatch.setattr(following, "waits_at", waits_after_all)
+    monkeypatch.setattr(applying, "waits_at", waits_after_all)
     assert followed(poisoned, plan_id)[0].state == "cancelled"

@@ -13,10 +13,10 @@ from airflow_poison.desk import exporting
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, undo
 from airflow_poison.desk.exporting import file_name
+from airflow_poison.desk.masking import configure
 from airflow_poison.desk.plans import cancel, find_plan, pause, plan, plans, record
 from airflow_poison.desk.retention import RetainResult, Retention, declare_retention, recorded_retention, retain
 from airflow_poison.desk.selection import Selection
-from airflow_poison.desk.settings import configure
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import move, put_back

@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from airflow_poison import DeltaChanges, Files, Jdbc
 from airflow_poison.passes.send import send
 from airflow_poison.passes.take import take
-from airflow_poison.sources.kafka_records import to_messages
+from airflow_poison.sources.kafka_topic import to_messages
 from airflow_poison.sources.paths import PathFiles
 from airflow_poison.sources.source import NO_BODY
 from airflow_poison.values.json_text import tree

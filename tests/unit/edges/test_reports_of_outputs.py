@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.outputs import table_rules as output_rules
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values.errors import OutputError

@@ -18,11 +18,10 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from airflow_poison.fsck.check import CheckResult, check_folder
-from airflow_poison.fsck.findings import Kind
+from airflow_poison.fsck.files import Kind
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.store.control import BLOCKED_BY, BLOCKED_UNTIL
-from airflow_poison.store.files import Claim, DataFile, Replacement, Transaction
-from airflow_poison.store.log import Commit
+from airflow_poison.store.files import Claim, Commit, DataFile, Replacement, Transaction
 from airflow_poison.store.table import claiming, files
 from airflow_poison.store.table.files import commit_prefix
 from airflow_poison.values import fault_points

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.fsck.findings import Kind
-from airflow_poison.passes.repair import RepairResult, repair
+from airflow_poison.fsck.files import Kind
+from airflow_poison.passes.maintain import RepairResult, repair
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values.errors import PoisonError, TableChangedError
 from airflow_poison.values.events import EventType

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Contract, Dialog, Service, ServiceBroker
-from airflow_poison.dialogs.endpoint import target_handle
+from airflow_poison.dialogs.acts import target_handle
 from airflow_poison.passes import conversations
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import conversation, declare_services, number
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.passes.move import move
-from airflow_poison.passes.transmission import transmit
+from airflow_poison.passes.relay import transmit
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ConversationNotFoundError
 

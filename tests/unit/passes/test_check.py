@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.fsck.check import check, check_store
-from airflow_poison.fsck.findings import Finding, Kind, Severity
+from airflow_poison.fsck.files import Finding, Kind, Severity
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.repair import repair_store
+from airflow_poison.passes.maintain import repair_store
 from airflow_poison.store.files import Replacement, Transaction
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import InputError, QueueNameError

@@ -19,8 +19,8 @@ from airflow_poison.passes.browse import overview_of
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service, found_queue
 from airflow_poison.passes.dialogs import ActResult, begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.passes.move import move
+from airflow_poison.passes.relay import MANY, pull, refresh, tick, transmit
 from airflow_poison.passes.send import send
-from airflow_poison.passes.transmission import MANY, pull, refresh, tick, transmit
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import (

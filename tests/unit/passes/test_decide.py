@@ -16,8 +16,7 @@ from airflow_poison.passes.move import remove_messages
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.msmq3 import Msmq3
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.delta.store import DeltaStore

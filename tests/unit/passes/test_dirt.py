@@ -12,7 +12,7 @@ import pytest
 from airflow_poison.passes.alter import disable, enable
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.due import return_due
-from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.history import inspect
 from airflow_poison.passes.move import move, remove_messages
 from airflow_poison.passes.relay import send_to
 from airflow_poison.passes.runs import run_key
@@ -320,7 +320,7 @@ def test_counts_stop_at_the_largest_number_that_their_column_holds(queue: Queue)
 
 
 def test_a_queue_without_any_lookup_id_left_refuses_what_is_sent(queue: Queue) -> None:
-    from airflow_poison.store.log import Commit
+    from airflow_poison.store.files import Commit
 
     log = queue.table.log
     assert log.commit(log.load(), Commit("append", lasting={"seq": 2**63 - 3}))

@@ -11,11 +11,10 @@ import pytest
 
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 from airflow_poison.passes.alter import disable, enable
-from airflow_poison.passes.inspect import InspectResult, inspect
+from airflow_poison.passes.history import InspectResult, inspect
 from airflow_poison.passes.move import remove
 from airflow_poison.passes.send import send
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import QueueHaltedError, SettingError

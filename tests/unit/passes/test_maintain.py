@@ -15,8 +15,8 @@ import pytest
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.dialogs import acts
+from airflow_poison.dialogs.acts import ConversationState
 from airflow_poison.dialogs.as_rows import endpoints_to_table
-from airflow_poison.dialogs.endpoint import ConversationState
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.maintain import MaintainResult, maintain

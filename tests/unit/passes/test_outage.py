@@ -283,7 +283,7 @@ def test_what_an_outage_has_parked_in_this_pass_comes_back_to_its_place(tmp_path
 
 def test_messages_stay_in_the_sub_queue_that_they_were_read_from(tmp_path: Path) -> None:
     from airflow_poison.passes.move import move
-    from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+    from airflow_poison.rules.msmq4 import PoisonSubQueue
 
     queue = a_queue_of(RETRIES, tmp_path, *["good"] * 60)
     move(queue.table, queue.clock, list(range(1, 61)), SubQueue.POISON)

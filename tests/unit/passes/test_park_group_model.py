@@ -16,7 +16,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.passes.alter import set_park_group
 from airflow_poison.passes.due import return_due
 from airflow_poison.passes.maintain import maintain

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.fsck.check import check_folder
-from airflow_poison.fsck.findings import Kind
+from airflow_poison.fsck.files import Kind
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values.schema import SubQueue
 from tests.sessions.endpoints import broker, specification

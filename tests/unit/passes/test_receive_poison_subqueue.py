@@ -8,8 +8,7 @@ import pytest
 
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import enable
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import QueueHaltedError
 from airflow_poison.values.schema import SubQueue

@@ -13,18 +13,17 @@ from airflow_poison.dialogs.acts import Dialog
 from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.dialogs.services import Contract, Service
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, ERROR, ErrorDocument
-from airflow_poison.operators.account import halted
+from airflow_poison.operators.queues import halted
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import conversations, declare_services
-from airflow_poison.passes.decide import Decision, choices, decide, suspect, suspect_conversation
+from airflow_poison.passes.decide import Decision, Ending, choices, decide, recover, suspect, suspect_conversation
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.passes.halts import halted_endpoint
-from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.history import inspect
 from airflow_poison.passes.move import remove, remove_messages
-from airflow_poison.passes.recovery import Ending, recover
-from airflow_poison.passes.transmission import transmit
-from airflow_poison.rules.recovery import EndConversation
+from airflow_poison.passes.relay import transmit
+from airflow_poison.rules.queue_disabling import EndConversation
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.clock import VirtualClock
@@ -32,8 +31,7 @@ from airflow_poison.values.errors import ConversationLockedError, ConversationNo
 from tests.unit.passes.given import Handler, Queue
 
 if TYPE_CHECKING:
-    from airflow_poison.passes.decide import DecideResult
-    from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
+    from airflow_poison.passes.decide import ConversationEnded, DecideResult, RecoverResult
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.delivery.batching import Batching
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.fsck.check import check_store
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.outputs.table_rules import refused_rows, rules_of

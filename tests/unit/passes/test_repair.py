@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.fsck.findings import Kind
-from airflow_poison.passes.repair import repair
+from airflow_poison.fsck.files import Kind
+from airflow_poison.passes.maintain import repair
 from airflow_poison.values.errors import TableChangedError
 from tests.unit.passes.broken_queues import AN_HOUR, DAMAGE, NOW, checked, deliver_and_die, orphan, outbox
 

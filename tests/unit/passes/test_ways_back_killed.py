@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.passes.repair import repair
+from airflow_poison.passes.maintain import repair
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.events import EventType
@@ -21,7 +21,7 @@ from tests.unit.passes.test_accepted_loss import lose_newest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.passes.repair import RepairResult
+    from airflow_poison.passes.maintain import RepairResult
     from tests.unit.passes.given import Queue
 
 _OF_WAYS_BACK = ("store.repair.", "store.lose.", "store.log.before_mark")

@@ -14,8 +14,7 @@ from airflow_poison.rules.activation_specification import ActivationSpecificatio
 from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Report
 from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.policy import Access, Opening
-from airflow_poison.rules.undelivered import DeadLetterHeader, parse
-from airflow_poison.rules.websphere_mq import Authority
+from airflow_poison.rules.websphere_mq import Authority, DeadLetterHeader, parse
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
 from tests.unit.policies.entries import NOW, Message

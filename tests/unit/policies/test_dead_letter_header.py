@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.rules.undelivered import LENGTH, DeadLetterHeader, build, parse
+from airflow_poison.rules.websphere_mq import LENGTH, DeadLetterHeader, build, parse
 from airflow_poison.values.errors import DeadLetterHeaderError
 
 PUT_AT = datetime(2013, 1, 2, 3, 4, 5, 670_000, tzinfo=UTC)

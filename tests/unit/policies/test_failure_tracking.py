@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.rules.recovery import EndConversation, FailureTracking, Tracked
+from airflow_poison.rules.queue_disabling import EndConversation, FailureTracking, Tracked
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:

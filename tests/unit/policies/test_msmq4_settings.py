@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.msmq3 import Msmq3
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.rules.wcf import ReceiveErrorHandling
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.schema import SubQueue

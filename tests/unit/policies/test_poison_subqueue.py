@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import PoisonSubQueue
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind

@@ -8,8 +8,7 @@ from itertools import product
 import pytest
 
 from airflow_poison.passes.alerts import EVENTS, AlertKind
-from airflow_poison.rules.queue_disabling import QueueStatus, Statement
-from airflow_poison.rules.recovery import REMOVAL, RecoveryOrder, RecoveryStep
+from airflow_poison.rules.queue_disabling import REMOVAL, QueueStatus, RecoveryOrder, RecoveryStep, Statement
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.events import EventType
 

@@ -8,14 +8,13 @@ from airflow_poison.rules.activation_specification import ActivationSpecificatio
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.msmq3 import Msmq3
-from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.poison_subqueue import PoisonSubQueue
+from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_poison.rules.policy import Access, Policy
-    from airflow_poison.rules.simulation.script import Script
+    from airflow_poison.rules.simulation.scripted_host import Script
 
 GRANTED = {"granted"}
 NOT_HARDENED = (False, None)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.rules.policy import Access
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from tests.unit.properties.systems import SIZE_LIMIT, TICK
 
 if TYPE_CHECKING:

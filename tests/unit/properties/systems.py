@@ -13,8 +13,7 @@ from airflow_poison.rules.activation_specification import CounterOverBrokerResta
 from airflow_poison.rules.decisions import ReturnOrder
 from airflow_poison.rules.default_messaging import NegativeTimeout, Reliability
 from airflow_poison.rules.msmq4 import BatchFallback, RetrySubqueues
-from airflow_poison.rules.queue_disabling import Disables, Scope
-from airflow_poison.rules.recovery import Inspection, RecoveryOrder
+from airflow_poison.rules.queue_disabling import Disables, Inspection, RecoveryOrder, Scope
 from airflow_poison.rules.service_broker import Disabling
 from airflow_poison.rules.wcf import ReceiveErrorHandling
 from airflow_poison.rules.websphere_mq import Compare, NextMessage, StopRule

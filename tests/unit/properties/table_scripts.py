@@ -11,7 +11,7 @@ from airflow_poison.rules.msmq3 import Msmq3
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.policy import Access
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted, Verb
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted, Verb
 from airflow_poison.values.schema import SubQueue
 from tests.conformance.examples.shape import Example
 from tests.unit.properties.scripts import MOST_RECEIVES, groups, instants, named, properties

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_poison.rules import SYSTEMS
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.rules.simulation.script import as_span
+from airflow_poison.rules.simulation.scripted_host import as_span
 from airflow_poison.rules.websphere_mq import WebSphereMqSettings
 from airflow_poison.values.events import EventType
 from tests.unit.properties.formulas import NOT_HARDENED
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.simulation.replay import Replay
-    from airflow_poison.rules.simulation.script import Script
+    from airflow_poison.rules.simulation.scripted_host import Script
 
     Replayed = tuple[Policy, Script, Replay]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.rules import SYSTEMS
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import Action, Script, Scripted
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
 from tests.unit.properties.formulas import most_deliveries
 from tests.unit.properties.scripts import HOPELESS, MOST_RECEIVES, access_to, scripts
 from tests.unit.properties.systems import made, settings_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import HealthCheck, Phase, given, settings
 
 from airflow_poison.rules.simulation.replay import replay
-from airflow_poison.rules.simulation.script import as_span
+from airflow_poison.rules.simulation.scripted_host import as_span
 from airflow_poison.values.events import ROUTINE
 from tests.unit.properties.scripts import MOST_RECEIVES
 from tests.unit.properties.systems import PLAYED

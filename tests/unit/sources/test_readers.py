@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_poison.sources import csv_rows, readers, text_lines
+from airflow_poison.sources import readers, text_lines
 from airflow_poison.sources.readers import Layout, records
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import SettingError
@@ -51,7 +51,7 @@ def sorted_out(batches: Any) -> tuple[list[Any], list[tuple[bytes, str]]]:
 
 def at_most(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Have bodies be at most so many bytes."""
-    for module in (readers, csv_rows, text_lines):
+    for module in (readers, readers, text_lines):
         monkeypatch.setattr(module, "MAX_BODY_BYTES", size)
 
 
@@ -183,7 +183,7 @@ def test_a_record_of_csv_longer_than_a_body_is_malformed_in_its_first_line(monke
     assert good == [*[["y"]] * 40, ["1"]]
     assert [body for body, _ in bad] == [b'"x', b"z" * 60 + b'"']
     monkeypatch.undo()
-    monkeypatch.setattr(csv_rows, "_RECORD_LINES", 10)
+    monkeypatch.setattr(readers, "_RECORD_LINES", 10)
     assert read(b'a\n"x\n' + b"y\n" * 9 + b'"\n1\n', "csv")[0] == [*[["y"]] * 9, ["1"]]
 
 
@@ -290,7 +290,7 @@ def test_blocks_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_are_small_and_rows_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(csv_rows, "ROWS", 3)
+    monkeypatch.setattr(readers, "ROWS", 3)
     content = b"n,t\n" + b"".join(b"%d,%s\n" % (number, b'""' if number % 5 == 0 else b"") for number in range(20))
     batches = list(records(NAME, Layout("csv"), io.BytesIO(content)))
     assert max(batch.num_rows for batch in batches) == 3

@@ -20,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.sources.protobuf import Protobuf
-from airflow_poison.sources.registry import Registry
-from airflow_poison.sources.schemas import Avro, JsonSchema
+from airflow_poison.sources.schemas import Avro, JsonSchema, Registry
 from airflow_poison.sources.source import Connection
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import MalformedError, SettingError, SourceError

@@ -14,7 +14,7 @@ from airflow_poison.fsck.check import check
 from airflow_poison.passes.alter import disable, enable
 from airflow_poison.passes.take import positions, reset_position, take
 from airflow_poison.sources import rows
-from airflow_poison.sources.decoding import Schema
+from airflow_poison.sources.schemas import Schema
 from airflow_poison.sources.source import ERROR, Reached, Source, Take
 from airflow_poison.store.delta.store import DeltaStore
 from airflow_poison.testing.sources import SourceContract

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from airflow_poison.delivery.transform import Transformation
-from airflow_poison.delivery.units.runner import Broke, Ran
+from airflow_poison.delivery.units.delivery import Broke, Ran
 from airflow_poison.spark.frames import units
 from airflow_poison.spark.frames.units import ALLOWANCE, ENOUGH, TIMES_SLOWER, SparkUnits
 from airflow_poison.values.failures import FailureKind

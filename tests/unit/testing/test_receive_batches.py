@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison import Message, Msmq4, PoisonRows, ServiceBroker
-from airflow_poison.delivery.batching import Batching
 from airflow_poison.delivery.handler_wrappers import frame_handler
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.transform import Transformation
 from airflow_poison.testing import receive
 from airflow_poison.values.errors import HandlerNotFoundError, SettingError
@@ -124,7 +124,7 @@ def test_a_pass_says_what_a_search_has_cost() -> None:
     assert [outcome.lookup_id for outcome in found if outcome.place == "poison"] == [50]
     assert 5 <= found.passes[0].probes <= 10
     assert 200 <= found.passes[0].rows_handed <= 310
-    from airflow_poison.operators.account import account
+    from airflow_poison.operators.queues import account
 
     assert f"In batches {found.passes[0].rows_handed:,} messages were handed over; {found.passes[0].probes} probes for culprits." in account(
         found.passes[0]

@@ -22,7 +22,7 @@ from tests.store.given import NOW, send
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.folder import Folder
+    from airflow_poison.store.disk import Folder
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.message import Message
 
