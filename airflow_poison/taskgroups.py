@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.delivery.handlers import HandlerLike
-    from airflow_poison.delivery.transform import TransformLike
+    from airflow_poison.delivery.handlers import HandlerLike, TransformLike
     from airflow_poison.desk.plans import Canary
     from airflow_poison.desk.rules import Rule
     from airflow_poison.dialogs.services import Service

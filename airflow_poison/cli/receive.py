@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.delivery.handlers import Batching
-    from airflow_poison.delivery.transform import Transformation
+    from airflow_poison.delivery.handlers import Batching, Transformation
     from airflow_poison.dialogs.services import Service
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.delivering import Engine
@@ -233,7 +232,7 @@ def _batching(args: Namespace) -> Batching | None:
 
 def _handler(args: Namespace) -> str | Transformation:
     """Return the handler's name, or the transformation. Raises SettingError and HandlerNotFoundError."""
-    from airflow_poison.delivery.transform import VERDICT, Transformation
+    from airflow_poison.delivery.handlers import VERDICT, Transformation
 
     if (args.handler is None) == (args.transform is None):
         raise wrong_usage("--handler: expected MODULE:FUNCTION, or --transform MODULE:FUNCTION, and not both.")

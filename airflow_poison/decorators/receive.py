@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.bases.decorator import get_unique_task_id, task_decorator_factory
 
-from airflow_poison.delivery.handlers import check_given
-from airflow_poison.delivery.transform import check_transform
+from airflow_poison.delivery.handlers import check_given, check_transform
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.values.errors import HandlerNotFoundError, SettingError
 

@@ -26,12 +26,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.handlers import Batching, HandlerRef
+    from airflow_poison.delivery.handlers import Batching, HandlerRef, Transformation
     from airflow_poison.delivery.outage import Detection
     from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
     from airflow_poison.delivery.sessions.session import BatchReport, ServerSession
     from airflow_poison.delivery.settlement import Delivered
-    from airflow_poison.delivery.transform import Transformation
     from airflow_poison.dialogs.acts import Envelope
     from airflow_poison.dialogs.transaction import DialogState, Place
     from airflow_poison.outputs.output import Output

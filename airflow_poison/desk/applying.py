@@ -13,8 +13,22 @@ import numpy as np
 
 from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
 from airflow_poison.desk.exporting import exported
-from airflow_poison.desk.members import COLUMNS, Members, counts_of, judged
-from airflow_poison.desk.plans import CHUNK, OPEN, UNFIT, UNFIT_WHY, change_state, facts_of, find_plan, resume, stored, view_of
+from airflow_poison.desk.plans import (
+    CHUNK,
+    COLUMNS,
+    OPEN,
+    UNFIT,
+    UNFIT_WHY,
+    Members,
+    change_state,
+    counts_of,
+    facts_of,
+    find_plan,
+    judged,
+    resume,
+    stored,
+    view_of,
+)
 from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.move import moved_rows, with_columns
 from airflow_poison.passes.relay import ORIGIN_QUEUE, addressed, relay
@@ -35,8 +49,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.desk.members import Mask
-    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.desk.plans import Mask, PlanView
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
     from airflow_poison.store.files import DataFile, Snapshot

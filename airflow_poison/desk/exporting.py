@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
 from airflow_poison.desk.found import files_of
-from airflow_poison.desk.members import COLUMNS
+from airflow_poison.desk.plans import COLUMNS
 from airflow_poison.passes.relay import FROM
 from airflow_poison.passes.to_kafka import KEYS, SendToKafkaResult, send_to_kafka
 from airflow_poison.store import object_store_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from airflow_poison.desk.members import Members
+    from airflow_poison.desk.plans import Members
     from airflow_poison.desk.selection import Selection
     from airflow_poison.sources.kafka import Kafka
     from airflow_poison.store import QueueStore

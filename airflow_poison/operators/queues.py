@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
-from airflow_poison.delivery.handlers import check_given
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation, check_given
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.operators.base import declare_parking, redrive_by_itself, subscriber, task_key, whole
 from airflow_poison.outputs.output import ONLY

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, check_deliver, check_given, refuse_dialogs
-from airflow_poison.delivery.transform import Transformation, check_alone, check_policy, check_schema, check_transform
+from airflow_poison.delivery.handlers import (
+    BATCH_SIZE,
+    Batching,
+    Transformation,
+    check_alone,
+    check_deliver,
+    check_given,
+    check_policy,
+    check_schema,
+    check_transform,
+    refuse_dialogs,
+)
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
@@ -29,8 +39,7 @@ from airflow_poison.values.masking import checked_mask
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_poison.delivery.handlers import HandlerLike
-    from airflow_poison.delivery.transform import TransformLike
+    from airflow_poison.delivery.handlers import HandlerLike, TransformLike
     from airflow_poison.desk.plans import Canary
     from airflow_poison.dialogs.services import Service
     from airflow_poison.notifications import Targets

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
 
-from airflow_poison.delivery.handlers import resolve_deliver, resolve_handler
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation, resolve_deliver, resolve_handler
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.base import declare_parking, redrive_by_itself, task_key, whole

@@ -10,10 +10,9 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
-from airflow_poison.delivery.handlers import load_types, refuse_dialogs, resolve_handler
+from airflow_poison.delivery.handlers import Transformation, check_alone, check_policy, load_types, refuse_dialogs, resolve_handler
 from airflow_poison.delivery.sessions.session import check_isolation
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
-from airflow_poison.delivery.transform import Transformation, check_alone, check_policy
 from airflow_poison.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.passes.due import return_held, return_postponed
 from airflow_poison.passes.halts import WHEN_ENABLED, halt_event, halted_row, notifications, notify

@@ -21,9 +21,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.delivery.handlers import BATCH_SIZE, Batching
+from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, Transformation
 from airflow_poison.delivery.stage import Tally
-from airflow_poison.delivery.transform import Transformation
 from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
 from airflow_poison.spark.executors import own_package, shippable
 from airflow_poison.store.disk import second_name

@@ -7,8 +7,8 @@ import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.delivery.stage import Order, exceptions_of
-from airflow_poison.delivery.transform import Transformation
 from airflow_poison.dialogs.transaction import AS_ARRIVED
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.frames.claim import transform_claim

@@ -19,7 +19,7 @@ from airflow_poison.store import parking
 from airflow_poison.store.control import Control
 from airflow_poison.store.disk import named, raise_named, raise_of_node
 from airflow_poison.store.files import Claim, Commit, DataFile, Snapshot
-from airflow_poison.store.table import appending, changing, claiming, compaction, files, history, plans, row_groups, sources
+from airflow_poison.store.table import appending, changing, claiming, compaction, files, history, plans, row_groups
 from airflow_poison.store.table import stage as stages
 from airflow_poison.store.table.files import CLAIM, CONTROL
 from airflow_poison.values.errors import PlanStateError, StoreUnreachableError, TableChangedError
@@ -334,10 +334,10 @@ class QueueTable(Table):
     remove_landings = changing.remove_landings
 
     # Sources
-    stored_sources = sources.stored_sources
-    stored_source = sources.stored_source
-    source_keys = sources.source_keys
-    forget_source = sources.forget_source
+    stored_sources = plans.stored_sources
+    stored_source = plans.stored_source
+    source_keys = plans.source_keys
+    forget_source = plans.forget_source
 
     # Plans of people
     record_plan = plans.record_plan

@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, check_given, check_returned, load_handler, load_types, resolve_handler
+from airflow_poison.delivery.handlers import (
+    BATCH_SIZE,
+    Batching,
+    Transformation,
+    check_given,
+    check_returned,
+    load_handler,
+    load_types,
+    resolve_handler,
+)
 from airflow_poison.delivery.sessions.verdicts import failure_of
-from airflow_poison.delivery.transform import Transformation
 from airflow_poison.dialogs.acts import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, Service
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
@@ -41,8 +49,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.delivery.handlers import Handler, HandlerLike
-    from airflow_poison.delivery.transform import TransformLike
+    from airflow_poison.delivery.handlers import Handler, HandlerLike, TransformLike
     from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.rules.outage import Outage

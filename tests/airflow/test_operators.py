@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.delivery.handlers import HandlerRef
-    from airflow_poison.delivery.transform import Transformation
+    from airflow_poison.delivery.handlers import HandlerRef, Transformation
     from airflow_poison.outputs.output import Output
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable

@@ -12,8 +12,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Canary, Msmq4, Outage, ServiceBroker
-from airflow_poison.delivery.handlers import Batching
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Batching, Transformation
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Service
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator

@@ -8,7 +8,7 @@ import signal
 import sys
 from dataclasses import replace
 
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.spark.session import get_session
 from airflow_poison.values.errors import PoisonError
 from tests.spark.drivers import SMALL, Work

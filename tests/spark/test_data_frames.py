@@ -17,7 +17,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as f
 
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.msmq4 import Msmq4

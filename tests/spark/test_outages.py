@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.due import return_due

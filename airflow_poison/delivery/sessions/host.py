@@ -165,7 +165,7 @@ class _Delivery:
         """Return what carries out one transaction, or one of several messages where the handler takes batches."""
         if self._endpoint.job.batching is None:
             return loop.step
-        from airflow_poison.delivery.sessions.ordered import OrderedBatches
+        from airflow_poison.delivery.sessions.search import OrderedBatches
 
         return OrderedBatches(self._endpoint, self._record, self.host, source, loop).step
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.outage import Watch
 from airflow_poison.delivery.sessions.verdicts import type_name
-from airflow_poison.delivery.transform import VERDICT
 from airflow_poison.delivery.units.counts import ClaimCounts
 from airflow_poison.delivery.units.search import PIECE_ROWS, OutageFound, UnitSearch
 from airflow_poison.values.errors import BodyError, OutputRowError, SparkJobError

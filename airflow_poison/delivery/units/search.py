@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.outage import Watch, some
 from airflow_poison.delivery.sessions.search import unstable
-from airflow_poison.delivery.transform import VERDICT
 from airflow_poison.delivery.units.delivery import Broke, Ran
 from airflow_poison.values.errors import ReceiveStoppedError
 from airflow_poison.values.failures import FailureKind

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.sessions.journal import Journal
 from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
 from airflow_poison.delivery.sessions.rows import BatchEntry
 from airflow_poison.delivery.sessions.verdicts import MAX_TEXT, cut, type_name
 from airflow_poison.delivery.stage import sized
-from airflow_poison.delivery.transform import VERDICT
 from airflow_poison.delivery.units.counts import LARGEST_BODY, open_ids, settled
 from airflow_poison.delivery.units.delivery import UnitDelivery, UnitRules
 from airflow_poison.rules.decisions import Counts

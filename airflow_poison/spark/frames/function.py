@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_poison.delivery.handlers import MANGLED_PREFIX
-from airflow_poison.delivery.transform import VERDICT
+from airflow_poison.delivery.handlers import MANGLED_PREFIX, VERDICT
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.outputs.values import delta_schema, same_name
 from airflow_poison.spark.frames.messages import arrow_schema, check_bodies, given_schema
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.delivery.transform import Frames, Transformation
+    from airflow_poison.delivery.handlers import Frames, Transformation
     from airflow_poison.outputs.output import Output
 
 _NODE = re.compile(r"^((?:[:|] {2}| {3})*)(?:[+:]- )?([A-Za-z]\w*)(.*)$")

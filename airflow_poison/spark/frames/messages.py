@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.delivery.bodies import columns_of
-from airflow_poison.delivery.transform import VERDICT
+from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import BodyError, ExecutorError

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.sessions.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front, failure_of
-from airflow_poison.delivery.transform import VERDICT
 from airflow_poison.delivery.units.delivery import Broke, Ran, SparkLostError
 from airflow_poison.spark.frames.claim import landing_in, verdicts_in, written
 from airflow_poison.spark.frames.function import called, has_python, optimized_plan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_poison.delivery.transform import Transformation
+    from airflow_poison.delivery.handlers import Transformation
     from airflow_poison.outputs.output import Output
     from airflow_poison.spark.jobs import Jobs, Watched
     from airflow_poison.spark.nodes import NodeSite

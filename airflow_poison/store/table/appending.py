@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.store import disk
 from airflow_poison.store.files import SEQUENCE, Commit, Sent
 from airflow_poison.store.table.files import SEND_LOCK, describe, new_path, read_columns, renamed, write_events
-from airflow_poison.store.table.sources import Advancing
+from airflow_poison.store.table.plans import Advancing
 from airflow_poison.values.errors import InputError, SourceTakenError, StoreUnreachableError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach

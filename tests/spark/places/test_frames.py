@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.spark.frames.claim import UNFIT
 from airflow_poison.values.errors import TransformError

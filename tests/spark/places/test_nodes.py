@@ -13,7 +13,7 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.delivering import ENDED_WITHIN
 from airflow_poison.passes.due import return_due

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.handlers import HandlerRef
+from airflow_poison.delivery.handlers import VERDICT, HandlerRef
 from airflow_poison.delivery.outage import Detection, Verdict
 from airflow_poison.delivery.sessions.crash_attribution import Forced, TryNote, read_history
 from airflow_poison.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.delivery.stage import StageJob, Tally
-from airflow_poison.delivery.transform import VERDICT
 from airflow_poison.delivery.units import search
 from airflow_poison.delivery.units.counts import open_ids, settled
 from airflow_poison.delivery.units.delivery import Broke, Ran, SparkLostError, UnitDelivery, UnitRules

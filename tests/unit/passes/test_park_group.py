@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.passes.alter import alter, set_park_group
 from airflow_poison.passes.due import return_due
 from airflow_poison.passes.move import put_back, remove

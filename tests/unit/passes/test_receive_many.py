@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.delivery.handlers import HandlerRef, Transformation
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.delivery.transform import Transformation
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.receive import ReceivePass

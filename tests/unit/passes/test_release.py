@@ -22,9 +22,8 @@ from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoE
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.delivery.handlers import HandlerRef, Transformation
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.delivery.transform import Transformation
     from airflow_poison.outputs.output import Output
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable

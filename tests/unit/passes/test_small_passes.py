@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import Message, Msmq4
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass

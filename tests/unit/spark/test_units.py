@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.delivery.units.delivery import Broke, Ran
 from airflow_poison.spark.frames import units
 from airflow_poison.spark.frames.units import ALLOWANCE, ENOUGH, TIMES_SLOWER, SparkUnits

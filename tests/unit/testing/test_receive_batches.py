@@ -14,8 +14,7 @@ import pytest
 
 from airflow_poison import Message, Msmq4, PoisonRows, ServiceBroker
 from airflow_poison.delivery.handler_wrappers import frame_handler
-from airflow_poison.delivery.handlers import Batching
-from airflow_poison.delivery.transform import Transformation
+from airflow_poison.delivery.handlers import Batching, Transformation
 from airflow_poison.testing import receive
 from airflow_poison.values.errors import HandlerNotFoundError, SettingError
 from airflow_poison.values.events import EventType
