@@ -28,7 +28,7 @@ from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from airflow_poison.delivery.handlers import resolve_handler
-from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.delivery.sessions.session import open_session
+from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.session import open_session
 from airflow_poison.delivery.stage import FORCED_ROWS, StageJob
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import SystemClock

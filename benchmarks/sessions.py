@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.delivery.handlers import resolve_handler
-from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.delivery.sessions.session import open_session
+from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.session import open_session
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.values.clock import SystemClock

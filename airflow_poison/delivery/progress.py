@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airflow_poison.delivery.sessions.crash_attribution import ALONE
-from airflow_poison.delivery.sessions.journal import HEADER, IS_SETTLED, MAGIC, STATE_MASK, MessageState, attempts_of, section_size
+from airflow_poison.delivery.crash_attribution import ALONE
+from airflow_poison.delivery.journal import HEADER, IS_SETTLED, MAGIC, STATE_MASK, MessageState, attempts_of, section_size
 from airflow_poison.values.machine import PRIVATE
 
 if TYPE_CHECKING:

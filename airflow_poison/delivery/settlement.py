@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, assert_never
 import numpy as np
 import pyarrow as pa
 
-from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
-from airflow_poison.delivery.sessions.rows import BatchEntry, counted_attempts
-from airflow_poison.delivery.sessions.verdicts import without_values
+from airflow_poison.delivery.journal import MessageState, attempts_of, crashes_of, states_of
+from airflow_poison.delivery.rows import BatchEntry, counted_attempts
 from airflow_poison.delivery.stage import BlockRecord, Tally, halt_record
+from airflow_poison.delivery.verdicts import without_values
 from airflow_poison.dialogs.acts import Envelope
 from airflow_poison.dialogs.as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.dialogs.transaction import is_for_partner
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.sessions.dialogs import Conversed
-    from airflow_poison.delivery.sessions.session import Decided
+    from airflow_poison.delivery.dialogs import Conversed
+    from airflow_poison.delivery.session import Decided
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.rules.policy import Opening, Policy, Receiver
     from airflow_poison.values.masking import Masking

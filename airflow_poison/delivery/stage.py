@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.handlers import Batching, HandlerRef, Transformation
     from airflow_poison.delivery.outage import Detection
-    from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
-    from airflow_poison.delivery.sessions.session import BatchReport, ServerSession
+    from airflow_poison.delivery.recovered import RecoveredAttempts
+    from airflow_poison.delivery.session import BatchReport, ServerSession
     from airflow_poison.delivery.settlement import Delivered
     from airflow_poison.dialogs.acts import Envelope
     from airflow_poison.dialogs.transaction import DialogState, Place
@@ -118,7 +118,7 @@ class StageJob:
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
     """Deliver the messages of ``job.only`` one at a time; the results are in their journal."""
-    from airflow_poison.delivery.sessions.crash_attribution import ALONE
+    from airflow_poison.delivery.crash_attribution import ALONE
 
     for _ in _delivered(job, ALONE, batches, Tally()):
         pass
@@ -146,7 +146,7 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
 
 def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch], total: Tally) -> Iterator[Delivered]:
     """Hand the batches to a server session, opened when there is a first message."""
-    from airflow_poison.delivery.sessions.session import open_session
+    from airflow_poison.delivery.session import open_session
     from airflow_poison.delivery.settlement import Delivered
 
     filled = (batch for batch in batches if batch.num_rows)
@@ -192,7 +192,7 @@ def _waved(job: StageJob, session: ServerSession, known: RecoveredAttempts, batc
     """
     import numpy as np
 
-    from airflow_poison.delivery.sessions.session import carried_report
+    from airflow_poison.delivery.session import carried_report
     from airflow_poison.store.parking import first_of_groups, waiting, waves
 
     unresolved: dict[str, int] = {}
@@ -231,7 +231,7 @@ def landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]
     if not delivered.returned:
         return []
     from airflow_poison.delivery.landing_rows import landing_rows
-    from airflow_poison.delivery.sessions.returned import LearnedColumns
+    from airflow_poison.delivery.returned import LearnedColumns
 
     found = []
     for folder, returned in delivered.returned:
@@ -322,8 +322,8 @@ def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
-    from airflow_poison.delivery.sessions.crash_attribution import read_partition
-    from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.delivery.crash_attribution import read_partition
+    from airflow_poison.delivery.recovered import RecoveredAttempts
 
     carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
     if job.closed:  # it says all

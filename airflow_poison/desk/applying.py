@@ -33,9 +33,9 @@ from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.move import moved_rows, with_columns
 from airflow_poison.passes.relay import ORIGIN_QUEUE, addressed, relay
 from airflow_poison.store.control import BLOCKED_BY
+from airflow_poison.store.data_files import partition_of
 from airflow_poison.store.files import PlanState, PlanStep, Replacement
-from airflow_poison.store.table.files import partition_of
-from airflow_poison.store.table.history import as_ranges
+from airflow_poison.store.history import as_ranges
 from airflow_poison.values.actor import acting
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import PlanStateError, PoisonError, SettingError, StoreUnreachableError, TableChangedError
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
     from airflow_poison.store.files import DataFile, Snapshot
+    from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.plans import StoredPlan
     from airflow_poison.values.clock import Clock
 
     Unfit = Callable[[int, Edited, str], None]

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.desk.selection import Selection
     from airflow_poison.sources.kafka import Kafka
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.bucket.objects import Objects
+    from airflow_poison.store.objects import Objects
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
@@ -180,7 +180,7 @@ class _Target(ABC):
 def _target(place: str, store: QueueStore | None) -> _Target:
     if not object_store_of(place):
         return _Folder(Path(place.removeprefix("file://")))
-    from airflow_poison.store.bucket.objects import Objects
+    from airflow_poison.store.objects import Objects
 
     return _Bucket(Objects.at(place.rstrip("/"), {} if store is None else store.options_for(place)))
 

@@ -22,8 +22,8 @@ from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, ed
 from airflow_poison.desk.found import files_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.store.files import PlanState
-from airflow_poison.store.table.history import from_ranges
-from airflow_poison.store.table.plans import unreadable
+from airflow_poison.store.history import from_ranges
+from airflow_poison.store.plans import unreadable
 from airflow_poison.values.actor import WHO, acting
 from airflow_poison.values.errors import PlanNotFoundError, PlanUnreadableError, SettingError
 from airflow_poison.values.events import Event, EventType
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.store.files import DataFile
+    from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.plans import StoredPlan
     from airflow_poison.values.clock import Clock
 
     Numbers = NDArray[np.int64]

@@ -27,8 +27,8 @@ from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
+    from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.plans import StoredPlan
     from airflow_poison.values.clock import Clock
 
 PART = "retention"

@@ -20,7 +20,7 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.rules.settings import as_seconds, choice, duration, put, seconds, whole_number
 from airflow_poison.store.control import DESK
 from airflow_poison.store.files import PlanState
-from airflow_poison.store.table.history import as_ranges
+from airflow_poison.store.history import as_ranges
 from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import PlanStateError, QueryError, SettingError, TableChangedError
 from airflow_poison.values.events import Event, EventType
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from airflow_poison.desk.plans import PlanView
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
+    from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.plans import StoredPlan
     from airflow_poison.values.clock import Clock
 
 RULE = "rule"

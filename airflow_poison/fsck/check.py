@@ -30,14 +30,14 @@ from airflow_poison.fsck.files import (
 )
 from airflow_poison.fsck.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.rules import policy_from_dict
+from airflow_poison.store import data_files
 from airflow_poison.store.control import BLOCKED_BY, BLOCKED_UNTIL, Control
-from airflow_poison.store.delta.entries import LOG, remains
-from airflow_poison.store.delta.past import read_past
-from airflow_poison.store.delta.store import left_over
+from airflow_poison.store.data_files import CONTROL
+from airflow_poison.store.delta_store import left_over
 from airflow_poison.store.disk import LocalFolder, why
+from airflow_poison.store.entries import LOG, remains
 from airflow_poison.store.files import SEQUENCE
-from airflow_poison.store.table import files
-from airflow_poison.store.table.files import CONTROL
+from airflow_poison.store.past import read_past
 from airflow_poison.values.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
 from airflow_poison.values.schema import LANDING, OUTBOX, SubQueue
 from airflow_poison.values.texts import Plain
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.fsck.ledger import Step
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.delta.past import Past
     from airflow_poison.store.files import DataFile
+    from airflow_poison.store.past import Past
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
@@ -182,7 +182,7 @@ def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control
         what = f"the queue has {len(paths)} control rows instead of one: verbs cannot tell its policy and state"
         return Finding(Kind.CONTROL_ROWS, Severity.ERROR, what, f"sub_queue={CONTROL}", RESTORE)
     try:
-        return files.control_from_row(files.read_columns(LocalFolder(root), paths[0], files.CONTROL_COLUMNS), name)
+        return data_files.control_from_row(data_files.read_columns(LocalFolder(root), paths[0], data_files.CONTROL_COLUMNS), name)
     except NewerFormatError as error:
         todo = "install the version that wrote it, or a newer one, wherever the queue is used"
         return Finding(Kind.FORMAT_NEWER, Severity.ERROR, str(error).partition(";")[0], paths[0], todo)

@@ -8,21 +8,21 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.sessions.failurelog import FailureReader
-from airflow_poison.delivery.sessions.journal import read
+from airflow_poison.delivery.failurelog import FailureReader
+from airflow_poison.delivery.journal import read
 from airflow_poison.fsck.files import REPAIR, REPORT, RESTORE, Finding, Kind, Severity
+from airflow_poison.store import data_files, stage
+from airflow_poison.store.data_files import CLAIM, MANIFEST, STAGE
 from airflow_poison.store.disk import LocalFolder
-from airflow_poison.store.table import files, stage
-from airflow_poison.store.table.files import CLAIM, MANIFEST, STAGE
-from airflow_poison.store.table.stage import stage_folder
+from airflow_poison.store.stage import stage_folder
 from airflow_poison.values.errors import PoisonError, TableChangedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.store.delta.past import Past
     from airflow_poison.store.files import Claim, DataFile
+    from airflow_poison.store.past import Past
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def read_claims(root: str, live: Mapping[str, DataFile]) -> Claims:
     for file in live.values():
         if file.sub_queue == CLAIM:
             try:
-                found.append(files.claim_from_row(files.read_columns(LocalFolder(root), file.path, files.CLAIM_COLUMNS)))
+                found.append(data_files.claim_from_row(data_files.read_columns(LocalFolder(root), file.path, data_files.CLAIM_COLUMNS)))
             except (PoisonError, OSError, ValueError, KeyError, TypeError, IndexError, pa.ArrowException) as error:
                 unreadable.append((file.path, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"))
     return Claims(found, unreadable)

@@ -9,12 +9,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.store.delta.entries import LOG, WITH_STATISTICS, files_of
-from airflow_poison.store.delta.past import covering
-from airflow_poison.store.delta.store import CONSTRAINT, PROPERTIES
+from airflow_poison.store.data_files import footer_difference, partition_of
+from airflow_poison.store.delta_store import CONSTRAINT, PROPERTIES
 from airflow_poison.store.disk import LocalFolder
+from airflow_poison.store.entries import LOG, WITH_STATISTICS, files_of
 from airflow_poison.store.files import SEQUENCE
-from airflow_poison.store.table.files import footer_difference, partition_of
+from airflow_poison.store.past import covering
 from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import EVENT
 from airflow_poison.values.texts import Plain
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
-    from airflow_poison.store.delta.past import Past, Version
     from airflow_poison.store.files import DataFile
+    from airflow_poison.store.past import Past, Version
 
 
 class Severity(StrEnum):

@@ -11,9 +11,9 @@ import numpy as np
 
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.fsck.files import REPORT, Finding, Kind, Severity
+from airflow_poison.store.data_files import commit_version, partition_of, read_columns
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.files import SEQUENCE
-from airflow_poison.store.table.files import commit_version, partition_of, read_columns
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.values.texts import Plain
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from airflow_poison.store.delta.past import Past, Version
     from airflow_poison.store.files import DataFile
+    from airflow_poison.store.past import Past, Version
 
     Numbers = NDArray[np.int64]
 

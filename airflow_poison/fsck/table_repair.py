@@ -15,16 +15,15 @@ import numpy as np
 from airflow_poison.fsck.claims import read_claims
 from airflow_poison.fsck.files import Kind, check_files, intrusions, restorable
 from airflow_poison.fsck.ledger import MESSAGES
-from airflow_poison.store import disk
-from airflow_poison.store.delta.entries import LOG, entry_path
-from airflow_poison.store.delta.log import DeltaLog
-from airflow_poison.store.delta.log_damage import ASIDE, accept_loss, cut_behind_checkpoint, diagnose, keep, put_aside, restore_entries, set_aside
-from airflow_poison.store.delta.past import covering, read_past
+from airflow_poison.store import data_files, disk, history
+from airflow_poison.store.data_files import CLAIM, CONTROL
+from airflow_poison.store.delta_log import DeltaLog
 from airflow_poison.store.disk import LocalFolder
+from airflow_poison.store.entries import LOG, entry_path
 from airflow_poison.store.files import SEQUENCE, Commit
-from airflow_poison.store.table import files, history
-from airflow_poison.store.table.files import CLAIM, CONTROL
-from airflow_poison.store.table.stage import stage_folder
+from airflow_poison.store.log_damage import ASIDE, accept_loss, cut_behind_checkpoint, diagnose, keep, put_aside, restore_entries, set_aside
+from airflow_poison.store.past import covering, read_past
+from airflow_poison.store.stage import stage_folder
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
@@ -166,7 +165,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     remains = [path for path in (Path(root, file.path) for file in broken) if path.exists()]
     for path in remains:
         keep(root, path)
-    added = files.write_events(LocalFolder(root), state.version + 1, events)
+    added = data_files.write_events(LocalFolder(root), state.version + 1, events)
     removed = {file.path: file for file in (*broken, *claims.values())}
     if not log.commit(state, Commit("lose", add=added, remove=[*removed.values()], details=details, scratch=added)):
         raise TableChangedError(f"Somebody has committed to {root} while lost files were being given up. Run the repair again.")
@@ -223,7 +222,7 @@ def _files_on_disk(root: str) -> Iterator[DataFile]:
     for place in sorted(MESSAGES):
         for path in sorted(Path(root).glob(f"sub_queue={place}/move_count=*/*.parquet")):
             try:
-                yield files.describe(path, path.relative_to(root).as_posix())
+                yield data_files.describe(path, path.relative_to(root).as_posix())
             except (OSError, pa.ArrowException):
                 continue
 
@@ -249,7 +248,7 @@ def _lookup_ids(root: str, file: DataFile, live: Iterable[DataFile]) -> dict[str
     for other in live:
         if other.path != file.path and other.sub_queue in MESSAGES and other.max_lookup_id >= wanted[0] and other.min_lookup_id <= wanted[-1]:
             try:
-                wanted = np.setdiff1d(wanted, files.read_columns(LocalFolder(root), other.path, ["lookup_id"]).column("lookup_id").to_numpy())
+                wanted = np.setdiff1d(wanted, data_files.read_columns(LocalFolder(root), other.path, ["lookup_id"]).column("lookup_id").to_numpy())
             except (TableChangedError, OSError, pa.ArrowException):
                 continue
             if not len(wanted):

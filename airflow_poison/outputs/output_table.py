@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from airflow_poison.outputs.table_rules import rules_of
 from airflow_poison.outputs.values import cast, filled, without_unknown
 from airflow_poison.store import disk
-from airflow_poison.store.bucket.objects import is_unencrypted
+from airflow_poison.store.objects import is_unencrypted
 from airflow_poison.values.errors import OutputError
 from airflow_poison.values.fault_points import reach
 

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Protocol, Self, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_poison.delivery import platform
+from airflow_poison.delivery.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
 from airflow_poison.delivery.handlers import HandlerRef, Transformation
 from airflow_poison.delivery.outage import Detection, Verdict
 from airflow_poison.delivery.progress import ForwardedLog, JournalProgress, Progress
-from airflow_poison.delivery.sessions import platform
-from airflow_poison.delivery.sessions.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
-from airflow_poison.delivery.sessions.returned import LearnedColumns
+from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.dialogs.transaction import AS_ARRIVED, Place
 from airflow_poison.passes.conversations import dialog_state
@@ -39,7 +39,7 @@ from airflow_poison.values.texts import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.rules.policy import Opening, Policy

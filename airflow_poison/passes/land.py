@@ -21,15 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.delivery.landing_rows import NO_OWNER, Landing, landings_of
-from airflow_poison.delivery.sessions.verdicts import type_name
+from airflow_poison.delivery.verdicts import type_name
 from airflow_poison.outputs import output_table
 from airflow_poison.outputs.output import PROVENANCE
 from airflow_poison.outputs.table_rules import refused_rows, trial
 from airflow_poison.outputs.values import delta_type, same_name
 from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.move import moved_events, moved_rows, with_columns
-from airflow_poison.store.table.files import commit_version
-from airflow_poison.store.table.history import as_ranges, from_ranges
+from airflow_poison.store.data_files import commit_version
+from airflow_poison.store.history import as_ranges, from_ranges
 from airflow_poison.values.errors import MessageNotFoundError, OutputError, OutputRowError, PlanStateError, SettingError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind, error_cell

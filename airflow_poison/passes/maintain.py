@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.store import QueueStore
     from airflow_poison.store.files import Claim
+    from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.plans import StoredPlan
     from airflow_poison.values.clock import Clock
 
 LEASE = timedelta(minutes=2)

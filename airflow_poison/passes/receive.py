@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.delivery.handlers import Transformation, check_alone, check_policy, load_types, refuse_dialogs, resolve_handler
-from airflow_poison.delivery.sessions.session import check_isolation
+from airflow_poison.delivery.session import check_isolation
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
 from airflow_poison.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.passes.due import return_held, return_postponed
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.handlers import Batching, HandlerLike, HandlerRef
     from airflow_poison.delivery.outage import Verdict
-    from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.delivery.stage import BlockRecord
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.delivering import Engine

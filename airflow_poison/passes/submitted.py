@@ -25,8 +25,8 @@ from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, Transformatio
 from airflow_poison.delivery.stage import Tally
 from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
 from airflow_poison.spark.executors import own_package, shippable
+from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import second_name
-from airflow_poison.store.table.files import STAGE
 from airflow_poison.values.errors import HandlerNotFoundError, PoisonError, SparkJobError, StoreUnreachableError, recalled
 from airflow_poison.values.machine import PRIVATE_FOLDER, private
 

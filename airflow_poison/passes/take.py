@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from airflow_poison.sources.schemas import Schema
     from airflow_poison.sources.source import Reached, Take
     from airflow_poison.store.files import Sent, Snapshot
+    from airflow_poison.store.plans import StoredSource
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.plans import StoredSource
     from airflow_poison.values.clock import Clock
     from airflow_poison.values.mapping import ColumnMapping
 

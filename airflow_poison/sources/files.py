@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.sources.schemas import Schema
     from airflow_poison.sources.source import JsonValue, Position
-    from airflow_poison.store.bucket.objects import Objects
+    from airflow_poison.store.objects import Objects
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = "\n!"
@@ -235,7 +235,7 @@ class Files(Source):
             raise SourceError(f"{error.filename} of source {self.name!r} cannot be listed: {error}. Nothing was sent; run the task again.") from error
 
     def _objects(self, passed: _PassedOver) -> Iterator[_Found]:
-        from airflow_poison.store.bucket.objects import Objects
+        from airflow_poison.store.objects import Objects
 
         scheme, _, rest = self.pattern.partition("://")
         bucket, _, wanted = rest.partition("/")
@@ -282,7 +282,7 @@ class Files(Source):
 
     def _object(self, uri: str) -> tuple[Objects, str]:
         """Return the bucket of an object, and its name there."""
-        from airflow_poison.store.bucket.objects import Objects
+        from airflow_poison.store.objects import Objects
 
         scheme, _, rest = uri.partition("://")
         bucket, _, name = rest.partition("/")

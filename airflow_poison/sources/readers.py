@@ -462,7 +462,7 @@ def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch
     del layout
     import pyarrow.parquet as pq
 
-    from airflow_poison.store.table.row_groups import streamed
+    from airflow_poison.store.row_groups import streamed
 
     seen = 0
     source = content if content.seekable() else io.BytesIO(content.read())

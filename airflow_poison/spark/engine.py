@@ -11,12 +11,12 @@ from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.delivery.stage import Order, exceptions_of
 from airflow_poison.dialogs.transaction import AS_ARRIVED
 from airflow_poison.spark.executors import Executors
-from airflow_poison.spark.frames.claim import transform_claim
-from airflow_poison.spark.frames.function import check
+from airflow_poison.spark.function import check
 from airflow_poison.spark.jobs import readable_error
 from airflow_poison.spark.nodes import NodeSite, check_outputs
 from airflow_poison.spark.shares import LEFT, SharedSite, deliver_only, deliver_share, plan_shares, read_share
-from airflow_poison.store.bucket.objects import side_by_side
+from airflow_poison.spark.transform import transform_claim
+from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self, cast
 from uuid import uuid4
 
+from airflow_poison.delivery.journal import columns_beside
 from airflow_poison.delivery.outage import NOTE
 from airflow_poison.delivery.progress import FOLDER as OUTPUT
-from airflow_poison.delivery.sessions.journal import columns_beside
-from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.delivery.sessions.returned import LearnedColumns
+from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.spark.shares import GRACE_SECONDS, LEFT, SHUT_OUT, plan_shares, read_share, told
-from airflow_poison.store.bucket.objects import side_by_side
+from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import on_node
-from airflow_poison.store.table.files import STAGE
-from airflow_poison.store.table.stage import BEGUN, JOURNAL, OUT
+from airflow_poison.store.objects import side_by_side
+from airflow_poison.store.stage import BEGUN, JOURNAL, OUT
 from airflow_poison.values.errors import ServerSessionError, SettingError, StoreUnreachableError
 from airflow_poison.values.schema import message_schema
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.outputs.output import Output
-    from airflow_poison.store.bucket.folder import BucketFolder
+    from airflow_poison.store.bucket_folder import BucketFolder
     from airflow_poison.store.files import Claim, DataFile
     from airflow_poison.store.queue_table import QueueTable
 

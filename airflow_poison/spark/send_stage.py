@@ -18,12 +18,12 @@ from airflow_poison.sources.paths import MappedFields, of_text
 from airflow_poison.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.sources.source import ERROR, alone, with_fields
 from airflow_poison.spark.executors import Executors
-from airflow_poison.spark.frames.messages import arrow_schema
 from airflow_poison.spark.jobs import has_ended, why
+from airflow_poison.spark.messages import arrow_schema
 from airflow_poison.spark.nodes import written_by_tasks
+from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import POSIX
-from airflow_poison.store.table.files import STAGE
-from airflow_poison.store.table.row_groups import streamed
+from airflow_poison.store.row_groups import streamed
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import ExecutorError, InputError, PoisonError, SparkJobError
 from airflow_poison.values.mapping import ColumnMapping, check_named_once
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
     from airflow_poison.sources.source import Take
-    from airflow_poison.store.bucket.folder import BucketFolder
+    from airflow_poison.store.bucket_folder import BucketFolder
     from airflow_poison.store.disk import Folder
 
 BATCH_ROWS = 4_096

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from airflow_poison.store.table.stage import OUT
+from airflow_poison.store.stage import OUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -150,7 +150,7 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
 
     from airflow_poison.delivery.progress import forwarding
     from airflow_poison.delivery.stage import deliver_partition
-    from airflow_poison.store.table.stage import OutcomeWriter
+    from airflow_poison.store.stage import OutcomeWriter
 
     with site.working(job, task) as here:
         out = Path(here.journal_folder).with_name(OUT)
@@ -162,8 +162,8 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
 
 def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.RecordBatch:
     """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the files to fetch."""
+    from airflow_poison.delivery.crash_attribution import ALONE
     from airflow_poison.delivery.progress import forwarding
-    from airflow_poison.delivery.sessions.crash_attribution import ALONE
     from airflow_poison.delivery.stage import deliver_alone
 
     with site.working(job, ALONE) as here, forwarding(here.journal_folder, ALONE):

@@ -99,13 +99,13 @@ def open_store(uri: str, storage_options: Mapping[str, str] | None = None, *, du
     :raises StoreUnreachableError: for every other kind of URI.
     """
     if object_store_of(uri):
-        from airflow_poison.store.bucket.store import BucketStore
+        from airflow_poison.store.bucket_store import BucketStore
 
         return BucketStore(uri, storage_options)
     if not uri.startswith(MEMORY):
         if not durable:
             _warn_once(uri)
-        from airflow_poison.store.delta.store import DeltaStore
+        from airflow_poison.store.delta_store import DeltaStore
 
         return DeltaStore(uri, storage_options, durable)
     from airflow_poison.store.memory import MemoryStore

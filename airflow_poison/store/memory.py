@@ -12,12 +12,11 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from airflow_poison.store import check_name, no_such_queue
+from airflow_poison.store import check_name, data_files, no_such_queue
+from airflow_poison.store.data_files import CONTROL
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.files import Commit, Shortened
 from airflow_poison.store.queue_table import QueueTable
-from airflow_poison.store.table import files
-from airflow_poison.store.table.files import CONTROL
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
 
@@ -93,7 +92,7 @@ class MemoryLog:
         assert isinstance(base, MemoryState)
         for file in commit.add:
             if not Path(self._root, file.path).is_file():
-                raise TableChangedError(files.gone(self._root, file.path))
+                raise TableChangedError(data_files.gone(self._root, file.path))
         reach(f"store.{commit.operation}.before_commit")
         removed = {file.path for file in commit.remove}
         with self._lock:
@@ -175,7 +174,7 @@ class MemoryStore:
                 root = str(Path(self._folder.path, name))
                 log = MemoryLog(self._folder, name)
                 place = LocalFolder(root, durable=False)
-                row = files.write_new(place, CONTROL, 0, files.control_to_row(control))
+                row = data_files.write_new(place, CONTROL, 0, data_files.control_to_row(control))
                 log.commit(log.load(), Commit("create", add=[row]))
                 self._queues[name] = QueueTable(name, place, log)
         return self.open(name)

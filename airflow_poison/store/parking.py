@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.store.table import files
+from airflow_poison.store import data_files
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
 
@@ -91,7 +91,7 @@ def _columns(table: Table, wanted: Sequence[DataFile]) -> list[tuple[NDArray[np.
     table.bring([file for file in wanted if file.path not in known])
     for file in wanted:
         if file.path not in known:
-            rows = files.read_columns(table.folder, file.path, _COLUMNS).combine_chunks()
+            rows = data_files.read_columns(table.folder, file.path, _COLUMNS).combine_chunks()
             known[file.path] = rows["lookup_id"].to_numpy(), rows["group_id"].combine_chunks()
     return [known[file.path] for file in wanted]
 

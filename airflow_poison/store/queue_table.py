@@ -15,13 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_poison.store import parking
+from airflow_poison.store import appending, changing, claiming, compaction, data_files, history, parking, plans, row_groups
+from airflow_poison.store import stage as stages
 from airflow_poison.store.control import Control
+from airflow_poison.store.data_files import CLAIM, CONTROL
 from airflow_poison.store.disk import named, raise_named, raise_of_node
 from airflow_poison.store.files import Claim, Commit, DataFile, Snapshot
-from airflow_poison.store.table import appending, changing, claiming, compaction, files, history, plans, row_groups
-from airflow_poison.store.table import stage as stages
-from airflow_poison.store.table.files import CLAIM, CONTROL
 from airflow_poison.values.errors import PlanStateError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue
@@ -155,7 +154,7 @@ class Table:
         after = change(before) if change else before
         if after == before:
             return Commit("alter")
-        row = files.write_new(self.folder, CONTROL, 0, files.control_to_row(after))
+        row = data_files.write_new(self.folder, CONTROL, 0, data_files.control_to_row(after))
         reach("store.control.after_row")
         held = self.held_files(view) if before.holds_sends and not after.holds_sends else []
         added = [row, *(new for _, new in held)]
@@ -164,7 +163,7 @@ class Table:
     def held_files(self, view: View) -> list[tuple[DataFile, DataFile]]:
         """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
         held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
-        moved = [(file, files.moved(self.folder, file, SubQueue.MAIN, file.move_count)) for file in held]
+        moved = [(file, data_files.moved(self.folder, file, SubQueue.MAIN, file.move_count)) for file in held]
         if moved:
             reach("store.held.after_links")
         return moved
@@ -192,13 +191,15 @@ class Table:
             raise TableChangedError(message)
         known = self._known.get(paths[0])
         if not isinstance(known, Control):
-            known = self._known[paths[0]] = files.control_from_row(files.read_columns(self.folder, paths[0], files.CONTROL_COLUMNS), self.name)
+            known = self._known[paths[0]] = data_files.control_from_row(
+                data_files.read_columns(self.folder, paths[0], data_files.CONTROL_COLUMNS), self.name
+            )
         return known
 
     def _claim(self, file: DataFile) -> Claim:
         known = self._known.get(file.path)
         if not isinstance(known, Claim):
-            known = self._known[file.path] = files.claim_from_row(files.read_columns(self.folder, file.path, files.CLAIM_COLUMNS))
+            known = self._known[file.path] = data_files.claim_from_row(data_files.read_columns(self.folder, file.path, data_files.CLAIM_COLUMNS))
         return known
 
     def _forget_others(self, kept: Sequence[DataFile]) -> None:
@@ -220,7 +221,7 @@ def _by_name(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
 
 def _as_seen(file: DataFile) -> DataFile:
     """Leave due times out where they have passed: a move between sub-queues changes no row, so they remain in the file."""
-    if file.sub_queue in files.WAITING or (file.min_due_at is None and file.max_due_at is None):
+    if file.sub_queue in data_files.WAITING or (file.min_due_at is None and file.max_due_at is None):
         return file
     return replace(file, min_due_at=None, max_due_at=None)
 
@@ -375,7 +376,7 @@ class QueueTable(Table):
 
     def read(self, file: DataFile, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the rows of a file with the columns of ``table_schema()``, or some columns of ``message_schema()``."""
-        return files.read(self.folder, file) if columns is None else files.read_columns(self.folder, file.path, columns)
+        return data_files.read(self.folder, file) if columns is None else data_files.read_columns(self.folder, file.path, columns)
 
     # Maintenance: changes nothing that anybody reads, and may run beside everything and itself
     compact = compaction.compact

@@ -23,7 +23,7 @@ from airflow_poison.delivery.handlers import (
     load_types,
     resolve_handler,
 )
-from airflow_poison.delivery.sessions.verdicts import failure_of
+from airflow_poison.delivery.verdicts import failure_of
 from airflow_poison.dialogs.acts import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, Service
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation

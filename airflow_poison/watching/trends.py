@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.store.table import row_groups
+from airflow_poison.store import row_groups
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import EVENT, STANDS_FOR, SubQueue
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.row_groups import RowGroups
+    from airflow_poison.store.row_groups import RowGroups
     from airflow_poison.watching.poller import Reading
 
 HOURS = 24

@@ -24,7 +24,7 @@ from airflow_poison.operators.manage import QueueInspectOperator
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueuePoisonGoneSensor
 from airflow_poison.spark.session import without_secrets
 from airflow_poison.store.control import QueueState
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
 from airflow_poison.values.schema import SubQueue

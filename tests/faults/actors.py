@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.relay import dead_letter_queue
-from airflow_poison.store.bucket import log as bucket_log
+from airflow_poison.store import bucket_log
 from airflow_poison.values.errors import ConversationLockedError, QueueHaltedError
 from airflow_poison.values.schema import SubQueue
 from tests.faults import maintainers

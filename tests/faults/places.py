@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.store.delta import log as delta_log
-from airflow_poison.store.delta.entries import entry_of
+from airflow_poison.store import delta_log
+from airflow_poison.store.entries import entry_of
 from tests.faults import ledger
 from tests.faults.actor import Place
 from tests.faults.actors import enter

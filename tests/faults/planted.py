@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.delivery.sessions import crash_attribution, dialogs, host, journal, work
-from airflow_poison.delivery.sessions.journal import MessageState, word
+from airflow_poison.delivery import crash_attribution, dialogs, host, journal, work
+from airflow_poison.delivery.journal import MessageState, word
 from airflow_poison.desk import actions, applying
 from airflow_poison.dialogs.transaction import Conversation
 from airflow_poison.passes import relay, runs, take
 from airflow_poison.passes.move import with_columns
-from airflow_poison.store import disk
+from airflow_poison.store import disk, entries, log_damage, stage
 from airflow_poison.store import queue_table as tables
-from airflow_poison.store.delta import entries, log_damage
-from airflow_poison.store.table import stage
 from airflow_poison.values.message import Message
 
 if TYPE_CHECKING:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.store import bucket_log, delta_log, stage
 from airflow_poison.store import queue_table as tables
-from airflow_poison.store.bucket import log as bucket_log
-from airflow_poison.store.delta import log as delta_log
-from airflow_poison.store.table import stage
 from tests.faults.ledger import note
 from tests.faults.planted import replace
 

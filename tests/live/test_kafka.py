@@ -38,7 +38,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.sources.kafka import Kafka
 from airflow_poison.sources.schemas import JsonSchema
 from airflow_poison.store import open_store
-from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.store.bucket_store import BucketStore
 from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import InputError, OutputError, SourceError, TableChangedError

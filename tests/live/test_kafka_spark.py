@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.passes.take import TakeResult
     from airflow_poison.sources.source import Source
-    from airflow_poison.store.bucket.folder import BucketFolder
+    from airflow_poison.store.bucket_folder import BucketFolder
     from airflow_poison.store.queue_table import QueueTable
     from tests.spark.places.place import Place
     from tools.servers.kafka import Broker

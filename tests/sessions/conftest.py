@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from airflow_poison.delivery.handlers import resolve_handler
-from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
-from airflow_poison.delivery.sessions.session import open_session
+from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.session import open_session
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import SystemClock
@@ -20,7 +20,7 @@ from tests import forked
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_poison.delivery.sessions.session import ServerSession
+    from airflow_poison.delivery.session import ServerSession
     from airflow_poison.dialogs.transaction import DialogState
 
 

@@ -18,7 +18,7 @@ from airflow_poison.values.schema import DIALOG, message_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.session import BatchReport
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 ORDER, QUESTION, ANSWER = "Order", "Question", "Answer"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from airflow_poison.delivery.sessions.journal import MessageState, sections, states_of
+from airflow_poison.delivery.journal import MessageState, sections, states_of
 from airflow_poison.values.failures import Postpone
 from tests.sessions.sample_handlers import script
 

@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.sessions.crash_attribution import read_history
+from airflow_poison.delivery.crash_attribution import read_history
 from tests.sessions.conftest import opened_session
 from tests.sessions.endpoints import saying
 from tests.sessions.messages import batch_of

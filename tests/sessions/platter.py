@@ -12,7 +12,7 @@ import shutil
 from hashlib import blake2b
 from pathlib import Path
 
-from airflow_poison.delivery.sessions import platform
+from airflow_poison.delivery import platform
 from airflow_poison.store import disk
 
 PLATTER, MACHINE = "POISON_TEST_PLATTER", "POISON_TEST_MACHINE"

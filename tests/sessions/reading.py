@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, state_of
+from airflow_poison.delivery.journal import MessageState, attempts_of, crashes_of, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy
 from tests.sessions.messages import batch_of

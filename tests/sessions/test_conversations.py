@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.session import BatchReport
     from airflow_poison.dialogs.acts import Outgoing
     from airflow_poison.dialogs.transaction import DialogState
     from airflow_poison.rules.policy import Policy

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.sessions import failurelog
-from airflow_poison.delivery.sessions.crash_attribution import read_history
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery import failurelog
+from airflow_poison.delivery.crash_attribution import read_history
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.values import fault_points
 from tests import forked
 from tests.sessions import dialog_worker

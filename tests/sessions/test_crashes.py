@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_poison.delivery.sessions import wire, zygote
-from airflow_poison.delivery.sessions.journal import MessageState
-from airflow_poison.delivery.sessions.wire import Task
+from airflow_poison.delivery import wire, zygote
+from airflow_poison.delivery.journal import MessageState
+from airflow_poison.delivery.wire import Task
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort
 from tests.sessions.messages import batch_of

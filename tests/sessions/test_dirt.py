@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.delivery.sessions import verdicts
-from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, state_of
+from airflow_poison.delivery import verdicts
+from airflow_poison.delivery.journal import MessageState, attempts_of, crashes_of, state_of
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.rules.settings import LONGEST
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.delivery.sessions.session import ServerSession
+    from airflow_poison.delivery.session import ServerSession
     from tests.sessions.conftest import Opener
 
 HANDLER = "tests.sessions.dirty_handlers:script"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_poison.delivery.sessions import wire, zygote
-from airflow_poison.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery import wire, zygote
+from airflow_poison.delivery.crash_attribution import read_journals
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.values.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.values.failures import FailureKind
 from tests.sessions.endpoints import deliveries, saying, specification, written

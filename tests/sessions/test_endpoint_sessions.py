@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.decisions import Block, Counts, Dispose, Halt, Halted
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.policy import Opening
@@ -22,7 +22,7 @@ from tests.sessions.zygotes import living_sessions
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.session import BatchReport
     from tests.sessions.conftest import Opener
 
 RECORDED = "tests.sessions.endpoint_handlers:recorded"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison import track_failures
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.dialogs.system_messages import ErrorDocument
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, endpoint, error, message
 from tests.sessions.endpoints import broker, written

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.sessions import output, platform
-from airflow_poison.delivery.sessions.crash_attribution import read_journals
-from airflow_poison.delivery.sessions.output import LastOutput, last_output
-from airflow_poison.delivery.sessions.verdicts import MAX_TRACE
+from airflow_poison.delivery import output, platform
+from airflow_poison.delivery.crash_attribution import read_journals
+from airflow_poison.delivery.output import LastOutput, last_output
+from airflow_poison.delivery.verdicts import MAX_TRACE
 from airflow_poison.values.failures import Failure, FailureKind
 from tests import forked
 from tests.sessions import speaking_worker

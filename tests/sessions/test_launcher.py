@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.sessions import output, zygote
-from airflow_poison.delivery.sessions.journal import Journal
+from airflow_poison.delivery import output, zygote
+from airflow_poison.delivery.journal import Journal
 from tests.sessions.test_endpoint_crashes import kill_and_wait
 from tests.sessions.zygotes import zygotes
 

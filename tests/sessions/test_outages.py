@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.delivery.handlers import Batching
+from airflow_poison.delivery.journal import MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.delivery.outage import Detection, Verdict
-from airflow_poison.delivery.sessions.journal import MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.failures import FailureKind, origin

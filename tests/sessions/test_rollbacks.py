@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.delivery.handler_wrappers import sessiongram
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.errors import HandlerNotFoundError, InputError
 from airflow_poison.values.failures import FailureKind

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery.handlers import Batching
-from airflow_poison.delivery.sessions.journal import MessageState
+from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.failures import FailureKind
 from tests.sessions.conftest import policy
@@ -18,7 +18,7 @@ from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
-    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.session import BatchReport
     from tests.sessions.conftest import Opener
 
 HANDLER = "tests.sessions.frame_handlers:script"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.sessions.crash_attribution import TryNote, read_history, read_journals
-from airflow_poison.delivery.sessions.journal import Journal, MessageState, doubt_batches, left_open, settle, word
+from airflow_poison.delivery.crash_attribution import TryNote, read_history, read_journals
+from airflow_poison.delivery.journal import Journal, MessageState, doubt_batches, left_open, settle, word
 from tests import forked
 from tests.sessions import frame_worker
 from tests.sessions.reading import COMMITTED, UNTOUCHED, told
@@ -19,7 +19,7 @@ from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+    from airflow_poison.delivery.recovered import RecoveredAttempts
 
 MOST_TRIES = 12
 
@@ -137,7 +137,7 @@ def test_a_lost_machine_leaves_a_decision_for_its_own_word_alone() -> None:
 
 @pytest.mark.parametrize("here", [True, False])
 def test_two_tasks_that_die_together_charge_nobody_when_one_has_a_batch(tmp_path: Path, here: bool) -> None:  # noqa: FBT001  (a parameter of pytest)
-    from airflow_poison.delivery.sessions import platform
+    from airflow_poison.delivery import platform
 
     folder = tmp_path / "journal"
     folder.mkdir()

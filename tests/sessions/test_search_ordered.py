@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery.handlers import Batching
-from airflow_poison.delivery.sessions.session import Decided
+from airflow_poison.delivery.session import Decided
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort
@@ -24,7 +24,7 @@ from tests.sessions.messages import batch_of
 from tests.sessions.reading import COMMITTED, told
 
 if TYPE_CHECKING:
-    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.session import BatchReport
     from airflow_poison.rules.policy import Policy
     from tests.sessions.conftest import Opener
 

@@ -17,7 +17,7 @@ from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.relay import transmit
 from airflow_poison.spark.engine import SparkEngine
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from tests.spark.conversing import Warehouse
 

@@ -15,7 +15,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.store.control import QueueState
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from tests.spark.grouped import Grouped
 

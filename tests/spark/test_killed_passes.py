@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.sessions.crash_attribution import read_history
+from airflow_poison.delivery.crash_attribution import read_history
 from airflow_poison.values.errors import SparkJobError
 from tests.spark.drivers import Ahead, Work, told
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.passes.alter import declare
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from tests.sessions.platter import MACHINE, PLATTER, lose
 from tests.spark.culprits import Dangerous

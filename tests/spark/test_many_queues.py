@@ -16,7 +16,7 @@ from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import QueueRun, Stop, receive_many
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.spark.engine import SparkEngine
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ClaimLostError, ReceiveStoppedError
 

@@ -19,7 +19,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark.engine import SparkEngine
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from tests.spark.away import Away
 from tests.spark.transforms import SCHEMA, bodies, cast, looked_up

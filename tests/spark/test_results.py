@@ -16,7 +16,7 @@ from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark.engine import SparkEngine
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import PoisonError
 from tests.spark.landing import Landing

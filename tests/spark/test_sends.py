@@ -31,7 +31,7 @@ _keys = count()
 
 @pytest.fixture
 def queue(tmp_path: Path) -> Queue:
-    from airflow_poison.store.delta.store import DeltaStore
+    from airflow_poison.store.delta_store import DeltaStore
 
     return a_queue(DeltaStore(str(tmp_path / "store")), tmp_path)
 

@@ -15,7 +15,7 @@ import pandas as pd  # type: ignore[import-untyped]  # noqa: F401  (pyarrow woul
 import pyarrow as pa
 import pyarrow.parquet
 
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Replacement
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import TableChangedError

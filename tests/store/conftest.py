@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import obstore.store
 import pytest
 
-from airflow_poison.store.bucket.objects import Objects
-from airflow_poison.store.bucket.store import BucketStore
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.bucket_store import BucketStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.memory import MemoryStore
+from airflow_poison.store.objects import Objects
 from airflow_poison.values import fault_points
 from tests.store.given import CONTROL, NOW
 from tests.store.points import AtPoint

@@ -15,8 +15,8 @@ from airflow_poison.fsck.files import Kind
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.maintain import repair
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.store.delta import checkpoints
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store import checkpoints
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from tests.faults import test_damage as faults
 from tests.store import test_foreign_hands as foreign

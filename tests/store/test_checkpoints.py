@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.store.delta import checkpoints
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store import checkpoints
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import SubQueue
 from tests.store import children

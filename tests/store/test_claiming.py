@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from airflow_poison.store import claiming
 from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.files import Claim
-from airflow_poison.store.table import claiming
 from airflow_poison.values.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
 from tests.store.given import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send

@@ -17,11 +17,10 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.store import disk
-from airflow_poison.store.delta import checkpoints
-from airflow_poison.store.delta import entries as logs
-from airflow_poison.store.delta.entries import entry_path
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store import checkpoints, disk
+from airflow_poison.store import entries as logs
+from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.store.entries import entry_path
 from airflow_poison.store.files import Cleaned, Commit, Replacement
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue

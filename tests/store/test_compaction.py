@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_poison.store import compaction
 from airflow_poison.store.files import Compacted
+from airflow_poison.store.history import as_ranges, from_ranges
 from airflow_poison.store.memory import MemoryStore
-from airflow_poison.store.table import compaction
-from airflow_poison.store.table.history import as_ranges, from_ranges
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
 from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, batch, claim, ids, put, rows_of, seal, send

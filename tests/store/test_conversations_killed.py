@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison.fsck.check import check
 from airflow_poison.fsck.files import Severity
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from tests.store import children
 from tests.store.dialogs import act, endpoint, endpoints, letter, letters

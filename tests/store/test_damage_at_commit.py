@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from airflow_poison.store import disk
-from airflow_poison.store.delta import entries, log_damage
-from airflow_poison.store.delta.entries import Reader
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store import disk, entries, log_damage
+from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.store.entries import Reader
 from airflow_poison.values.errors import PoisonError, TableChangedError
 from airflow_poison.values.schema import SubQueue
 from tests.faults.test_damage import stopped_at

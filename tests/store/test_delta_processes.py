@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
 from tests.store import children
 from tests.store.given import CONTROL, NOW, ids, park_all, send

@@ -20,8 +20,8 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from airflow_poison.store import disk
-from airflow_poison.store.delta import entries as logs
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store import entries as logs
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue, table_schema
 from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send

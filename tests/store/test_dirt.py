@@ -10,7 +10,7 @@ import pytest
 
 from airflow_poison.passes.relay import relay
 from airflow_poison.store import open_store
-from airflow_poison.store.delta.store import DeltaStore, local_path
+from airflow_poison.store.delta_store import DeltaStore, local_path
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import QueueNameError, StoreUnreachableError
 from airflow_poison.values.schema import DESTINATION, OUTBOX, SubQueue

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Replacement
 from airflow_poison.values.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.events import Event, EventType

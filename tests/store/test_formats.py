@@ -14,7 +14,7 @@ from airflow_poison.passes.alter import restart
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.policy import Restart
 from airflow_poison.store.control import FORMAT_VERSION
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import NewerFormatError
 from tests.store import given
@@ -46,7 +46,7 @@ def an_hour_later(store: QueueStore, name: str, folder: Path) -> Queue:
 
 def test_another_format_is_refused_and_nothing_is_written(written: DeltaStore, monkeypatch: pytest.MonkeyPatch) -> None:
     version = written.open("orders").snapshot().version
-    monkeypatch.setattr("airflow_poison.store.table.files.FORMAT_VERSION", FORMAT_VERSION - 1)
+    monkeypatch.setattr("airflow_poison.store.data_files.FORMAT_VERSION", FORMAT_VERSION - 1)
     with pytest.raises(NewerFormatError, match=rf"'orders' has table format {FORMAT_VERSION}; .* knows formats up to {FORMAT_VERSION - 1}\. Install"):
         DeltaStore(written.uri).open("orders")
     monkeypatch.undo()

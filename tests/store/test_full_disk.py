@@ -22,8 +22,8 @@ from airflow_poison.passes.due import return_due
 from airflow_poison.passes.maintain import RepairResult, maintain, repair
 from airflow_poison.passes.move import put_back
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.bucket.objects import Objects
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.store.objects import Objects
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ServerSessionError, StoreUnreachableError
 from tests.store import dialogs
@@ -275,7 +275,7 @@ def test_a_copy_that_cannot_be_read_or_written_on_a_node_is_no_damage_of_the_tab
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), str(Path(other.root, file.path)))
 
-    for place in ("airflow_poison.store.bucket.objects.Objects.download", "pyarrow.parquet.ParquetFile"):
+    for place in ("airflow_poison.store.objects.Objects.download", "pyarrow.parquet.ParquetFile"):
         with monkeypatch.context() as patch:
             patch.setattr(place, fail)
             with pytest.raises(StoreUnreachableError, match=f"^The folder {other.root} of the machine .* TMPDIR names another one"):

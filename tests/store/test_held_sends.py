@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.passes.due import return_held
 from airflow_poison.store.control import Control, QueueState
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Sent
 from airflow_poison.store.queue_table import QueueTable
 from airflow_poison.values.errors import ConservationError, QueueHaltedError
@@ -166,7 +166,7 @@ def test_a_queue_that_people_have_disabled_stays_so_when_a_pass_halts(queue: Que
 
 def test_a_send_does_not_list_the_files_of_a_queue(delta_queue: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue may have ten thousand."""
-    from airflow_poison.store.delta import entries
+    from airflow_poison.store import entries
 
     send(delta_queue, 1, "numbered")
     listed: list[object] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
 from tests.store import children
 from tests.store.given import CONTROL, NOW, all_rows, claim, copied, ids, put, rows_of, seal, send

@@ -17,8 +17,8 @@ from airflow_poison.fsck.check import check
 from airflow_poison.fsck.files import Kind, Severity
 from airflow_poison.spark import nodes
 from airflow_poison.spark.nodes import NodeSite
-from airflow_poison.store.bucket import log as logs
-from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.store import bucket_log as logs
+from airflow_poison.store.objects import Objects
 from airflow_poison.values.clock import SystemClock, VirtualClock
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue
@@ -29,8 +29,8 @@ from tests.unit.passes.given import NO_RETRY
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_poison.store.bucket.folder import BucketFolder
-    from airflow_poison.store.bucket.store import BucketStore
+    from airflow_poison.store.bucket_folder import BucketFolder
+    from airflow_poison.store.bucket_store import BucketStore
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.store.table import stage
-from airflow_poison.store.table.stage import OutcomeWriter
+from airflow_poison.store import stage
+from airflow_poison.store.stage import OutcomeWriter
 from airflow_poison.values.errors import ClaimLostError, ServerSessionError
 from airflow_poison.values.schema import table_schema
 from tests.store.given import NOW

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.store.files import PlanState, PlanStep, Replacement
-from airflow_poison.store.table.history import as_ranges
+from airflow_poison.store.history import as_ranges
 from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, TableChangedError
 from airflow_poison.values.events import Event, EventType
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.store.files import DataFile
+    from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.store.table.plans import StoredPlan
     from tests.store.points import AtPoint
 
 RUNNING = frozenset({PlanState.RUNNING})

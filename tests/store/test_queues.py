@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison.store import open_store
 from airflow_poison.store.control import FORMAT_VERSION
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import NewerFormatError, QueueNameError, QueueNotFoundError, StoreUnreachableError
 from tests.store.given import CONTROL, NOW, ids, send
 

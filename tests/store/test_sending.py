@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
+from airflow_poison.store import appending
 from airflow_poison.store.files import Sent
-from airflow_poison.store.table import appending
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.schema import SubQueue
 from tests.store.given import NOW, all_rows, batch, ids, numbered, send

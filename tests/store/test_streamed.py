@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.store.table.row_groups import streamed
+from airflow_poison.store.row_groups import streamed
 
 GROUPS, ROWS, BODY = 12, 40, 500_000
 READ = """
 import sys
 from pathlib import Path
 import pyarrow.parquet as pq
-from airflow_poison.store.table.row_groups import streamed
+from airflow_poison.store.row_groups import streamed
 def peak():
     return int(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM:"))) * 1024
 with pq.ParquetFile(sys.argv[1]) as file:

@@ -23,7 +23,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark.executors import own_package
 from airflow_poison.store.control import QueueState
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
 from tests import local_driver

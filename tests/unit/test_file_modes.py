@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.delivery import output
+from airflow_poison.delivery.journal import Journal
 from airflow_poison.delivery.progress import FOLDER, forwarding, handler_log
-from airflow_poison.delivery.sessions import output
-from airflow_poison.delivery.sessions.journal import Journal
-from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.recovered import RecoveredAttempts
 from airflow_poison.passes.submitted import write_whole
-from airflow_poison.store.table import appending
+from airflow_poison.store import appending
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

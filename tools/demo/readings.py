@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.store import open_store
-from airflow_poison.store.table.stage import stage_folder
+from airflow_poison.store.stage import stage_folder
 from airflow_poison.values.errors import QueueNotFoundError
 from airflow_poison.values.schema import SubQueue
 from tools.demo.account import Depth
@@ -83,7 +83,7 @@ def _working(root: Path, claims: Sequence[Claim]) -> Working:
     from pyarrow import ArrowInvalid
     from pyarrow.parquet import read_metadata
 
-    from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
+    from airflow_poison.delivery.journal import MAX_ATTEMPTS, SETTLED, STATE_MASK, MessageState, sections
 
     messages = attempts = 0
     for journal in (path for claim in claims for path in root.glob(f"{stage_folder(claim.key)}/*/journal/*.journal")):

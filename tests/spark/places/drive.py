@@ -6,7 +6,7 @@ import json
 import sys
 
 from airflow_poison.rules import policy_from_dict
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import PoisonError
 from tests.spark.places import place
 from tests.spark.places.place import Where

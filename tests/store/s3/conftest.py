@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.store.bucket_store import BucketStore
 from tests.store.given import CONTROL, NOW
 from tests.store.s3 import proxy
 from tools.servers import s3 as server

@@ -17,12 +17,12 @@ from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import alter
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.bucket.objects import Objects, side_by_side
-from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.store import data_files
+from airflow_poison.store.bucket_store import BucketStore
 from airflow_poison.store.control import Control
 from airflow_poison.store.files import SEQUENCE, Commit
 from airflow_poison.store.memory import MemoryState
-from airflow_poison.store.table import files
+from airflow_poison.store.objects import Objects, side_by_side
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue, table_schema
@@ -84,10 +84,10 @@ def _round(queue: QueueTable, at: LogState, number: int) -> None:
     first, version = 2 * number + 1, at.version
     cells = {"priority": 5, "enqueued_at": NOW, "abort_count": 0}
     rows = [{"lookup_id": first + each, "message_id": f"{number}-{each}", "body": b"settled", **cells} for each in range(2)]
-    sent = files.write_new(queue.folder, SubQueue.MAIN, 0, pa.Table.from_pylist(rows, schema=table_schema()))
+    sent = data_files.write_new(queue.folder, SubQueue.MAIN, 0, pa.Table.from_pylist(rows, schema=table_schema()))
     numbers = {f"send:{number}": 2, f"first:{number}": first}
     assert queue.log.commit(at, Commit("append", [sent], numbers=numbers, lasting={SEQUENCE: first + 1}, details={"key": str(number)}))
-    told = files.write_events(queue.folder, version + 2, [Event(EventType.MOVED_RETRY, NOW, first), Event(EventType.RETURNED, NOW, first)])
+    told = data_files.write_events(queue.folder, version + 2, [Event(EventType.MOVED_RETRY, NOW, first), Event(EventType.RETURNED, NOW, first)])
     details = {"key": f"pass {number}", "epoch": 1, "result": {"settled": 2}}
     assert queue.log.commit(MemoryState(version + 1), Commit("finish", told, [sent], {f"run:pass {number}": version + 2}, details=details))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.passes.delivering import SupervisedEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.store.bucket_store import BucketStore
 from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:

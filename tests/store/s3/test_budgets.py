@@ -22,9 +22,9 @@ from airflow_poison.passes.relay import send_to
 from airflow_poison.passes.runs import ReceiveResult
 from airflow_poison.passes.send import send
 from airflow_poison.rules.policy import Restart
-from airflow_poison.store.bucket import log as bucket_log
-from airflow_poison.store.bucket.objects import side_by_side
+from airflow_poison.store import bucket_log
 from airflow_poison.store.control import Control
+from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import EVENT, SubQueue
 from airflow_poison.watching.poller import QueueReader
@@ -34,7 +34,7 @@ from tests.store.s3 import histories
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from airflow_poison.store.bucket.store import BucketStore
+    from airflow_poison.store.bucket_store import BucketStore
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.message import Message
     from tests.store.s3.conftest import Bucket

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison.fsck.check import check_queue, check_store
 from airflow_poison.fsck.files import Kind
-from airflow_poison.store.bucket.store import TRIAL
+from airflow_poison.store.bucket_store import TRIAL
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import StoreConditionError, StoreUnreachableError
 from tests.store.given import CONTROL, NOW, ids, send

@@ -18,8 +18,8 @@ from airflow_poison.passes.take import TakeResult, take
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.sources.files import Files
 from airflow_poison.sources.paths import PathFiles
-from airflow_poison.store.bucket.objects import Objects
 from airflow_poison.store.memory import MemoryStore
+from airflow_poison.store.objects import Objects
 from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import SourceError

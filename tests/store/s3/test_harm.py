@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from airflow_poison.store.bucket.folder import BucketFolder
-from airflow_poison.store.bucket.log import BucketLog
-from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.store.bucket_folder import BucketFolder
+from airflow_poison.store.bucket_log import BucketLog
 from airflow_poison.store.files import Commit
+from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
 from tests.store.given import LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, rows_of, seal, send

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.store.bucket import objects
-from airflow_poison.store.bucket.objects import Objects
-from airflow_poison.store.bucket.store import BucketStore
+from airflow_poison.store import objects
+from airflow_poison.store.bucket_store import BucketStore
+from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import StoreUnreachableError
 from tests.store.given import CONTROL, NOW, send
 from tests.store.s3.proxy import Harm

@@ -164,7 +164,7 @@ def test_times_in_whole_seconds_take_nothing_from_the_retention(bucket: Bucket, 
     kept = bucket.versions()
     written = bucket.client.head_object(Bucket=bucket.name, Key=f"queues/orders/_delta_log/{kept[-2]:020}.json")["LastModified"].timestamp()
     with monkeypatch.context() as patched:
-        patched.setattr("airflow_poison.store.delta.checkpoints.time.time", lambda: written + 1.1)
+        patched.setattr("airflow_poison.store.checkpoints.time.time", lambda: written + 1.1)
         queue.shorten_log(retention=timedelta(seconds=0.5))
     assert (len(kept), bucket.versions()) == (3, kept)
     queue.shorten_log(retention=NONE)

@@ -18,7 +18,7 @@ from airflow_poison.passes.dialogs import begin_dialogs
 from airflow_poison.passes.due import return_due
 from airflow_poison.passes.relay import transmit
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from tests.unit.passes.given import DiedError, DyingEngine, a_queue
 

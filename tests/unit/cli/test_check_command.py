@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from airflow_poison.fsck.files import Kind
 from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from tests.docs.pages import ROOT, blocks
 from tests.store.given import send

@@ -12,7 +12,7 @@ import pytest
 from airflow_poison.cli.main import COMMANDS
 from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from tests.docs.pages import ROOT
 

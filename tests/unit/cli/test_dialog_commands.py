@@ -15,7 +15,7 @@ from airflow_poison.passes.conversations import conversations, declare_services,
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.events import EventType
 from tests.unit.cli.running import Ran, run

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.sessions import platform
-from airflow_poison.delivery.sessions.crash_attribution import Forced, TryNote, read_history, read_partition
-from airflow_poison.delivery.sessions.failurelog import FailureLog, Rollback
-from airflow_poison.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, state_of, word
-from airflow_poison.delivery.sessions.returned import RowsWriter
+from airflow_poison.delivery import platform
+from airflow_poison.delivery.crash_attribution import Forced, TryNote, read_history, read_partition
+from airflow_poison.delivery.failurelog import FailureLog, Rollback
+from airflow_poison.delivery.journal import Journal, MessageState, attempts_of, crashes_of, state_of, word
+from airflow_poison.delivery.returned import RowsWriter
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.delivery.sessions.crash_attribution import ClaimHistory
+    from airflow_poison.delivery.crash_attribution import ClaimHistory
 
 FLYING, DONE, NOTHING = word(MessageState.IN_FLIGHT), word(MessageState.COMMITTED), 0
 HELD = word(MessageState.HELD)

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from airflow_poison.delivery.crash_attribution import read_history, read_journals, read_partition
 from airflow_poison.delivery.handlers import HandlerRef
-from airflow_poison.delivery.sessions.crash_attribution import read_history, read_journals, read_partition
-from airflow_poison.delivery.sessions.host import EndpointSession
-from airflow_poison.delivery.sessions.journal import Journal, MessageState, attempts_of, state_of
-from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.host import EndpointSession
+from airflow_poison.delivery.journal import Journal, MessageState, attempts_of, state_of
+from airflow_poison.delivery.recovered import RecoveredAttempts
 from airflow_poison.delivery.settlement import GiveBack
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.rules.decisions import Block, Dispose, Halt, Park
@@ -34,8 +34,8 @@ from airflow_poison.values.failures import Failure, FailureKind
 from tests.sessions.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
-    from airflow_poison.delivery.sessions.session import BatchReport
-    from airflow_poison.delivery.sessions.wire import Call
+    from airflow_poison.delivery.session import BatchReport
+    from airflow_poison.delivery.wire import Call
     from airflow_poison.rules.policy import Policy
 
 ROWS = 6

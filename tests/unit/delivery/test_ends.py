@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from airflow_poison.delivery.sessions.journal import MessageState
-from airflow_poison.delivery.sessions.rows import BatchEntry
+from airflow_poison.delivery.journal import MessageState
+from airflow_poison.delivery.rows import BatchEntry
 from airflow_poison.delivery.settlement import Stay, end_of
 from airflow_poison.rules.decisions import Counts, Dispose, Halt, Halted
 from airflow_poison.rules.default_messaging import DefaultMessaging

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.delivery.handlers import HandlerRef
-from airflow_poison.delivery.sessions.host import EndpointHost
-from airflow_poison.delivery.sessions.journal import (
+from airflow_poison.delivery.host import EndpointHost
+from airflow_poison.delivery.journal import (
     MAX_ATTEMPTS,
     SETTLED,
     MessageState,
@@ -23,7 +23,7 @@ from airflow_poison.delivery.sessions.journal import (
     state_of,
     word,
 )
-from airflow_poison.delivery.sessions.rows import Entries, rows_of
+from airflow_poison.delivery.rows import Entries, rows_of
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.rules.loop import ReceiveLoop, Sessions
 from airflow_poison.rules.msmq4 import Msmq4
@@ -34,8 +34,8 @@ from tests.sessions.endpoints import broker, in_groups, specification
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from airflow_poison.delivery.sessions.failurelog import Rollback
-    from airflow_poison.delivery.sessions.wire import Call
+    from airflow_poison.delivery.failurelog import Rollback
+    from airflow_poison.delivery.wire import Call
     from airflow_poison.rules.policy import Policy
 
 ROWS = 7

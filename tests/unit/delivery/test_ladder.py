@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.delivery.sessions import work
-from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, MessageState
-from airflow_poison.delivery.sessions.work import Ladder
+from airflow_poison.delivery import work
+from airflow_poison.delivery.journal import MAX_ATTEMPTS, MessageState
+from airflow_poison.delivery.work import Ladder
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.decisions import Counts, Halt, Park
 from airflow_poison.rules.listener_port import ListenerPort
@@ -24,7 +24,7 @@ from tests.sessions.reading import told
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.delivery.sessions.session import BatchReport
+    from airflow_poison.delivery.session import BatchReport
     from airflow_poison.rules.policy import Policy
     from airflow_poison.values.message import Message
 

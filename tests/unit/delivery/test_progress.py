@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from airflow_poison.delivery.journal import Journal, MessageState, word
 from airflow_poison.delivery.progress import JournalProgress, Progress
-from airflow_poison.delivery.sessions.journal import Journal, MessageState, word
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.delivery.sessions.journal import Section
+    from airflow_poison.delivery.journal import Section
 
 
 def begun(journal: Journal, first: int, messages: int) -> Section:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.sessions.returned import Records, RowsReader, RowsWriter
+from airflow_poison.delivery.returned import Records, RowsReader, RowsWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

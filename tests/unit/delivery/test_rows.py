@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.sessions.journal import MAX_ATTEMPTS, MessageState, word
-from airflow_poison.delivery.sessions.rows import BatchEntry, Entries, GroupRows, Rows, rows_of
+from airflow_poison.delivery.journal import MAX_ATTEMPTS, MessageState, word
+from airflow_poison.delivery.rows import BatchEntry, Entries, GroupRows, Rows, rows_of
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.decisions import Counts, Dispose
 from airflow_poison.rules.default_messaging import DefaultMessaging

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.delivery import stage
+from airflow_poison.delivery.crash_attribution import ClaimHistory
 from airflow_poison.delivery.handlers import resolve_handler
-from airflow_poison.delivery.sessions.crash_attribution import ClaimHistory
-from airflow_poison.delivery.sessions.recovered import RecoveredAttempts
+from airflow_poison.delivery.recovered import RecoveredAttempts
 from airflow_poison.delivery.stage import StageJob, deliver_partition
 from airflow_poison.passes import delivering
 from airflow_poison.rules.msmq4 import Msmq4

@@ -16,17 +16,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_poison.delivery import units
+from airflow_poison.delivery.crash_attribution import Forced, TryNote, read_history
 from airflow_poison.delivery.handlers import VERDICT, HandlerRef
+from airflow_poison.delivery.journal import Journal, MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.delivery.outage import Detection, Verdict
-from airflow_poison.delivery.sessions.crash_attribution import Forced, TryNote, read_history
-from airflow_poison.delivery.sessions.journal import Journal, MessageState, attempts_of, crashes_of, states_of
 from airflow_poison.delivery.stage import StageJob, Tally
-from airflow_poison.delivery.units import search
-from airflow_poison.delivery.units.counts import open_ids, settled
-from airflow_poison.delivery.units.delivery import Broke, Ran, SparkLostError, UnitDelivery, UnitRules
+from airflow_poison.delivery.unit_counts import open_ids, settled
+from airflow_poison.delivery.units import Broke, Ran, SparkLostError, UnitDelivery, UnitRules
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.outage import Outage
-from airflow_poison.spark.frames.messages import shares
+from airflow_poison.spark.messages import shares
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
 from airflow_poison.values.failures import Failure, FailureKind, origin
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.units.counts import UnitOutcome
+    from airflow_poison.delivery.unit_counts import UnitOutcome
     from airflow_poison.rules.policy import Policy
 
 MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
@@ -504,7 +504,7 @@ def test_poison_that_comes_back_from_retry_is_no_outage(tmp_path: Path) -> None:
 
 def test_a_search_says_why_what_would_name_the_culprits_and_how_long_the_rest_may_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10_000, 4))
-    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(units, "time", SimpleNamespace(monotonic=lambda: next(now)))
     lines: list[str] = []
     deliver(tmp_path, Played({3: "raise", 9: "raise", 20: "hang"}), messages(32), rules=UnitRules(chunk_rows=16), tell=lines.append)
 
@@ -518,9 +518,9 @@ def test_a_search_says_why_what_would_name_the_culprits_and_how_long_the_rest_ma
 
 def test_a_claim_says_how_far_it_is_within_ten_seconds_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seconds, lines = iter([0.0, 9.0, 10.0, 20.0, 79.0, 80.0]), list[str]()
-    monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(units, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     good = np.zeros(8, bool)
-    looking = search.UnitSearch(SimpleNamespace(good=good), Played({}), lines.append)  # type: ignore[arg-type]  # all of a claim that it reads
+    looking = units.UnitSearch(SimpleNamespace(good=good), Played({}), lines.append)  # type: ignore[arg-type]  # all of a claim that it reads
 
     for told, done in [(0, 0), (1, 0), (2, 2), (2, 2), (3, 2)]:
         good[:done] = True

@@ -20,7 +20,7 @@ from airflow_poison.fsck.check import check
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import move, put_back, remove
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import (
     PlanNotFoundError,
     PlanStateError,

@@ -12,7 +12,7 @@ from airflow_poison.desk.plans import Canary, plans
 from airflow_poison.desk.redrive import redrive, set_redrive
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alerts import AlertKind, send_alerts
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue

@@ -20,7 +20,7 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import move, put_back
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import SettingError, StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body

@@ -17,7 +17,7 @@ from airflow_poison.passes.alerts import AlertKind, send_alerts
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import put_back
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import QueryError, QueueNotFoundError, SettingError, TableChangedError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue

@@ -14,7 +14,7 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.browse import browse
 from airflow_poison.passes.send import send
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
 from tests.unit.edges.conftest import POLICY
 from tests.unit.passes.given import Queue, a_queue

@@ -23,7 +23,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.delivery.handlers import Batching
 from airflow_poison.outputs import table_rules as output_rules
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import OutputError
 from airflow_poison.values.schema import SubQueue
 from tests.unit.edges.conftest import POLICY

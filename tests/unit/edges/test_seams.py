@@ -34,7 +34,7 @@ from airflow_poison.sources.protobuf import Protobuf
 from airflow_poison.sources.readers import Layout, records
 from airflow_poison.sources.schemas import Avro, JsonSchema
 from airflow_poison.store import open_store
-from airflow_poison.store.bucket.objects import Objects
+from airflow_poison.store.objects import Objects
 from airflow_poison.values import json_text
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import PoisonError

@@ -20,10 +20,10 @@ from deltalake.schema import PrimitiveType
 from airflow_poison.fsck.check import CheckResult, check_folder
 from airflow_poison.fsck.files import Kind
 from airflow_poison.outputs.output import outputs_of
+from airflow_poison.store import claiming, data_files
 from airflow_poison.store.control import BLOCKED_BY, BLOCKED_UNTIL
+from airflow_poison.store.data_files import commit_prefix
 from airflow_poison.store.files import Claim, Commit, DataFile, Replacement, Transaction
-from airflow_poison.store.table import claiming, files
-from airflow_poison.store.table.files import commit_prefix
 from airflow_poison.values import fault_points
 from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
 from tests.unit.passes.given import LEASE, DiedError, DyingEngine, Queue
@@ -145,7 +145,7 @@ def _lying_checkpoint(queue: Queue) -> None:
 
 
 def _rows_again(queue: Queue, rows: pa.Table, place: str = "main", move_count: int = 0) -> DataFile:
-    return files.write_new(queue.table.folder, place, move_count, rows)
+    return data_files.write_new(queue.table.folder, place, move_count, rows)
 
 
 def _with(rows: pa.Table, **cells: Any) -> pa.Table:
@@ -230,7 +230,7 @@ def _version_twice(queue: Queue) -> None:
 def _sent_out_of_order(queue: Queue) -> None:
     dialog(queue, "one", 1)
     [waiting] = queue.table.snapshot().transmissions
-    late = files.write_new(queue.table.folder, TRANSMISSION_QUEUE, 0, queue.table.read(waiting), commit_prefix(1))
+    late = data_files.write_new(queue.table.folder, TRANSMISSION_QUEUE, 0, queue.table.read(waiting), commit_prefix(1))
     commit(queue, Commit("transact", add=[late]))
 
 
@@ -263,7 +263,7 @@ def _spoil_row(queue: Queue, place: str) -> None:
     rows = pq.read_table(Path(queue.table.uri, old.path), partitioning=None)
     rows = rows.set_column(rows.schema.get_field_index("body"), "body", pa.array([b"no json"], pa.binary()))
     path = f"sub_queue={place}/move_count=0/{uuid4().hex}.parquet"
-    commit(queue, Commit("alter", add=[files.write(queue.table.folder, path, rows)], remove=[old]))
+    commit(queue, Commit("alter", add=[data_files.write(queue.table.folder, path, rows)], remove=[old]))
 
 
 def _claim_and_die(queue: Queue, *, late: timedelta = AN_HOUR) -> None:

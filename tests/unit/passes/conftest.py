@@ -15,7 +15,7 @@ from airflow_poison.passes.move import move, put_back, remove
 from airflow_poison.passes.relay import send_to
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.policy import Restart
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.clock import VirtualClock

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_poison.fsck.files import Kind
 from airflow_poison.passes.maintain import RepairResult, repair
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import PoisonError, TableChangedError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue

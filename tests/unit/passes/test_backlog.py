@@ -13,7 +13,7 @@ from airflow_poison.passes.alerts import Alert, AlertKind, send_backlog_alert
 from airflow_poison.passes.alter import disable, enable
 from airflow_poison.passes.move import move, remove_messages, with_columns
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import AlertError, SettingError
 from airflow_poison.values.schema import SubQueue

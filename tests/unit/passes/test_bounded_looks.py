@@ -17,9 +17,9 @@ from airflow_poison.passes.history import inspect, recorded_events
 from airflow_poison.passes.move import Chosen, move
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
-from airflow_poison.store.table import files
-from airflow_poison.store.table.row_groups import PORTION_ROWS
+from airflow_poison.store import data_files
+from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.store.row_groups import PORTION_ROWS
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import MessageNotFoundError
 from airflow_poison.values.events import Event, EventType
@@ -92,14 +92,14 @@ def test_the_newest_events_are_read_and_the_others_counted_by_statistics(long_qu
     seen = recorded_events(long_queue, limit=100)
     assert [event.lookup_id for event in seen.events] == list(range(EVENTS - 99, EVENTS + 1))
     assert seen.earlier == EVENTS - 100
-    assert meter.large_rows <= files.GROUP_ROWS
-    assert meter.rows <= 2 * files.GROUP_ROWS + 100
+    assert meter.large_rows <= data_files.GROUP_ROWS
+    assert meter.rows <= 2 * data_files.GROUP_ROWS + 100
 
 
 def test_the_events_of_a_message_are_looked_for_where_statistics_allow_it(long_queue: QueueTable, meter: type[Meter]) -> None:
     seen = recorded_events(long_queue, lookup_ids=[EVENTS // 2], limit=100)
     assert ([event.lookup_id for event in seen.events], seen.earlier) == ([EVENTS // 2], 0)
-    assert meter.rows <= 2 * files.GROUP_ROWS + 100
+    assert meter.rows <= 2 * data_files.GROUP_ROWS + 100
 
 
 def test_the_first_messages_are_read_without_those_behind_them(long_queue: QueueTable, meter: type[Meter]) -> None:
@@ -127,7 +127,7 @@ def test_the_head_of_a_queue_is_seen_without_what_is_behind_it(long_queue: Queue
 
 @pytest.mark.parametrize("seed", range(12))
 def test_the_newest_events_are_the_end_of_all_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(files, "GROUP_ROWS", 3)
+    monkeypatch.setattr(data_files, "GROUP_ROWS", 3)
     draw = random.Random(seed)
     queue = declare(DeltaStore(str(tmp_path), durable=False), "orders", Msmq4(), CLOCK)
     for step in range(10):

@@ -15,7 +15,7 @@ from airflow_poison.passes.history import recorded_events
 from airflow_poison.passes.move import Chosen, move
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.events import EventType

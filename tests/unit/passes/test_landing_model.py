@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.passes.land import land, take_out, waiting_rows
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import MessageNotFoundError, OutputError
 from tests.unit.passes.given import DiedError, a_queue
 from tests.unit.passes.landing import both_outputs, broken, constrain, mended, of, reached

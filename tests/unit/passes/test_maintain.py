@@ -22,7 +22,7 @@ from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.maintain import MaintainResult, maintain
 from airflow_poison.passes.receive import LEASE, ReceivePass
 from airflow_poison.passes.send import send
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Transaction
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points

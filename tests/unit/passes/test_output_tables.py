@@ -16,7 +16,7 @@ from airflow_poison.outputs.output import Output, outputs_of
 from airflow_poison.outputs.table_rules import Conditions, rules_of
 from airflow_poison.passes.land import prepared
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import OutputError
 from tests.unit.passes.given import Queue, a_queue
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.sessions.journal import Journal, MessageState, word
+from airflow_poison.delivery.journal import Journal, MessageState, word
 from airflow_poison.passes.delivering import PassProgress
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_poison.fsck.check import check_folder
 from airflow_poison.fsck.files import Kind
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.damages import JOURNAL, LEFT_FOR_THE_NEXT, LOG, overwritten

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from tests.sessions.endpoints import broker, specification
 from tests.unit.passes.given import Queue, a_queue, calls, one_each, rows_of
 

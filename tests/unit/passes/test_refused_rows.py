@@ -24,7 +24,7 @@ from airflow_poison.outputs.output import outputs_of
 from airflow_poison.outputs.table_rules import refused_rows, rules_of
 from airflow_poison.passes.land import land, take_out, take_out_refused, waiting_rows
 from airflow_poison.passes.maintain import maintain
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import MessageNotFoundError, OutputError, SettingError
 from airflow_poison.values.events import EventType

@@ -14,7 +14,7 @@ from airflow_poison.passes.browse import overview
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.spark.nodes import EVERY
 from airflow_poison.spark.shares import GRACE_SECONDS
-from airflow_poison.store.bucket.folder import BucketFolder
+from airflow_poison.store.bucket_folder import BucketFolder
 from airflow_poison.values.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError, StoreUnreachableError
 from tests.store.conftest import bucket_store
 from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, a_queue, calls, one_each

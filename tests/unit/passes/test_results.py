@@ -20,14 +20,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison.delivery.sessions.returned import RowsReader
+from airflow_poison.delivery.returned import RowsReader
 from airflow_poison.fsck.check import check_store
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.alter import disable
 from airflow_poison.passes.receive import LEASE
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import OutputError, QueueHaltedError, ServerSessionError, SettingError
 from tests import forked

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.sessions import platform
-from airflow_poison.delivery.sessions.journal import Journal, MessageState, word
+from airflow_poison.delivery import platform
+from airflow_poison.delivery.journal import Journal, MessageState, word
 from airflow_poison.delivery.stage import Order
 from airflow_poison.passes.delivering import LocalEngine
 from tests.sessions.endpoints import broker, specification
@@ -110,7 +110,7 @@ def test_an_ordinary_pass_is_one_run_that_forces_nothing(queue: Queue, engine: W
 
 def test_timeouts_of_the_tries_before_are_in_the_result(queue: Queue) -> None:
     """Those of the message that is delivered alone, too. Inline nothing ends a handler, so the log is written here."""
-    from airflow_poison.delivery.sessions.failurelog import FailureLog, Rollback
+    from airflow_poison.delivery.failurelog import FailureLog, Rollback
     from airflow_poison.values.failures import Failure, FailureKind
 
     queue = queue.having(policy=NO_RETRY.altered({"receive_retry_count": 3})).sent("good", "good")

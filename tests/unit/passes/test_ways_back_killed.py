@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.passes.maintain import repair
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.events import EventType
 from tests.faults.test_damage import KilledError

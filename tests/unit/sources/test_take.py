@@ -16,7 +16,7 @@ from airflow_poison.passes.take import positions, reset_position, take
 from airflow_poison.sources import rows
 from airflow_poison.sources.schemas import Schema
 from airflow_poison.sources.source import ERROR, Reached, Source, Take
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.errors import InputError, MalformedError, SourceError, SourceTakenError
 from airflow_poison.values.mapping import ColumnMapping

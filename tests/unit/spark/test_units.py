@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from airflow_poison.delivery.handlers import Transformation
-from airflow_poison.delivery.units.delivery import Broke, Ran
-from airflow_poison.spark.frames import units
-from airflow_poison.spark.frames.units import ALLOWANCE, ENOUGH, TIMES_SLOWER, SparkUnits
+from airflow_poison.delivery.units import Broke, Ran
+from airflow_poison.spark import units
+from airflow_poison.spark.units import ALLOWANCE, ENOUGH, TIMES_SLOWER, SparkUnits
 from airflow_poison.values.failures import FailureKind
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.store.control import QueueState
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import QueueNotFoundError
 from airflow_poison.values.schema import SubQueue

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import PoisonError, QueueNotFoundError
 from airflow_poison.watching.poller import QueueReader, Reading
 from tests.store.given import CONTROL, NOW, send

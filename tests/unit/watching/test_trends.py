@@ -14,7 +14,7 @@ from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import put_back, remove
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.table import row_groups
+from airflow_poison.store import row_groups
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.watching.poller import QueueReader, Reading
 from airflow_poison.watching.trends import HOURS, Trend, Trends

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from tests.unit.cli.queues.given import MOVE, TAKE, orders
 from tests.unit.cli.running import Ran, run

@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from airflow_poison.passes.alter import declare, disable
 from airflow_poison.rules.service_broker import ServiceBroker
-from airflow_poison.store.delta.store import DeltaStore
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, orders
 

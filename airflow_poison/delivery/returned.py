@@ -1,0 +1,360 @@
+"""Rows that deliveries returned, beside the journal: a record for each delivery, appended before the word that commits it.
+
+A record names its message and how often that had been rolled back before, so what a rolled-back delivery returned is never taken for what the
+committed one did. A torn record was never counted by a word; a reader finds the next one by its mark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from airflow_poison.delivery.handlers import check_returned
+from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside
+from airflow_poison.delivery.platform import Appender, why
+from airflow_poison.outputs.output import Fitting, divided, joined, of_none, rows_alike, rows_returned
+from airflow_poison.outputs.values import filled, has_unknown, same_name
+from airflow_poison.values.errors import OutputRowError, ServerSessionError
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.machine import private
+from airflow_poison.values.texts import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.outputs.output import Output
+
+    Keep = Callable[[Iterable[tuple[int, int, bytes]]], None]  # ``RowsWriter.append``
+
+_MARK = b"rows"
+_HEAD = struct.Struct("<4sIIIq")  # mark, size of what was returned, checksum, attempts, lookup id
+_PIECE = 1 << 20
+NOTHING = b""
+"""What a delivery that returned no rows has in its record."""
+
+
+class RowsWriter:
+    """The writing end; several processes may hold one (appends do not mix)."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = Appender(descriptor, "Nothing is lost, it is delivered again when the task runs again; free some space there first.")
+
+    def append(self, returned: Iterable[tuple[int, int, bytes]]) -> None:
+        """Write down what deliveries returned, in one write. Raises ServerSessionError when the disk is full.
+
+        :param returned: lookup ids, how often each message had been rolled back before, and its rows.
+        """
+        records = [(_head(*each), each[2]) for each in returned]
+        self._file.write(b"".join(part for record in records for part in record), f"What {counted(len(records), 'message')} returned")
+
+
+def _head(lookup_id: int, attempts: int, returned: bytes) -> bytes:
+    checksum = zlib.crc32(returned, lookup_id & 0xFFFFFFFF) ^ attempts
+    return _HEAD.pack(_MARK, len(returned), checksum, attempts, lookup_id)
+
+
+def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: Callable[[], object]) -> None:
+    """Write down what deliveries returned, before their words; when that cannot be done, their messages are given back as they were.
+
+    :param returned: lookup ids, attempts, and what was returned.
+    Raises ServerSessionError.
+    """
+    try:
+        keep(returned)
+    except ServerSessionError:
+        give_back()
+        raise
+    reach("delivery.returned.after_records")
+
+
+class Record(NamedTuple):
+    """Where a file has what one delivery returned.
+
+    :param offset: of what was returned, ``size`` bytes.
+    """
+
+    lookup_id: int
+    attempts: int
+    offset: int
+    size: int
+
+
+class RowsReader:
+    """The reading end; gives each record once.
+
+    :param at_end: those that are there already are passed over.
+    """
+
+    def __init__(self, descriptor: int, *, at_end: bool = False) -> None:
+        self._descriptor, self._offset = descriptor, os.fstat(descriptor).st_size if at_end else 0
+
+    def news(self) -> Iterator[tuple[Record, bytes]]:
+        """Yield the records that have been appended since the last call, with what was returned. Call it while no process writes."""
+        held = b""
+        while piece := os.pread(self._descriptor, max(_PIECE, len(held)), self._offset + len(held)):
+            held += piece
+            at = 0
+            while (found := _whole(held, at)) is not None:
+                record, end = found
+                yield record._replace(offset=self._offset + record.offset), held[record.offset : end]
+                at = end
+            self._offset += at
+            held = held[at:]
+
+    def returned_by(self, wanted: dict[int, int]) -> dict[int, bytes]:
+        """Return what these messages returned, by lookup id, of the records appended since the last call.
+
+        :param wanted: the attempts of each message before the delivery that counts.
+        """
+        return {record.lookup_id: returned for record, returned in self.news() if wanted.get(record.lookup_id) == record.attempts}
+
+
+def _whole(content: bytes, start: int) -> tuple[Record, int] | None:
+    """Return the first whole record from here on, and where it ends; None: there is none yet."""
+    while (at := content.find(_MARK, start)) >= 0:
+        if at + _HEAD.size > len(content):
+            return None
+        _, size, checksum, attempts, lookup_id = _HEAD.unpack_from(content, at)
+        end = at + _HEAD.size + size
+        if end <= len(content) and checksum == zlib.crc32(content[at + _HEAD.size : end], lookup_id & 0xFFFFFFFF) ^ attempts:
+            return Record(lookup_id, attempts, at + _HEAD.size, size), end
+        if end > len(content) and content.find(_MARK, at + 1) < 0:
+            return None  # perhaps there is more to read
+        start = at + 1
+    return None
+
+
+# Columns that were not declared ------------------------------------------------------------------------------------------
+
+
+class LearnedColumns:
+    """The columns of a try's outputs. Where they are those of the first rows, or may grow, what one of its processes learns all others know.
+
+    A file for each output beside the journals, replaced whole, under a lock. Columns are only added, so a row's values keep their places.
+
+    :param folder: of the journals.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        """Return the names of the outputs whose columns are known."""
+        return [path.name[len(COLUMNS_BEGINNING) : -len(COLUMNS_ENDING)] for path in columns_beside(self._folder)]
+
+    def known(self, name: str) -> pa.Schema | None:
+        """Return the columns of an output as far as they are known; None: none is."""
+        import pyarrow as pa
+
+        try:
+            return pa.ipc.read_schema(pa.py_buffer(self.path(name).read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def add(self, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
+        """Add columns, and what was not known of types; return all. What others have learned meanwhile stays.
+
+        Raises ServerSessionError when the file cannot be written. A first row that comes second is checked against the first one.
+        """
+        import pyarrow as pa
+
+        try:
+            with open(self.path(output.name).with_suffix(".lock"), "ab", opener=private) as lock:
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+                known = self.known(output.name)
+                fields = {field.name: field for field in known or ()}
+                for name, kind in news.items():
+                    if name in fields:
+                        fields[name] = fields[name].with_type(filled(fields[name].type, kind))
+                    elif (known is None or output.evolve) and not (output.delta and same_name([*fields, name])):
+                        fields[name] = pa.field(name, kind)
+                found = pa.schema(list(fields.values()))
+                if found != known:
+                    self.write(output.name, found)
+                return found
+        except OSError as error:
+            raise ServerSessionError(
+                f"The columns of the output {output.name!r} cannot be written to {str(self._folder)!r}: {why(error)}. Nothing is lost; free some "
+                "space, or declare output_schema, then run the task again."
+            ) from error
+
+    def write(self, name: str, columns: pa.Schema) -> None:
+        """Set the columns of an output. Raises OSError."""
+        path = self.path(name)
+        beside = path.with_name(f".{path.name}-{secrets.token_hex(3)}")
+        with open(beside, "wb", opener=private) as file:
+            file.write(columns.serialize())
+            file.flush()
+            os.fsync(file.fileno())
+        beside.rename(path)
+
+    def path(self, name: str) -> Path:
+        """Return the file of an output."""
+        return self._folder / f"{COLUMNS_BEGINNING}{name}{COLUMNS_ENDING}"
+
+
+class Returned:
+    """What deliveries return in one process: checked, and written down before their words.
+
+    :param descriptor: of the file beside the journal; -1 where another process writes.
+    """
+
+    def __init__(self, job: StageJob, descriptor: int) -> None:
+        learned = LearnedColumns(Path(job.journal_folder))
+        self._alone = job.outputs[0].alone
+        self._writer = RowsWriter(descriptor)
+        self.keep = self._writer.append
+        self._fittings: dict[str, Fitting] = {}
+        for output in job.outputs:
+            known = learned.known(output.name)
+            fixed = output.columns is not None and not output.evolve and not any(map(has_unknown, output.columns.types))
+            learn = None if fixed else partial(learned.add, output)
+            self._fittings[output.name] = Fitting(output if known is None else replace(output, schema=known), learn)
+
+    def rows(self, returned: object) -> bytes:
+        """Return the rows of what a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""
+        if not isinstance(returned, GeneratorType):
+            check_returned(returned)
+        return rows_returned(returned, self._fittings, alone=self._alone)
+
+    def of_several(self, returned: object, lookup_ids: Sequence[int]) -> tuple[list[bytes], dict[int, OutputRowError]]:
+        """Return the rows of what a handler of batches returned, as they travel, for each message, and why rows do not fit, by their message's place.
+
+        Rows that name no message go with the last one, whose word decides. Raises as ``rows`` does, for those.
+        """
+        if not isinstance(returned, GeneratorType):
+            check_returned(returned)
+        if (alike := rows_alike(returned, lookup_ids, self._fittings, alone=self._alone)) is not None:
+            return alike, {}
+        own, others = divided(returned, lookup_ids, self._fittings, alone=self._alone)
+        found, wrong = [NOTHING] * len(lookup_ids), dict[int, OutputRowError]()
+        for place, rows in own.items():
+            try:
+                found[place] = rows_returned(rows, self._fittings, alone=self._alone)
+            except OutputRowError as error:
+                wrong[place] = error
+        if others:
+            kept = rows_returned(others, self._fittings, alone=self._alone)
+            found[-1] = joined(found[-1], kept if len(found) == 1 else of_none(kept))
+        return found, wrong
+
+
+# Of earlier tries ------------------------------------------------------------------------------------------------------
+
+
+def mapped(path: Path, rows: int) -> NDArray[np.int64]:
+    """Map a file of so many rows of int64. Not ``.npy``: to parse its header is not safe in several threads of Python 3.11."""
+    if not path.stat().st_size:
+        return np.empty((rows, 0), np.int64)
+    return np.memmap(path, np.int64, "r").reshape(rows, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedRows:
+    """Where the files of earlier tries have what committed messages returned.
+
+    :param paths: of the files.
+    :param table: int64, a column for each message, ascending and each once: lookup id, number of the path, offset in the file, size.
+    """
+
+    paths: tuple[str, ...] = ()
+    table: NDArray[np.int64] = field(default_factory=lambda: np.empty((4, 0), np.int64))
+
+    def merged(self, other: ReturnedRows) -> ReturnedRows:
+        """Return what both say, of each message what ``other`` says."""
+        if not other.table.shape[1]:
+            return self
+        later = other.table.copy()
+        later[1] += len(self.paths)
+        both = np.concatenate([self.table, later], axis=1)
+        both = both[:, np.argsort(both[0], kind="stable")]
+        last = np.ones(both.shape[1], bool)
+        last[:-1] = both[0, 1:] != both[0, :-1]
+        return ReturnedRows(self.paths + other.paths, both[:, last])
+
+    def read(self, lookup_ids: NDArray[np.int64]) -> Iterator[tuple[str, int, bytes]]:
+        """Yield what these messages returned, with the file that has it. Raises ServerSessionError when one is gone."""
+        found = self.table[:, np.isin(self.table[0], lookup_ids)]
+        for number in np.unique(found[1]).tolist():
+            for lookup_id, returned in self._read(self.paths[number], found[:, found[1] == number]):
+                yield self.paths[number], lookup_id, returned
+
+    @staticmethod
+    def _read(path: str, places: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123  (a plain string travels)
+                for lookup_id, _, offset, size in places.T.tolist():
+                    yield lookup_id, os.pread(file.fileno(), size, offset)
+        except OSError as error:
+            raise ServerSessionError(
+                f"The returned rows {path!r} cannot be read again: {error.strerror or error}. Nothing was committed; restore the file and run the "
+                "task again."
+            ) from error
+
+    def save(self, path: Path) -> None:
+        """Write it into two files with this beginning of their names."""
+        with open(f"{path}.table", "wb", opener=private) as file:
+            self.table.tofile(file)
+        with open(f"{path}.json", "w", opener=private) as file:
+            json.dump(self.paths, file)
+
+    @classmethod
+    def load(cls, path: Path) -> ReturnedRows:
+        """Map what ``save`` wrote."""
+        with open(f"{path}.json") as file:  # noqa: PTH123  (as above)
+            return cls(tuple(json.load(file)), mapped(Path(f"{path}.table"), 4))
+
+
+class Records(NamedTuple):
+    """The records of one file; of several of one delivery the last, since one that is delivered at most once has a first one before it is called.
+
+    :param keys: of lookup ids and attempts, ascending; ``places``: offset and size of each.
+    """
+
+    path: str
+    keys: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, path: Path) -> Records:
+        """Read a file; one that is gone has none."""
+        found = np.empty((0, 4), np.int64)
+        with suppress(FileNotFoundError), path.open("rb") as file:
+            found = np.array([record for record, _ in RowsReader(file.fileno()).news()], np.int64).reshape(-1, 4)
+        keys = _keys(found[:, 0], found[:, 1])
+        order = np.argsort(keys, kind="stable")
+        return cls(str(path), keys[order], found[order, 2:])
+
+    def of_committed(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32]) -> tuple[ReturnedRows, NDArray[np.bool_]]:
+        """Return what committed messages returned, and of which of them there is a record.
+
+        :param attempts: of each message before the delivery that was committed.
+        """
+        wanted = _keys(lookup_ids, attempts)
+        at = np.searchsorted(self.keys, wanted, side="right") - 1
+        there: NDArray[np.bool_] = np.zeros(len(wanted), bool)
+        if len(self.keys):
+            there = (at >= 0) & (self.keys[np.maximum(at, 0)] == wanted)
+        ids, places = lookup_ids[there], self.places[at[there]]
+        table = np.stack([ids, np.zeros(len(ids), np.int64), places[:, 0], places[:, 1]])
+        return ReturnedRows((self.path,), table[:, np.argsort(ids, kind="stable")]), there
+
+
+def _keys(lookup_ids: NDArray[np.int64], attempts: NDArray[Any]) -> NDArray[np.int64]:
+    return lookup_ids.astype(np.int64) << 12 | attempts.astype(np.int64)

@@ -1,0 +1,548 @@
+"""The delivering process's work on one batch for a handler of batches: all at once, and where that fails a search for the messages that are to blame.
+
+A frame of several messages is one transaction. When the handler raises, it is rolled back uncounted and handed on in pieces, first of 100 to
+1,000 messages, then in halves, until culprits stand alone; those go through the policy's ladder and the receive loop like any message. Where the
+handler names the rows (PoisonRows), they are charged, and the rest is delivered again at once. What a process that ends was doing is in the
+journal (``IN_BATCH``, ``SUSPECTED``, see journal.py); the next one goes on in smaller pieces.
+
+Messages are handed over in row order, so that nothing behind a message that halts the endpoint is delivered. What is only put off until the others
+are delivered (rows that were named, bodies that do not fit) are messages that cannot halt it.
+"""
+
+from __future__ import annotations
+
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from airflow_poison.delivery.frames import Frames
+from airflow_poison.delivery.journal import (
+    COUNT_MASK,
+    ONE_ATTEMPT,
+    SMALL_BATCH,
+    STATE_MASK,
+    SUSPECTS,
+    MessageState,
+    attempts_of,
+    crashes_of,
+    pending,
+)
+from airflow_poison.delivery.returned import NOTHING, keep_all
+from airflow_poison.delivery.verdicts import MAX_TEXT, cut
+from airflow_poison.delivery.wire import BatchCall
+from airflow_poison.delivery.work import LEAST_PIECE, BatchDelivery, Endpoint, Ladder, Rung, values_of
+from airflow_poison.rules.decisions import Counts, Deliver, Halt
+from airflow_poison.values.failures import Failure, FailureKind, PoisonRows
+from airflow_poison.values.fault_points import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from airflow_poison.delivery.host import BatchCallers, EndpointHost, EndpointSession
+    from airflow_poison.delivery.journal import Section
+    from airflow_poison.delivery.rows import BatchEntry, Rows
+    from airflow_poison.delivery.session import BatchRecord
+    from airflow_poison.delivery.wire import Handed
+    from airflow_poison.rules.loop import ReceiveLoop
+
+_ORDER_DIED = {FailureKind.CRASH, FailureKind.TIMEOUT}
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A batch that has failed, and whose messages come again.
+
+    :param lookup_ids: of its messages.
+    :param last: its last row.
+    :param piece: how many of them come together now.
+    :param found: whether one of them was charged.
+    """
+
+    lookup_ids: Sequence[int]
+    last: int
+    piece: int
+    error: str
+    found: bool = False
+
+
+class OrderedBatches:
+    """Receives the messages of one Arrow batch in order, many at once where that is the same."""
+
+    def __init__(self, endpoint: EndpointSession, record: BatchRecord, host: EndpointHost, source: Rows, loop: ReceiveLoop[BatchEntry]) -> None:
+        batching = endpoint.job.batching
+        assert batching is not None, "its handler takes frames"
+        self._endpoint, self._record, self._host, self._source, self._loop = endpoint, record, host, source, loop
+        self._words, self._most = record.section.words, batching.size
+        self._failing: list[_Failing] = []
+        self._named: set[int] = set()
+        suspects = {row: state for row, state in enumerate((record.initial & STATE_MASK).tolist()) if state in SUSPECTS}
+        self._pieces = {row: SMALL_BATCH if state == MessageState.SUSPECTED else 1 for row, state in suspects.items()}
+
+    def step(self) -> bool:
+        """Carry out one transaction; False when there was nothing to receive, or the endpoint has halted."""
+        if self._loop.halt is not None:
+            return False
+        now = self._host.now()
+        entries, seen = self._ahead(now)
+        if len(entries) > 1:
+            self._several(entries, seen, now)
+            return True
+        return self._one()
+
+    def _one(self) -> bool:
+        """Have the loop carry out one transaction, and see whether it has charged a message."""
+        following = self._source.ahead(1, lambda _entry: True)
+        received = self._loop.step()
+        for entry in following:
+            self._end_failing(entry.row)
+            if attempts_of(self._words[entry.row]) or self._words[entry.row] & STATE_MASK in (MessageState.ENDED, MessageState.HALTED):
+                self._charged()
+        if not received:
+            self._end_failing(len(self._words))
+        return received
+
+    def _ahead(self, now: datetime) -> tuple[list[BatchEntry], list[Counts]]:
+        """Return the messages that are delivered next, one after the other, if each of them commits, and the counts that they see."""
+        receiver, seen, most, last = deepcopy(self._endpoint.receiver), list[Counts](), self._most, len(self._words)
+        ended = False
+
+        def fits(entry: BatchEntry) -> bool:
+            nonlocal most, last, ended
+            row = entry.row
+            if not seen:
+                self._end_failing(row)
+                if self._failing:
+                    most, last = min(most, self._failing[-1].piece), self._failing[-1].last
+                most = min(most, self._pieces.get(row, most))
+            if ended or len(seen) >= most or row > last or row in self._named or self._words[row] or self._pieces.get(row, most) < most:
+                return False
+            if self._host.unreadable(entry) is not None:
+                return False
+            imagined = copy(entry)
+            decision = receiver.before(imagined, now)
+            if not isinstance(decision, Deliver) or decision.at_most_once:
+                return False
+            imagined.counts = decision.counts
+            seen.append(decision.counts)
+            ended = receiver.transaction_committed([imagined]) is not None
+            return True
+
+        return self._source.ahead(self._most, fits), seen
+
+    def _several(self, entries: Sequence[BatchEntry], seen: list[Counts], now: datetime) -> None:
+        """Hand several messages over as one transaction."""
+        rows = [entry.row for entry in entries]
+        failure, named, returned = self._hand(rows, seen)
+        if failure is None:
+            if self._endpoint.keep is not None:
+                records = ((entry.lookup_id, 0, returned[place] if returned else NOTHING) for place, entry in enumerate(entries))
+                keep_all(self._endpoint.keep, records, partial(self._give_back, rows))
+            self._commit(rows, now)
+            return
+        self._give_back(rows)
+        if named:
+            self._named |= {rows[place] for place in named}
+            self._charged()
+            return
+        died = failure.kind in _ORDER_DIED
+        piece = (SMALL_BATCH if len(rows) > SMALL_BATCH else 1) if died else piece_of(len(rows))
+        error = f"{failure.type}: {failure.text}"
+        self._failing.append(_Failing([entry.lookup_id for entry in entries], rows[-1], piece, error))
+
+    def _give_back(self, rows: list[int]) -> None:
+        for row in rows:
+            self._words[row] = MessageState.UNTOUCHED
+
+    def _hand(self, rows: list[int], seen: list[Counts]) -> Handed:
+        endpoint = self._endpoint
+        endpoint.callers.prepare(0)
+        endpoint.log.append_handed(self._record.section.number, len(rows), probe=bool(self._failing) or rows[0] in self._pieces)
+        for row in rows:
+            self._words[row] = MessageState.IN_BATCH
+        if endpoint.force is not None:
+            endpoint.force()
+        reach("delivery.batch.in_hand")
+        return cast("BatchCallers", endpoint.callers).several(0, BatchCall(rows, seen))
+
+    def _commit(self, rows: list[int], now: datetime) -> None:
+        """Store that all are committed, then have the loop take their turns; it commits the last one last."""
+        reach("delivery.batch.before_word")
+        self._words[rows[-1]] = MessageState.DECIDED
+        reach("delivery.batch.after_word")
+        self._host.delivered, self._host.at = frozenset(rows), now
+        try:
+            for _ in rows:
+                self._loop.step()
+        finally:
+            self._host.delivered, self._host.at = frozenset(), None
+        self._end_failing(rows[-1] + 1)
+
+    def _end_failing(self, row: int) -> None:
+        """Take note of the failing batches that end before a row; a batch without a culprit is unstable."""
+        while self._failing and self._failing[-1].last < row:
+            failing = self._failing.pop()
+            if not failing.found:
+                self._endpoint.log.append_unstable(self._record.section.number, unstable(failing.lookup_ids, failing.error))
+
+    def _charged(self) -> None:
+        for failing in self._failing:
+            failing.found = True
+
+
+MOST_PIECE = 1_000
+_MOST: Mapping[int, int] = {MessageState.SUSPECTED: SMALL_BATCH, MessageState.SUSPECTED_ALONE: 1}
+_DIED = "the process ended, or took longer than the transaction timeout"
+
+
+def piece_of(messages: int) -> int:
+    """Return how many messages at once a batch of so many that has failed is handed on with."""
+    return min(max(messages // 100, LEAST_PIECE), MOST_PIECE) if messages > 2 * LEAST_PIECE else (messages + 1) // 2
+
+
+def unstable(lookup_ids: Sequence[int], error: str) -> dict[str, str]:
+    """Return the details of the event that a batch failed, and its parts did not."""
+    return {"messages": str(len(lookup_ids)), "first": str(lookup_ids[0]), "last": str(lookup_ids[-1]), "error": error}
+
+
+class FrameCalls:
+    """The messages of one batch, each or several of them to be handed to a handler of batches.
+
+    :ivar rows: what each message of the last call has returned, as it travels.
+    """
+
+    def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, rows: NDArray[np.intp] | None = None) -> None:
+        batching = endpoint.job.batching
+        assert batching is not None, "its handler takes frames"
+        self._endpoint = endpoint
+        self.rows: list[bytes] = []
+        self.frames = Frames(batch, batching, np.arange(batch.num_rows) if rows is None else rows)
+
+    def tell(self, failure: Failure) -> Failure:
+        """Return a failure with its text."""
+        return self._endpoint.tell(failure)
+
+    def one(self, row: int, counts: Counts) -> Failure | None:
+        """Hand over a frame of one message; a body that does not fit is its failure, without a call."""
+        if (unfit := self.frames.failures.get(row)) is not None:
+            return self._endpoint.failure(unfit)
+        endpoint, rows = self._endpoint, np.asarray([row])
+        self._begin(row)
+        try:
+            wrong = self._take(endpoint.handler(partial(self.frames.frame, rows, lambda: [counts])), rows)  # type: ignore[arg-type]  # makes a frame
+        except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
+            return endpoint.failure(error)
+        if wrong:
+            return endpoint.failure(wrong[0])
+        endpoint.only_here()
+        endpoint.rows = self.rows[0]
+        return None
+
+    def several(self, rows: NDArray[np.intp], counts: Callable[[], Sequence[Counts]]) -> tuple[Failure | None, dict[int, Failure]]:
+        """Hand over a frame of several messages; return what the handler raised, and the failures of the rows that it named, by place.
+
+        Bodies that do not fit are named, without a call, and so are messages whose returned rows do not fit their output.
+        """
+        endpoint = self._endpoint
+        if unfit := [place for place, row in enumerate(rows.tolist()) if row in self.frames.failures] if self.frames.failures else []:
+            return self._named({place: self.frames.failures[int(rows[place])] for place in unfit})
+        self._begin(-1)
+        try:
+            wrong = self._take(endpoint.handler(partial(self.frames.frame, rows, counts)), rows)  # type: ignore[arg-type]  # makes a frame
+        except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
+            failure = endpoint.tell(endpoint.failure(error))
+            whys = error.named(self.frames.lookup_ids(rows)) if isinstance(error, PoisonRows) else {}
+            return failure, {place: replace(failure, text=cut(why, MAX_TEXT)) for place, why in whys.items()}
+        if wrong:
+            return self._named(wrong)
+        endpoint.only_here()
+        return None, {}
+
+    def _begin(self, at: int) -> None:
+        self._endpoint.at[0] = at
+        self._endpoint.rows = NOTHING
+        if self._endpoint.last is not None:
+            self._endpoint.last.forget()
+
+    def _take(self, returned: object, rows: NDArray[np.intp]) -> Mapping[int, BaseException]:
+        """Take what the handler has returned for these rows; return why rows of it do not fit, by the place of their message."""
+        if self._endpoint.returned is None:
+            self._endpoint.take(returned)
+            self.rows = [NOTHING] * len(rows)
+            return {}
+        self.rows, wrong = self._endpoint.returned.of_several(returned, self.frames.lookup_ids(rows))
+        return wrong
+
+    def _named(self, errors: Mapping[int, BaseException]) -> tuple[Failure, dict[int, Failure]]:
+        failures = {place: self._endpoint.tell(self._endpoint.failure(error)) for place, error in sorted(errors.items())}
+        return next(iter(failures.values())), failures
+
+
+class FrameDelivery(BatchDelivery):
+    """One batch in the hands of one endpoint whose handler takes many messages at once.
+
+    :ivar _halted: a message has halted the endpoint.
+    :ivar _charged: rows that the handler has named, so that attempts are in their words that this process has counted.
+    :ivar _named: why the handler has named rows that are not charged yet: their turn is when the others have been delivered.
+    :ivar _again_together: rows that have been charged so, and that are to be delivered again, all together.
+    """
+
+    def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
+        super().__init__(endpoint, batch, section)
+        self._array, self._number = section.as_array(), section.number
+        self._unsettled = pending(self._array)
+        self._unsettled = self._unsettled[
+            self._unsettled < self._first_halted()
+        ]  # a process may have died between a halt and what was put off before it
+        self._calls = FrameCalls(endpoint, batch, self._unsettled)
+        self._frames = self._calls.frames
+        self._ladders_by_row = self._ladders_of_all()
+        self._halted = False
+        self._charged: set[int] = set()
+        self._named: dict[int, Failure] = {}
+        self._again_together: list[int] = []
+        self._can_halt = cache(_may_halt)
+
+    def run(self) -> bool:
+        """Deliver; return whether a message halted the endpoint."""
+        suspects = self._unsettled[np.isin(self._array[self._unsettled] & STATE_MASK, SUSPECTS)]
+        goes_together = self._goes_together()
+        together, later, found = self._unsettled[goes_together], list[int](), 0
+        for row in self._unsettled[~goes_together].tolist():
+            if self._can_wait(row):
+                later.append(row)
+                continue
+            before = int(np.searchsorted(together, row))
+            found += self._all_of(together[:before])
+            together = together[before:]
+            self._deliver_alone(row)
+        found += self._all_of(together)
+        self._deliver_what_was_put_off(later)
+        self._endpoint.pace(len(self._unsettled), found)
+        if len(suspects) and (self._array[suspects] == MessageState.COMMITTED).all() and not crashes_of(self._array).any():
+            self._tell_unstable(suspects, _DIED)
+        return self._first_halted() < len(self._words)
+
+    def _deliver_what_was_put_off(self, later: list[int]) -> None:
+        """Deliver what others have overtaken; when the endpoint has halted, only what its turn was before that."""
+        first, self._halted = self._first_halted(), False
+        for row in later:
+            if row < first:
+                self._deliver_alone(row)
+        while not self._halted:
+            self._charge_named()
+            if not (rows := sorted(self._again_together)):
+                return
+            self._again_together = []
+            self._transaction(np.asarray(rows), probe=False)
+
+    def _charge_named(self) -> None:
+        """Charge what the handler has named, before what has halted the endpoint."""
+        first, named, self._named = self._first_halted(), self._named, {}
+        for row in sorted(row for row in named if row < first):
+            self._roll_back(row, named[row])
+
+    def _first_halted(self) -> int:
+        """Return the first row that has halted the endpoint; behind all when none has."""
+        halted = np.flatnonzero(self._array & STATE_MASK == MessageState.HALTED)
+        return int(halted[0]) if len(halted) else len(self._array)
+
+    def _goes_together(self) -> NDArray[np.bool_]:
+        """Return which of the rows may be delivered with others: they are fresh, can be read, and their bodies fit."""
+        words, ladders = self._array[self._unsettled], self._ladders_by_row
+        found: NDArray[np.bool_] = (words == 0) | ((words & COUNT_MASK == 0) & np.isin(words & STATE_MASK, SUSPECTS))
+        if isinstance(ladders, Ladder):
+            found &= ladders.first is not None
+        else:
+            found &= np.fromiter(
+                ((ladder := ladders[row]) is not None and ladder.first is not None for row in self._unsettled), bool, len(self._unsettled)
+            )
+        if self._frames.failures:
+            found &= ~np.isin(self._unsettled, list(self._frames.failures))
+        return found
+
+    def _can_wait(self, row: int) -> bool:
+        """Whether a message may be delivered after those behind it: nothing that can come of it concerns them."""
+        ladder = self._ladder(row)
+        return not self._policy.halting or (row in self._frames.failures and ladder is not None and not self._can_halt(ladder))
+
+    # Several messages
+
+    def _all_of(self, rows: NDArray[np.intp]) -> int:
+        """Deliver rows in batches of the present size, those that are suspected in smaller ones; return how many culprits were found."""
+        states = self._array[rows] & STATE_MASK
+        ends = [*(np.flatnonzero(np.diff(states)) + 1).tolist(), len(rows)]
+        found = start = 0
+        for end in ends:
+            while start < end and not self._halted:
+                state = int(states[start])
+                most = _MOST.get(state, self._endpoint.batch_size)
+                found += self._transaction(rows[start : min(start + most, end)], probe=state in SUSPECTS)
+                start = min(start + most, end)
+        return found
+
+    def _transaction(self, rows: NDArray[np.intp], *, probe: bool) -> int:
+        """Deliver rows as one transaction, and search where it fails; return how many culprits were found."""
+        while len(rows) > 1 and not self._halted:
+            failure, named = self._hand(rows, probe=probe)
+            if failure is None:
+                return 0
+            if not named:
+                return self._searched(rows, failure)
+            rows = self._charge(rows, {int(rows[place]): why for place, why in named.items()})
+        return self._deliver_alone(int(rows[0])) if len(rows) else 0
+
+    def _searched(self, rows: NDArray[np.intp], failure: Failure) -> int:
+        found = self._search(rows)
+        if not found and not self._halted:
+            self._tell_unstable(rows, f"{failure.type}: {failure.text}")
+        return found
+
+    def _search(self, rows: NDArray[np.intp]) -> int:
+        """Find the culprits among rows that have failed together; of two halves the second is not tried as a whole when the first succeeds."""
+        if len(rows) == 1:
+            return self._deliver_alone(int(rows[0]))
+        size, found = piece_of(len(rows)), 0
+        for start in range(0, len(rows), size):
+            piece = rows[start : start + size]
+            is_last_of_two = start and 2 * size >= len(rows)
+            found += self._search(piece) if is_last_of_two and not found else self._transaction(piece, probe=True)
+        return found
+
+    def _hand(self, rows: NDArray[np.intp], *, probe: bool) -> tuple[Failure | None, dict[int, Failure]]:
+        """Call the handler with several messages; commit them when it returns, else give them back uncounted."""
+        kept = self._array[rows] & COUNT_MASK
+        self._log.append_handed(self._number, len(rows), probe=probe)
+        self._array[rows] = kept | MessageState.IN_BATCH
+        reach("delivery.batch.in_hand")
+        failure, named = self._calls.several(rows, partial(self._seen, rows, kept))
+        if failure is None:
+            self._write_all_down(rows, kept)
+            self._commit(rows, kept)
+        else:
+            self._give_back(rows, kept)
+        return failure, named
+
+    def _write_all_down(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
+        """Write down what each delivery returned."""
+        if self._keep is not None:
+            records = zip([self._ids[row] for row in rows], attempts_of(kept).tolist(), self._calls.rows, strict=True)
+            keep_all(self._keep, records, partial(self._give_back, rows, kept))
+
+    def _give_back(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
+        """Store that rows are with no handler any more, with the attempts that they had."""
+        self._array[rows] = kept | MessageState.UNTOUCHED
+
+    def _commit(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
+        """Store that all are committed: the store of the last one decides."""
+        last = int(rows[-1])
+        reach("delivery.batch.before_word")
+        self._words[last] = int(kept[-1]) | MessageState.DECIDED
+        reach("delivery.batch.after_word")
+        self._array[rows[:-1]] = kept[:-1] | MessageState.COMMITTED
+        reach("delivery.batch.before_last")
+        self._words[last] = int(kept[-1]) | MessageState.COMMITTED
+
+    def _seen(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> list[Counts]:
+        """Return the counts that the next delivery of each message sees."""
+        ladders = self._ladders_by_row
+        if isinstance(ladders, Ladder) and not kept.any() and ladders.first is not None:
+            return [ladders.first.seen] * len(rows)
+        rungs = [self._rung(int(row), attempts) for row, attempts in zip(rows, attempts_of(kept).tolist(), strict=True)]
+        return [rung.seen for rung in rungs if rung is not None]
+
+    def _charge(self, rows: NDArray[np.intp], named: dict[int, Failure]) -> NDArray[np.intp]:
+        """Charge the messages that the handler has named; return the others, which are delivered again."""
+        if not self._policy.halting or all(self._only_retried(row, why) for row, why in named.items()):
+            self._named |= named
+            return rows[~np.isin(rows, list(named))]
+        first = min(named)
+        self._transaction(rows[rows < first], probe=False)
+        if not self._halted:
+            self._roll_back(first, named[first])
+            again, self._again_together = self._again_together, []
+            for row in again:
+                self._deliver_alone(row)
+        return rows[rows > first]
+
+    def _only_retried(self, row: int, why: Failure) -> bool:
+        ladder = self._ladder(row)
+        return ladder is not None and why.kind is FailureKind.EXCEPTION and not self._can_halt(ladder)
+
+    def _roll_back(self, row: int, failure: Failure) -> None:
+        """Count an attempt of a message that the handler has named; it is delivered again, or has ended."""
+        ladder, attempts = self._ladder(row), attempts_of(self._words[row])
+        assert ladder is not None, "it was delivered"
+        if failure.kind is FailureKind.EXCEPTION and ladder.rung(attempts + 1) is not None:
+            self._words[row] = (attempts + 1) * ONE_ATTEMPT | MessageState.UNTOUCHED
+            self._charged.add(row)
+            self._again_together.append(row)
+        else:
+            self._words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
+            self._halted = self._end_of_ladder(row, ladder, failure, attempts) or self._halted
+
+    def _tell_unstable(self, rows: NDArray[np.intp], error: str) -> None:
+        self._log.append_unstable(self._number, unstable(self._frames.lookup_ids(rows), error))
+
+    # One message
+
+    def _deliver_alone(self, row: int) -> int:
+        """Deliver a message alone until it has ended; return whether its delivery failed, or something was known of it before."""
+        if self._halted:
+            return 0
+        ladder, value = self._ladder(row), self._words[row]
+        attempts, state = attempts_of(value), value & STATE_MASK
+        climbs = (not attempts or row in self._charged) and state in (MessageState.UNTOUCHED, *SUSPECTS)
+        rung = self._rung(row, attempts) if climbs else None
+        if ladder is None or rung is None:
+            if state in SUSPECTS:
+                self._words[row] = value & COUNT_MASK
+            self._halted = self._through_the_loop(self._entries.entry(row), None)
+            return 1
+        self._words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
+        failure = self._call(row, rung.seen)
+        if failure is None:
+            if self._keep is not None:
+                self._write_down(row, self._endpoint.rows)
+            self._words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
+            return 0
+        self._halted = self._again(row, ladder, failure, partial(self._call, row), attempts)
+        return 1
+
+    def _call(self, row: int, counts: Counts) -> Failure | None:
+        """Call the handler with a frame of one message."""
+        return self._calls.one(row, counts)
+
+    def _rung(self, row: int, attempts: int) -> Rung | None:
+        ladder = self._ladder(row)
+        return None if ladder is None else ladder.rung(attempts)
+
+    def _ladder(self, row: int) -> Ladder | None:
+        return self._ladders_by_row if isinstance(self._ladders_by_row, Ladder) else self._ladders_by_row[row]
+
+    def _ladders_of_all(self) -> Ladder | list[Ladder | None]:
+        """Return the ladder of each row, or the one that they share; None: the message cannot be read."""
+        readable = self._ladders()
+        if readable is not None and all(ladder is readable[0] for ladder in readable):
+            return readable[0]
+        if readable is not None:
+            return list(readable)
+        aborts, moves = (values_of(self._batch, name) for name in ("abort_count", "move_count"))
+        ladder = cache(lambda abort, move: Ladder(self._policy, Counts(abort, move), self._now))
+        entries = (self._entries.entry(row) for row in range(self._batch.num_rows))
+        counts = zip(entries, aborts, moves, strict=False)
+        return [None if self.unreadable(entry) is not None else ladder(abort, move) for entry, abort, move in counts]
+
+
+def _may_halt(ladder: Ladder) -> bool:
+    """Return whether exceptions alone can bring a message to halt the endpoint."""
+    attempts = 0
+    while ladder.rung(attempts) is not None:
+        attempts += 1
+    return ladder.end is None or isinstance(ladder.end, Halt)

@@ -1,0 +1,548 @@
+"""The delivering process's work on one batch, the same in a child process and inline: a lean loop, and the receive loop where it matters.
+
+Decisions depend on the message alone here (``policy.stateless``). When a message is fresh, the lean loop asks the policy once for
+each pair of counts in the batch (``Ladder``), and then only stores, calls and stores; so it does while ordinary exceptions bring a message
+to its next delivery or its end. Everything else goes through ``ReceiveLoop``. The lean loop asks ``policy.unreadable`` about the largest
+body first: readability may depend on the size, and larger is never more readable.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_poison.delivery.failurelog import FailureLog, Rollback
+from airflow_poison.delivery.handler_wrappers import frame_handler, session_handler
+from airflow_poison.delivery.handlers import check_returned, load_handler, load_types
+from airflow_poison.delivery.journal import (
+    COUNT_MASK,
+    IS_SETTLED,
+    MAX_ATTEMPTS,
+    ONE_ATTEMPT,
+    STATE_MASK,
+    MessageState,
+    attempts_of,
+    counted,
+)
+from airflow_poison.delivery.outage import Watch
+from airflow_poison.delivery.platform import BrokenProcessError
+from airflow_poison.delivery.returned import NOTHING, Returned, keep_all
+from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
+from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
+from airflow_poison.outputs.output import is_rows
+from airflow_poison.rules.decisions import Counts, Deliver, Halt, Return
+from airflow_poison.rules.loop import ReceiveLoop
+from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from airflow_poison.delivery.journal import Section
+    from airflow_poison.delivery.output import LastOutput
+    from airflow_poison.delivery.returned import Keep
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.dialogs.acts import Change
+    from airflow_poison.dialogs.services import Service
+    from airflow_poison.dialogs.transaction import BegunDelivery
+    from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.values.message import _Columns
+
+SLICE, _SLICES = 1_024, 4
+LEAST_PIECE = 100
+"""Smaller batches than this are only made to search for culprits."""
+BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
+
+
+class Views:
+    """The messages of a batch of a queue as handlers see them; columns are converted a slice at a time."""
+
+    def __init__(self, batch: pa.RecordBatch, endpoint: Endpoint) -> None:
+        self._columns: Callable[[int], _Columns] = lru_cache(_SLICES)(partial(_columns_of, batch, endpoint))
+
+    def message(self, row: int, abort_count: int, move_count: int) -> Message:
+        """Return the message of a row with the counts of this delivery."""
+        number, at = divmod(row, SLICE)
+        return Message.view(self._columns(number), at, abort_count, move_count)
+
+
+def _columns_of(batch: pa.RecordBatch, endpoint: Endpoint, number: int) -> _Columns:
+    return endpoint.columns(batch.slice(number * SLICE, SLICE))
+
+
+class Endpoint:
+    """A policy's receiver, the handler and what is needed between them; lives as long as the process that delivers.
+
+    :param log: the descriptor of the journal's log.
+    :param rows: the descriptor of the file of what deliveries return.
+    :raises HandlerNotFoundError: the handler cannot be loaded here.
+    :ivar returned: where the rows go that the handler returns; None: no output is declared.
+    :ivar rows: the rows of the last call.
+    :ivar queue: the name of the queue that it receives from.
+    :ivar at: its only element is the row that is being delivered; captured output is labelled by it.
+    :ivar batch_size: how many messages a handler of batches gets at once at present.
+    :ivar last: keeps the output of the current message; None: it is not kept.
+    """
+
+    def __init__(self, job: StageJob, log: int, rows: int = -1) -> None:
+        handler = load_handler(job.handler)
+        self.returned = Returned(job, rows) if job.outputs else None
+        self.rows = NOTHING
+        self._not_landed = 0
+        self.job, self.log, self.queue = job, FailureLog(log), job.opening.queue
+        self.receiver = job.policy.open()
+        self.handler = session_handler(handler) if getattr(job.policy, "sessions", False) else handler  # type: ignore[arg-type]  # takes a session then
+        if job.batching is not None:
+            self.handler = frame_handler(handler, job.batching)
+            self.batch_size = self._most = job.batching.size
+        self._unprocessable = load_types(job.unprocessable)
+        self._process = os.getpid()
+        self._raised: BaseException | None = None
+        self.batches = 0
+        self.at = [-1]
+        self.last: LastOutput | None = None
+        self._watch = None if job.detection is None else Watch(job.detection, job.clock.now)
+
+    def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
+        """Deliver what is not settled; return whether a message halted the endpoint."""
+        self.batches += 1
+        if self._watch is not None:
+            if self.job.masking is not None:
+                self._watch.hide = PrivateBatch(self.job.masking, batch).said
+            from airflow_poison.delivery.watched import WatchedDelivery, WatchedFrames
+
+            return (WatchedDelivery if self.job.batching is None else WatchedFrames)(self, batch, section, self._watch).run()
+        if self.job.batching is None:
+            return BatchDelivery(self, batch, section).run()
+        from airflow_poison.delivery.search import FrameDelivery
+
+        return FrameDelivery(self, batch, section).run()
+
+    def columns(self, batch: pa.RecordBatch) -> _Columns:
+        """Return what messages of a batch are views of."""
+        return Message.columns(batch, self.queue, jms=self.job.policy.jms)
+
+    def call(self, message: Message | Callable[[], Any]) -> Failure | None:
+        """Hand a message, or what makes a frame of it, to the handler; whatever it raises becomes a failure."""
+        if self.last is not None:
+            self.last.forget()
+        self.rows = NOTHING
+        try:
+            if (returned := self.handler(message)) is not None:  # type: ignore[arg-type]  # a frame for a handler of frames
+                self.take(returned)
+        except BaseException as error:  # noqa: BLE001  (SystemExit too is a rollback of this message, not the end of the session)
+            return self.failure(error)
+        self.only_here()
+        return None
+
+    def take(self, returned: object) -> None:
+        """Take what the handler returned. Raises OutputRowError, HandlerNotRunError."""
+        if self.returned is not None:
+            self.rows = self.returned.rows(returned)
+        else:
+            check_returned(returned)
+            self._not_landed += is_rows(returned)
+
+    def take_not_landed(self) -> int:
+        """Return how many calls have returned rows although no output is declared, since this was asked last."""
+        found, self._not_landed = self._not_landed, 0
+        return found
+
+    def call_in_dialog(self, message: Message, begun: BegunDelivery, services: Mapping[str, Service]) -> tuple[Failure | None, Change | None]:
+        """Hand the message of a dialog to the handler; return what it did in its conversation, too, besides receiving it.
+
+        Who rolled back to the savepoint and returned has the message back, and what was done since (spec SB-58).
+        """
+        from airflow_poison.dialogs.transaction import Conversation
+
+        conversation = Conversation(begun, services, lambda: max(begun.now, self.job.clock.now()))
+        failure = self.call(message.within(conversation))
+        change = conversation.close()
+        if failure is None and conversation.is_at_savepoint:
+            return BACK_AT_SAVEPOINT, change
+        return failure, (change if failure is None else None)
+
+    def failure(self, error: BaseException) -> Failure:
+        """Classify what a handler raised; the text of a plain exception is made when it is needed, and most never are."""
+        self.only_here(error)
+        if self.job.policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
+            self._raised = error
+            return RAISED
+        return failure_of(error, self._unprocessable)
+
+    def tell(self, failure: Failure) -> Failure:
+        """Return a failure with its text."""
+        if failure is not RAISED:
+            return failure
+        assert self._raised is not None
+        return failure_of(self._raised, self._unprocessable)
+
+    def pace(self, messages: int, culprits: int) -> None:
+        """Choose the size of the next batches by the last one: where culprits had to be searched for, so small that most have none.
+
+        :param culprits: how many were found among so many messages.
+        """
+        if culprits:
+            self.batch_size = min(self._most, max(LEAST_PIECE, messages // (2 * culprits)))
+        else:
+            self.batch_size = min(self._most, 4 * self.batch_size)
+
+    def only_here(self, error: BaseException | None = None) -> None:
+        """End a process that the handler forked and that came back out of it: the session is its parent's."""
+        if os.getpid() != self._process:
+            code = error.code if isinstance(error, SystemExit) else error is not None
+            os._exit(code if isinstance(code, int) else 1)
+
+
+# What the receive loop's decisions do: they are journaled; the files are the parent's business
+
+
+class JournalHost:
+    """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say.
+
+    :param keep: writes down what a delivery returned; None: nothing lands.
+    """
+
+    def __init__(self, job: StageJob, section: Section, log: FailureLog, keep: Keep | None = None) -> None:
+        self._job, self._words, self._section, self._log, self._keep = job, section.words, section.number, log, keep
+        self._rows: dict[int, bytes] = {}
+
+    def now(self) -> datetime:
+        """Return the endpoint's time."""
+        return self._job.clock.now()
+
+    def unreadable(self, entry: BatchEntry) -> Failure | None:
+        """Ask the policy (spec WCF-29)."""
+        why = self._job.policy.unreadable(entry)
+        return None if why is None else Failure(FailureKind.UNREADABLE, "unreadable", why)
+
+    def committed(self, entries: Sequence[BatchEntry]) -> None:
+        """Store the last member first: that store decides. What they returned is written down before."""
+        if self._keep is not None:
+            self._keep_rows(entries, self._keep)
+        for entry in reversed(entries):
+            self._store(entry.row, MessageState.COMMITTED)
+
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
+        """Write down what deliveries returned."""
+        records = ((entry.lookup_id, attempts_of(self._words[entry.row]), self._rows.pop(entry.row, NOTHING)) for entry in entries)
+
+        def give_back() -> None:
+            for entry in reversed(entries):
+                self._store(entry.row, MessageState.UNTOUCHED)
+
+        keep_all(keep, records, give_back)
+
+    def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
+        """No other reader holds a claimed message."""
+        return True
+
+    def wait(self, entry: BatchEntry) -> None:
+        """Never asked for: every move succeeds."""
+
+    def withholds(self, entry: BatchEntry) -> bool:  # noqa: ARG002  (the seam's form)
+        """Never: outages are not looked for here."""
+        return False
+
+    def halted(self, decision: Halt) -> None:
+        """Nothing to store: no message is the cause."""
+
+    def left_in_place(self, entry: BatchEntry, decision: Park | Dispose) -> None:
+        """Never happens: every move succeeds."""
+
+    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
+        """End it without a count; the parent puts it off."""
+        self._log_failure(entry, failure)
+        self._store(entry.row, MessageState.ENDED)
+
+    def back_at_savepoint(self, entry: BatchEntry) -> None:
+        """Store that it is with no handler any more."""
+        self._store(entry.row, MessageState.UNTOUCHED)
+
+    def _store(self, row: int, state: MessageState) -> None:
+        self._words[row] = self._words[row] & COUNT_MASK | state
+
+    def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
+        attempts = attempts_of(self._words[entry.row])
+        self._log.append(Rollback(self._section, entry.row, entry.lookup_id, attempts, failure, innocent))
+
+
+# Deliveries that go on failing
+
+
+RAISED = Failure(FailureKind.EXCEPTION)
+"""A handler's exception that is not reported yet: the last one that was raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One delivery.
+
+    :param stored: the counts that the message has before it is received.
+    :param seen: those that the delivery sees.
+    """
+
+    stored: Counts
+    seen: Counts
+
+
+class Ladder:
+    """The deliveries of all messages that come with the same counts, for policies whose decisions depend on the message alone.
+
+    The policy is asked for a rung when the first message gets there. It is asked at a receiver of its own: nothing has happened yet.
+
+    :ivar first: the first delivery, what ``rung(0)`` returns.
+    :ivar end: what follows the last rung, as far as these counts show: that no delivery follows, and whether the endpoint halts. None: it is not
+        known yet, or the receive loop has to see to it.
+    """
+
+    def __init__(self, policy: Policy, stored: Counts, now: datetime) -> None:
+        self._receiver, self._now = policy.open(), now
+        self._entry = BatchEntry(0, 0, 0, None, stored)
+        self._rungs: list[Rung] = []
+        self._reads_more = policy.reads_properties
+        self._over = False
+        self.end: Park | Dispose | Block | Halt | None = None
+        self._climb(Return(stored))
+        self.first = self._rungs[0] if self._rungs else None
+
+    def rung(self, attempts: int) -> Rung | None:
+        """Return the delivery after so many rollbacks; None where none follows, and where the receive loop has to see to it."""
+        if attempts == len(self._rungs) and not self._over:
+            self._climb(self._receiver.after_rollback(self._entry, RAISED, self._now))
+        return None if attempts >= len(self._rungs) else self._rungs[attempts]
+
+    def _climb(self, after: AfterRollback) -> None:
+        """Note the next delivery, or the end. What is consumed before its delivery is for the loop, and so is the last attempt of a word."""
+        self._over = True
+        if len(self._rungs) == MAX_ATTEMPTS:
+            return
+        decision: AfterRollback | BeforeDelivery = after
+        if isinstance(after, Return):
+            self._entry.counts = after.counts
+            decision = self._receiver.before(self._entry, self._now)
+        if isinstance(decision, Deliver):
+            if not decision.at_most_once:
+                self._rungs.append(Rung(self._entry.counts, decision.counts))
+                self._entry.counts = decision.counts
+                self._over = False
+        elif not isinstance(decision, Return) and not self._reads_more:
+            self.end = decision
+
+
+# One batch
+
+
+class BatchDelivery(JournalHost):
+    """One batch in the hands of one endpoint; logs only the failure that a message ends with.
+
+    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
+    """
+
+    def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
+        returned = endpoint.returned
+        super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.keep)
+        self._ids: list[int] = [] if returned is None else cast("list[int]", batch.column("lookup_id").to_pylist())
+        self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
+        self._entries = Entries(self._policy, batch, list(section.words), self._now)
+        self._views = Views(batch, endpoint)
+        self._first_row = -1
+        self._first: Failure | None = None
+        self._last: Failure | None = None
+
+    def run(self) -> bool:
+        """Deliver; return whether a message halted the endpoint."""
+        rows = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
+        self._first_row = rows[0] if rows else -1
+        ladders = self._ladders()
+        return any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
+
+    def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
+        """The lean loop: nothing here that is not needed for every message."""
+        first = rows[0]
+        columns = self._endpoint.columns(self._batch.slice(first, rows[-1] - first + 1))
+        words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
+        in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
+        endpoint, lands = self._endpoint, self._keep is not None
+        for row in rows:
+            if ladders is None or words[row] or (rung := ladders[row].first) is None:
+                if self._through_the_loop(self._entries.entry(row), None):
+                    return True
+                continue
+            counts = rung.seen
+            words[row] = in_flight
+            at[0] = row
+            try:
+                if (returned := handler(view(columns, row - first, counts.abort_count, counts.move_count))) is not None:
+                    endpoint.take(returned)
+            except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
+                failure = endpoint.failure(error)
+            else:
+                if lands:
+                    self._write_down(row, NOTHING if returned is None else endpoint.rows)
+                words[row] = committed
+                continue
+            if self._again(
+                row, ladders[row], failure, partial(self._call_with, partial(view, columns, row - first))
+            ):  # the next exception has nothing to do with this one
+                return True
+        return False
+
+    def _call_with(self, view: Callable[[int, int], Message], counts: Counts) -> Failure | None:
+        return self._endpoint.call(view(counts.abort_count, counts.move_count))
+
+    def _again(self, row: int, ladder: Ladder, failure: Failure | None, call: Callable[[Counts], Failure | None], attempts: int = 0) -> bool:
+        """Go on with a message whose delivery has failed until it has ended; what is no ordinary exception is for the receive loop.
+
+        One store counts a rollback and marks the next delivery.
+
+        :param call: delivers it again, with the counts that it sees then.
+        :param attempts: counted rollbacks before that delivery.
+        """
+        words, in_flight = self._words, int(MessageState.IN_FLIGHT)
+        while failure is RAISED and (rung := ladder.rung(attempts + 1)) is not None:
+            attempts += 1
+            words[row] = attempts * ONE_ATTEMPT | in_flight
+            failure = call(rung.seen)
+        if failure is None:
+            if self._keep is not None:
+                self._write_down(row, self._endpoint.rows)
+            words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
+            return False
+        return self._end_of_ladder(row, ladder, failure, attempts)
+
+    def _end_of_ladder(self, row: int, ladder: Ladder, failure: Failure, attempts: int) -> bool:
+        """End a message whose delivery has failed, or go on with it in the receive loop; return whether it halted the endpoint."""
+        last = ladder.rung(attempts)
+        assert last is not None, "it was delivered"
+        if failure.kind is FailureKind.EXCEPTION and ladder.end is not None:
+            entry = BatchEntry(row, self._batch.column("lookup_id")[row].as_py(), 0, None, last.stored)
+            self.rolled_back((entry,), entry, failure)
+            self.ended(entry, ladder.end, failure)
+            return isinstance(ladder.end, Halt)
+        entry = self._entries.entry(row)
+        entry.counts = last.stored
+        return self._through_the_loop(entry, failure)
+
+    def _write_down(self, row: int, returned: bytes) -> None:
+        """Write down what a delivery returned."""
+        assert self._keep is not None
+        try:
+            keep_all(self._keep, ((self._ids[row], attempts_of(self._words[row]), returned),), partial(self._store, row, MessageState.UNTOUCHED))
+        except BrokenProcessError:
+            self._charge_if_first(row)
+            raise
+
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
+        """Write down what a delivery returned that the receive loop commits."""
+        try:
+            super()._keep_rows(entries, keep)
+        except BrokenProcessError:
+            self._charge_if_first(entries[0].row)
+            raise
+
+    def _charge_if_first(self, row: int) -> None:
+        """Leave a message in flight that was the first of its process, so it has broken it: its parent charges what is in flight."""
+        if self._endpoint.batches == 1 and row == self._first_row:
+            self._store(row, MessageState.IN_FLIGHT)
+
+    def _through_the_loop(self, entry: BatchEntry, failure: Failure | None) -> bool:
+        """Receive one message until it has ended.
+
+        What died with a process before it could decide about its last rollback is decided now.
+
+        :param failure: of the delivery that the loop begins with, when that is over already.
+        """
+        if entry.led_to is not None:
+            self.ended(entry, entry.led_to, None)
+            return isinstance(entry.led_to, Halt)
+        self._first = failure
+        source = OneRow(self._policy, self._entries, entry, self._words)
+        return ReceiveLoop(self._endpoint.receiver, source, self).run() is not None
+
+    def _ladders(self) -> Sequence[Ladder] | None:
+        """Return the ladder of each row; None: some message cannot be read."""
+        if self._any_unreadable():
+            return None
+        aborts, moves = (values_of(self._batch, name) for name in ("abort_count", "move_count"))
+        ladder = cache(lambda abort, move: Ladder(self._policy, Counts(abort, move), self._now))
+        if isinstance(aborts, repeat) and isinstance(moves, repeat):
+            return [ladder(next(aborts), next(moves))] * self._batch.num_rows
+        return [ladder(abort, move) for _, abort, move in zip(range(self._batch.num_rows), aborts, moves, strict=False)]
+
+    def _any_unreadable(self) -> bool:
+        import pyarrow.compute as pc
+
+        lengths: Any = pc.binary_length(cast("Any", self._batch.column("body")))
+        largest = pc.max(lengths).as_py() or 0
+        return self._policy.unreadable(BatchEntry(0, 0, largest, None, Counts())) is not None
+
+    # What the receive loop decides
+
+    def deliver(self, entry: BatchEntry, delivery: Deliver) -> Failure | None:
+        """Call the handler; a failure of the lean loop is its first delivery. One delivered at most once is committed already and stays so."""
+        row, counts = entry.row, delivery.counts
+        if not delivery.at_most_once:
+            self._store(row, MessageState.IN_FLIGHT)
+        if self._first is not None:
+            failure, self._first = self._first, None
+            return failure
+        raised = self._call(row, counts)
+        if raised is None and self._keep is not None:
+            if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
+                self._keep([(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)])
+            else:
+                self._rows[row] = self._endpoint.rows
+        return raised
+
+    def _call(self, row: int, counts: Counts) -> Failure | None:
+        """Call the handler with one message."""
+        self._endpoint.at[0] = row
+        return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+
+    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
+
+    def result(self, entry: BatchEntry) -> Failure | None:
+        """Never asked for: this process is a single server session."""
+        raise NotImplementedError
+
+    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
+        """Count the attempt and keep the failure, unless it is the last that fits into a word."""
+        (entry,) = entries
+        value = counted(self._words[entry.row], MessageState.UNTOUCHED)
+        if attempts_of(value) == MAX_ATTEMPTS:
+            self._log_failure(entry, self._endpoint.tell(failure), innocent=entry is not culprit)
+        self._last = failure
+        self._words[entry.row] = value
+
+    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
+        """Log the failure, then store that no delivery follows."""
+        last, self._last = failure or self._last, None
+        if last is not None:
+            self._log_failure(entry, self._endpoint.tell(last))
+        self._store(entry.row, MessageState.HALTED if isinstance(decision, Halt) else MessageState.ENDED)
+
+    def committed(self, entries: Sequence[BatchEntry]) -> None:
+        """Forget the failure that the message has outlived."""
+        self._last = None
+        super().committed(entries)
+
+
+def values_of(batch: pa.RecordBatch, name: str) -> Iterable[int]:
+    """Return a column of counts; a ``repeat`` when all are equal."""
+    import pyarrow.compute as pc
+
+    column = batch.column(name)
+    least, most = pc.min(column).as_py(), pc.max(column).as_py()
+    if least == most and not column.null_count:
+        return repeat(int(least or 0))
+    return [int(value or 0) for value in column.to_pylist()]

@@ -1,1 +1,0 @@
-"""Data frames on Spark: claims whose messages a transformation takes."""

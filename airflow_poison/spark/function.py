@@ -1,0 +1,293 @@
+"""The function of a transformation: it is called, and what it returns is checked, before anything is claimed and for each unit."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from airflow_poison.delivery.handlers import MANGLED_PREFIX, VERDICT
+from airflow_poison.outputs.output import ONLY
+from airflow_poison.outputs.values import delta_schema, same_name
+from airflow_poison.spark.jobs import is_connect
+from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema
+from airflow_poison.spark.units import first_line
+from airflow_poison.values.errors import TransformError
+from airflow_poison.values.schema import LOOKUP_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison.delivery.handlers import Frames, Transformation
+    from airflow_poison.outputs.output import Output
+
+_NODE = re.compile(r"^((?:[:|] {2}| {3})*)(?:[+:]- )?([A-Za-z]\w*)(.*)$")
+_MIXING = (
+    "Aggregate",
+    "Window",
+    "Distinct",
+    "Deduplicate",
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "Tail",
+    "Intersect",
+    "Except",
+    "FlatMapGroups",
+    "FlatMapCoGroups",
+    "CoGroup",
+    "MapGroups",
+    "AppendColumns",
+)
+"""How operators are called in Spark's plans whose result for a row depends on other rows."""
+
+BODIES_PARSER = "poison_columns_of_bodies"
+"""How plans call the function of ours that makes columns of bodies."""
+
+
+def mixing_operator(plan: str, alias: str) -> str | None:
+    """Return which operator of an analyzed plan mixes rows of the claim; None: none does; empty: the claim is not in the plan.
+
+    A join mixes them when both its sides come from the claim.
+    """
+    nodes: list[tuple[int, str, bool]] = []
+    for line in plan.splitlines():
+        found = _NODE.match(line)
+        if found is not None and (not nodes or line[:1] in ":+| "):
+            marked = "+- " in line[: len(found[1]) + 3] or ":- " in line[: len(found[1]) + 3]
+            nodes.append((len(found[1]) // 3 + marked, found[2], found[2] == "SubqueryAlias" and found[3].strip() == alias))
+    below = [marked for _, _, marked in nodes]
+    sides = [0] * len(nodes)
+    for place in reversed(range(len(nodes))):
+        if below[place]:
+            parent = next((other for other in reversed(range(place)) if nodes[other][0] < nodes[place][0]), None)
+            if parent is not None:
+                below[parent] = True
+                sides[parent] += 1
+    if not any(below):
+        return ""
+    mixing = (
+        name
+        for (_, name, _), within, number in zip(nodes, below, sides, strict=True)
+        if within and (name.startswith(_MIXING) or (number > 1 and name != "Union"))
+    )
+    return next(mixing, None)
+
+
+def analyzed_plan(frame: DataFrame) -> str:
+    """Return the analyzed plan of a DataFrame as Spark writes it."""
+    if not is_connect(frame.sparkSession):
+        return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001  (there is no public way)
+    return _explained(frame, "Analyzed").partition("\n")[2]
+
+
+def optimized_plan(frame: DataFrame) -> str:
+    """Return the optimized plan of a DataFrame as Spark writes it."""
+    if not is_connect(frame.sparkSession):
+        return str(frame._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001  (there is no public way)
+    return _explained(frame, "Optimized")
+
+
+def _explained(frame: DataFrame, which: str) -> str:
+    text: str = frame._explain_string(mode="extended")  # type: ignore[operator]  # noqa: SLF001  (explain() prints it)
+    return text.partition(f"== {which} Logical Plan ==")[2].partition("\n== ")[0].strip()
+
+
+def has_python(plan: str) -> bool:
+    """Whether the JVM hands rows of an optimized plan to Python of the transformation: many at once, so that the current row is not known."""
+    return any(
+        word in line
+        for line in plan.splitlines()
+        if f"MapInArrow {BODIES_PARSER}(" not in line
+        for word in ("Python", "Pandas", "ArrowEval", "InArrow")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a transformation made of a DataFrame.
+
+    :param frames: by name.
+    :param verdict: whether a frame says which messages are poison.
+    """
+
+    frames: Mapping[str, DataFrame]
+    verdict: bool
+
+
+_calling = threading.Lock()
+"""Held while a transformation is called: it may make a temporary view, whose name another call would take."""
+
+
+def check(spark: SparkSession, transformation: Transformation, outputs: Sequence[Output]) -> None:
+    """Call a transformation with no rows; look at its plan and at what its outputs take.
+
+    Raises TransformError for what cannot be delivered to it, or cannot land.
+    """
+    function = transformation.load()
+    _let_travel(function)
+    if transformation.schema is not None:
+        check_bodies(spark)
+    empty = spark.createDataFrame([], given_schema(transformation.schema))
+    try:
+        result = called(function, empty, transformation)
+    except TransformError:
+        raise
+    except Exception as error:
+        columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in empty.schema.fields)
+        raise TransformError(
+            f"transform={transformation.name} raised {type(error).__name__} when it was called with an empty DataFrame: {first_line(error)}\n"
+            f"Its columns are: {columns}. Nothing was claimed. The function is called in the driver; it has to return a DataFrame made of this one."
+        ) from error
+    _check_outputs(result, outputs, transformation.name)
+
+
+def called(function: Callable[[DataFrame], Frames], given: DataFrame, transformation: Transformation) -> Result:
+    """Call a function with a DataFrame of messages, and look at what it returns and at its plan. Raises TransformError, and what it raises."""
+    alias = f"poison_claim_{token_hex(4)}"
+    with _calling:
+        result = _result(function(given.alias(alias)), transformation.name)
+    _check_plan(result, alias, transformation)
+    return result
+
+
+def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None:
+    """Raise TransformError where a result has no output, or has columns that do not fit it."""
+    by_name = {output.name: output for output in outputs}
+    for key, frame in result.frames.items() if outputs else ():
+        output = by_name.get(key)
+        if output is None:
+            of = "a DataFrame without a name" if key == ONLY else f"a DataFrame as {key!r}"
+            raise TransformError(
+                f"transform={name} returned {of}, which is no output; there are {', '.join(map(repr, by_name))}. Declare it, or rename it."
+            )
+        if output.provenance and column_named(frame, LOOKUP_ID) is None:
+            raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
+        given = [field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
+        if output.delta:
+            try:
+                delta_schema(pa.schema(given))
+            except ValueError as error:
+                raise TransformError(
+                    f"transform={name} returned what {output.named} cannot hold: {error} Cast it, or give it another name."
+                ) from None
+        if output.columns is not None:
+            _check_columns(given, output.columns, name, evolve=output.evolve)
+
+
+def _check_columns(given: Sequence[pa.Field[Any]], wanted: pa.Schema, name: str, *, evolve: bool) -> None:
+    """Raise TransformError for columns that do not fit an output's, and for one that is missing."""
+    there = {field.name for field in given}
+    if lacking := [field.name for field in wanted if not field.nullable and field.name not in there]:
+        raise TransformError(f"transform={name} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it.")
+    for field in given:
+        if field.name not in wanted.names:
+            twice = same_name([*wanted.names, field.name])
+            if evolve and twice is None:
+                continue
+            if evolve and twice is not None:
+                raise TransformError(
+                    f"transform={name} returned a column {twice[1]!r}; the output has {twice[0]!r}, and Delta has no columns that differ by case "
+                    "alone. Rename it."
+                )
+            known = ", ".join(wanted.names)
+            raise TransformError(f"transform={name} returned a column {field.name!r}; the output has {known}. Drop it, or declare evolve=True.")
+        if not fits(field.type, (kind := wanted.field(field.name).type)):
+            raise TransformError(
+                f"transform={name} returned the column {field.name!r} as {field.type}; the output has {kind}. Cast it in the transformation: "
+                "whether a value fits is then its message's affair."
+            )
+
+
+def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of a type is one of another type."""
+    of = pa.types
+    if (of.is_integer(given) and of.is_integer(wanted)) or (of.is_floating(given) and of.is_floating(wanted)):
+        return bool(given.bit_width <= wanted.bit_width)
+    if of.is_decimal(given) and of.is_decimal(wanted):
+        return bool(given.scale <= wanted.scale and given.precision - given.scale <= wanted.precision - wanted.scale)
+    texts = (of.is_string, of.is_large_string, of.is_string_view, of.is_binary, of.is_large_binary, of.is_binary_view)
+    alike = any(kind(given) for kind in texts[:3]) and any(kind(wanted) for kind in texts[:3])
+    alike |= any(kind(given) for kind in texts[3:]) and any(kind(wanted) for kind in texts[3:])
+    if of.is_timestamp(given) and of.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    if of.is_nested(given) and given.id == wanted.id:
+        pairs = [(given.field(place), wanted.field(place)) for place in range(min(given.num_fields, wanted.num_fields))]
+        same = given.num_fields == wanted.num_fields and (not of.is_struct(given) or all(ours.name == theirs.name for ours, theirs in pairs))
+        return same and all(fits(ours.type, theirs.type) and (theirs.nullable or not ours.nullable) for ours, theirs in pairs)
+    return alike or given.equals(wanted)
+
+
+def _let_travel(function: object) -> None:
+    """Let Spark carry Python functions by value that live in a DAG file or a script: no worker can import these."""
+    from pyspark import cloudpickle
+
+    names = {name for name in list(sys.modules) if name.startswith(MANGLED_PREFIX)}
+    module = getattr(function, "__module__", None)
+    if isinstance(module, str) and module.startswith(MANGLED_PREFIX):
+        names.add(module)
+    for name in names & sys.modules.keys():
+        cloudpickle.register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
+
+
+def _result(returned: object, name: str) -> Result:
+    """Return what a transformation returned. Raises TransformError for what it must not."""
+    from pyspark.sql import DataFrame
+
+    frames: Mapping[Any, Any] = returned if isinstance(returned, Mapping) else {ONLY: returned}
+    for key, frame in frames.items():
+        if not isinstance(frame, DataFrame):
+            kind = type(frame).__name__
+            what = f"a mapping with {kind} as {key!r}" if isinstance(returned, Mapping) else kind
+            raise TransformError(
+                f"transform={name} returned {what}; expected a DataFrame, or a mapping of names to DataFrames. "
+                "Return the DataFrame itself: without .write, .collect() or .show() behind it."
+            )
+        if not (isinstance(key, str) and key.isidentifier()):
+            raise TransformError(f"transform={name} returned a mapping with the name {key!r}; expected names like 'landed'.")
+    if not frames:
+        raise TransformError(f"transform={name} returned an empty mapping; expected at least one DataFrame.")
+    columns = {key: {column.lower() for column in frame.columns} for key, frame in frames.items()}
+    verdict = any(VERDICT in names for names in columns.values())
+    lacking = [key for key, names in columns.items() if LOOKUP_ID not in names]
+    if verdict and lacking:
+        of = f" in {lacking[0]!r}" if isinstance(returned, Mapping) else ""
+        raise TransformError(
+            f"transform={name} returned the column {VERDICT} without {LOOKUP_ID}{of}: nobody could tell which message a row is of. "
+            f"Keep the column {LOOKUP_ID}, for example df.select({LOOKUP_ID!r}, {VERDICT!r}, ...); it does not land."
+        )
+    return Result(frames, verdict)
+
+
+def _check_plan(result: Result, alias: str, transformation: Transformation) -> None:
+    """Raise TransformError for a plan that mixes rows, unless that is declared, and for one that was not made of the claim."""
+    for key, frame in result.frames.items():
+        of = "" if key == ONLY else f" in {key!r}"
+        mixing = mixing_operator(analyzed_plan(frame), alias)
+        if mixing == "":
+            if transformation.mixes_rows:
+                continue
+            raise TransformError(
+                f"transform={transformation.name} returned a DataFrame{of} that is not made of the one it was given: it collects rows in the driver, "
+                "or keeps a DataFrame of an earlier call. Build it from the parameter with DataFrame functions alone; where rows must be collected, "
+                "declare mixes_rows=True: the claim is then transformed as one unit, all or nothing."
+            )
+        if mixing is not None and not transformation.mixes_rows:
+            raise TransformError(
+                f"transform={transformation.name} mixes rows{of}: its plan has {mixing} over the messages, so what becomes of one depends on others. "
+                "A claim is transformed in chunks, and again without its poison messages, which would change the result. Let each row depend on its "
+                "own message and on other tables, or declare mixes_rows=True: the claim is then transformed as one unit, all or nothing."
+            )
+
+
+def column_named(frame: DataFrame, wanted: str) -> str | None:
+    """Return how a frame writes a column's name; None: it has none."""
+    return next((name for name in frame.columns if name.lower() == wanted), None)

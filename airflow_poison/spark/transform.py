@@ -1,0 +1,300 @@
+"""A claim that a transformation takes: its messages are read, transformed in units, and settled; its results go to the outputs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.delivery.journal import Journal
+from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.rows import BatchEntry
+from airflow_poison.delivery.stage import sized
+from airflow_poison.delivery.unit_counts import LARGEST_BODY, open_ids, settled
+from airflow_poison.delivery.units import UnitDelivery, UnitRules
+from airflow_poison.delivery.verdicts import MAX_TEXT, cut, type_name
+from airflow_poison.rules.decisions import Counts
+from airflow_poison.spark.function import column_named
+from airflow_poison.spark.messages import quoted
+from airflow_poison.spark.units import SparkUnits, expected
+from airflow_poison.store.stage import OutcomeWriter
+from airflow_poison.values.errors import OutputRowError, TransformError
+from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.schema import LOOKUP_ID, message_schema
+from airflow_poison.values.texts import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from airflow_poison.delivery.stage import StageJob
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.rules.policy import Policy
+    from airflow_poison.spark.function import Result
+    from airflow_poison.spark.jobs import Jobs
+    from airflow_poison.spark.nodes import NodeSite
+    from airflow_poison.store.files import Claim, DataFile
+    from airflow_poison.store.queue_table import QueueTable
+
+_UNFIT = "OutputRowError: "
+"""Begins the verdicts of ours, about rows that do not fit their output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is written of a result.
+
+    :param frames: by name, without ``lookup_id`` and ``_poison``, but where these are read afterwards: then they are the last columns.
+    :param judged: ``_poison`` is there: it says what is wrong with a row's message.
+    """
+
+    frames: Mapping[str, DataFrame]
+    judged: bool
+
+
+def written(result: Result, outputs: Sequence[Output]) -> Written:
+    """Return what is written of a result.
+
+    A null where its output wants a value is a verdict; where rows do not name their messages it fails the job.
+    """
+    from pyspark.sql import functions as f
+
+    by_name = {output.name: output for output in outputs}
+    wanted = {key: _wanted(frame, by_name.get(key)) for key, frame in result.frames.items()}
+    named = all(column_named(frame, LOOKUP_ID) for frame in result.frames.values())
+    judged = result.verdict or (named and any(wanted.values()))
+    frames = {}
+    for key, frame in result.frames.items():
+        lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
+        columns = {name: frame[quoted(name)] for name in frame.columns if name not in {lookup_id, poison}}
+        frame = _with_all(frame, by_name.get(key))  # noqa: PLW2901  (its conditions may name any column of the output)
+        texts = [f.when(~f.coalesce(f.expr(fits), f.lit(False)), f.lit(f"{_UNFIT if named else ''}{text}")) for text, fits in wanted[key].items()]  # noqa: FBT003
+        if not named and texts and columns:
+            first = next(iter(columns))
+            broken = f.coalesce(*texts)
+            columns[first] = f.when(broken.isNotNull(), f.raise_error(broken)).otherwise(columns[first]).alias(first)
+        ours: list[Column] = []
+        if lookup_id is not None and (judged or outputs):
+            ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
+        if judged:
+            said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
+            ours.append(reduce(f.coalesce, texts, said).alias(VERDICT))
+        frames[key] = frame.select(*columns.values(), *ours)
+    return Written(frames, judged)
+
+
+def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
+    """Return what to say of rows that do not fit an output, and the expression of Spark that is true of those that do.
+
+    Columns must have a value where Spark knows no more than that they may be null; and the output's table may have conditions.
+    """
+    if output is None or output.columns is None:
+        return {}
+    must = [field.name for field in output.columns if not field.nullable and frame.schema[field.name].nullable]
+    found = {f"Column {name!r} of {output.named} must have a value; the row has none.": f"{quoted(name)} IS NOT NULL" for name in must}
+    rules = {} if output.rules is None else output.rules.for_spark()
+    return found | {f"A row does not fit {output.named}: {why}.": fits for why, fits in rules.items()}
+
+
+def _with_all(frame: DataFrame, output: Output | None) -> DataFrame:
+    """Return a frame with the columns that its output has and it does not, which are null."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if output is None or output.columns is None or output.rules is None:
+        return frame
+    there = set(frame.columns)
+    more = {field.name: f.lit(None).cast(from_arrow_type(field.type)) for field in output.columns if field.name not in there}
+    return frame.withColumns(more) if more else frame
+
+
+def verdicts_in(path: Path) -> dict[int, Failure]:
+    """Return the messages that a file of results names; its statistics say when it names none. Raises TransformError."""
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        verdicts = [group.column(group.num_columns - 1).statistics for group in groups]  # the last column, as it was written
+        if all(found is not None and found.null_count == group.num_rows for found, group in zip(verdicts, groups, strict=True)):
+            return {}
+        rows = file.read([LOOKUP_ID, VERDICT])
+    rows = rows.filter(pc.is_valid(rows[VERDICT]))
+    if rows[LOOKUP_ID].null_count:
+        raise TransformError(f"The transformation returned {VERDICT} in a row whose {LOOKUP_ID} is null. Keep the column {LOOKUP_ID} as it is.")
+    ids, texts = cast("list[int]", rows[LOOKUP_ID].to_pylist()), cast("list[str]", rows[VERDICT].to_pylist())
+    return {number: _failure(text) for number, text in zip(ids, texts, strict=True)}
+
+
+def _failure(text: str) -> Failure:
+    of_ours = text.startswith(_UNFIT)
+    return Failure(FailureKind.EXCEPTION, UNFIT if of_ours else VERDICT, cut(text.removeprefix(_UNFIT) if of_ours else text, MAX_TEXT))
+
+
+UNFIT = type_name(OutputRowError(""))
+"""The type of failures of rows that do not fit their output."""
+
+
+def landing_in(path: Path, named: Collection[int], *, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file of results that land; ``lookup_id``, where the transformation has kept it, is their last column.
+
+    :param named: lookup ids of messages whose rows do not.
+    :param most: rows of a batch.
+    """
+    gone = pa.array(np.fromiter(named, np.int64, len(named)))
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        columns = [name for name in file.schema_arrow.names if name != VERDICT]
+        for batch in file.iter_batches(batch_size=most, columns=columns) if columns not in ([], [LOOKUP_ID]) else ():
+            rows = batch.filter(pc.invert(pc.is_in(batch.column(LOOKUP_ID), gone))) if len(gone) else batch
+            if rows.num_rows:
+                yield rows
+
+
+RESULTS = "results"
+"""The folder of a stage where results are kept."""
+_TASK = "frames"
+_MOST_SIDE_BY_SIDE = 8
+_BATCH_ROWS = 16_384
+_AHEAD = 2
+"""Batches that are read beside the one that is settled."""
+_READ = ("lookup_id", "priority", "expires_at", "abort_count")
+
+
+def transform_claim(
+    spark: SparkSession,
+    jobs: Jobs,
+    table: QueueTable,
+    claim: Claim,
+    job: StageJob,
+    *,
+    site: NodeSite | None = None,
+    keep_alive: Callable[[], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Deliver a claim's messages to a transformation: its results stand in the stage then, and what remains of the messages.
+
+    Once an outage is found, nothing does.
+
+    :param site: where tasks work that do not see the table's folder; None: they do.
+    """
+    assert job.transform is not None, "it has one"
+    stage = Path(table.stage(claim))
+    folder = stage / RESULTS
+    shutil.rmtree(folder, ignore_errors=True)
+    messages = _messages(table.root, claim.files, job.policy, with_errors=job.detection is not None)
+    ids = messages.column(LOOKUP_ID).to_numpy()
+    carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
+    units = SparkUnits(
+        spark,
+        jobs,
+        table,
+        claim,
+        lookup_ids=ids,
+        transformation=job.transform,
+        folder=folder,
+        limit=job.policy.effective_transaction_timeout.total_seconds(),
+        outputs=job.outputs,
+        site=site,
+    )
+    cores = jobs.cores()
+    rules = UnitRules(
+        side_by_side=1 if cores is None else max(2, min(cores, _MOST_SIDE_BY_SIDE)),  # a server resolves temporary views when a job runs
+        mixes_rows=job.transform.mixes_rows,
+    )
+    name, began = f"queue {table.name}", time.monotonic()
+
+    def told(line: str) -> None:
+        tell(f"{name}: {line}")
+
+    def alive(batch: pa.RecordBatch) -> pa.RecordBatch:
+        keep_alive()
+        return batch
+
+    told(f"transforming {counted(claim.messages, 'message')}")
+    with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark):
+        outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
+        if job.detection is not None and job.detection.found:
+            return  # the claim is settled anew, without what failed so
+        told(f"{claim.messages:,} messages transformed in {outcome.units:,} units and {time.monotonic() - began:.1f} s")
+        reach("frames.outcome.before")
+        with OutcomeWriter(stage / "out", _TASK) as writer:
+            chosen = map(alive, _chosen(table.root, claim.files, open_ids(job, outcome)))
+            messages_left = sized(chosen, _BATCH_ROWS)  # each batch that is settled costs the same, however small
+            for rows in settled(job, outcome, carry, messages_left, _results(job, units)):
+                keep_alive()
+                writer.write(pa.Table.from_batches([rows]))
+        reach("frames.outcome.after")
+
+
+def _results(job: StageJob, units: SparkUnits) -> Iterator[pa.Table]:
+    """Yield what was made of the messages that settle, as rows of the partition ``_output``."""
+    from airflow_poison.delivery.landing_rows import MOST_ROWS, landing_frame
+
+    outputs = {output.name: output for output in job.outputs}
+    for name, batch in units.results(MOST_ROWS) if outputs else ():
+        yield landing_frame(job, outputs[name], batch, job.clock.now())
+
+
+def _messages(root: str, files: Sequence[DataFile], policy: Policy, *, with_errors: bool) -> pa.RecordBatch:
+    """Return what decisions about messages depend on, in the order of the files' rows; bodies only where they are too large to be handed over.
+
+    :param with_errors: their last failures, too: they identify poison that comes back from an outage.
+    """
+    with_properties = policy.reads_properties
+    tables = []
+    for file in files:
+        columns = [*_READ, *(["properties"] if with_properties else ()), *(["last_error"] if with_errors else ())]
+        rows = pq.read_table(f"{root}/{file.path}", columns=columns, partitioning=None)
+        if not with_properties:
+            rows = rows.append_column(message_schema().field("properties"), pa.nulls(rows.num_rows, message_schema().field("properties").type))
+        bodies = _large_bodies(f"{root}/{file.path}", policy) if policy.unreadable(_sized(LARGEST_BODY)) else pa.nulls(rows.num_rows, pa.binary())
+        rows = rows.append_column(pa.field("body", pa.binary()), bodies)
+        tables.append(rows.append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
+    found = pa.concat_tables(tables).combine_chunks()
+    return found.to_batches()[0]
+
+
+def _sized(size: int) -> BatchEntry:
+    return BatchEntry(0, 0, size, None, Counts())
+
+
+def _large_bodies(path: str, policy: Policy) -> pa.ChunkedArray[Any]:
+    """Return the bodies that the policy does not let be handed over, null for all others."""
+    pieces: list[pa.Array[Any]] = []
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=["body"]):
+            sizes = pc.binary_length(cast("Any", batch.column("body"))).to_pylist()
+            refused = [policy.unreadable(_sized(size or 0)) is not None for size in sizes]
+            pieces.append(pc.if_else(pa.array(refused, pa.bool_()), batch.column("body"), pa.scalar(None, pa.binary())))
+    return pa.chunked_array(pieces, pa.binary())
+
+
+def _chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """Yield messages in batches of ``message_schema()`` and ``move_count``, of row groups that have any of them."""
+    from pyarrow import dataset
+    from pyarrow.fs import LocalFileSystem
+
+    wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat()
+    for file in files:
+        path, first = f"{root}/{file.path}", np.searchsorted(wanted, file.min_lookup_id)
+        here = wanted[first : np.searchsorted(wanted, file.max_lookup_id, side="right")]
+        if not len(here):
+            continue
+        with pq.ParquetFile(path) as parquet:
+            ids = [parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy() for group in range(parquet.num_row_groups)]
+        groups = [group for group, found in enumerate(ids) if np.isin(found, here).any()]
+        of_them = dataset.field(LOOKUP_ID).isin(pa.array(here))
+        reading = form.make_fragment(path, LocalFileSystem(), row_groups=groups)
+        for batch in reading.to_batches(columns=names, filter=of_them, batch_size=_BATCH_ROWS, batch_readahead=_AHEAD, fragment_readahead=1):
+            if batch.num_rows:
+                columns = [batch.column(field.name).cast(field.type) for field in message_schema()]
+                yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])

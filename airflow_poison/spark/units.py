@@ -1,0 +1,437 @@
+"""Units of a claim as Spark jobs: watched, cancelled when they take too long, and where they stood when they failed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+import time
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.delivery.units import Broke, Ran, SparkLostError
+from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front, failure_of
+from airflow_poison.spark.function import called, has_python, optimized_plan
+from airflow_poison.spark.jobs import ClassicJobs, is_connect, why
+from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, shares
+from airflow_poison.spark.transform import landing_in, verdicts_in, written
+from airflow_poison.values.errors import BodyError, ReceiveStoppedError, SparkJobError, TransformError
+from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.schema import LOOKUP_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison.delivery.handlers import Transformation
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.spark.jobs import Jobs, Watched
+    from airflow_poison.spark.nodes import NodeSite
+    from airflow_poison.store.files import Claim
+    from airflow_poison.store.queue_table import QueueTable
+
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)(?=\n\s*at |\nCaused by:|\Z)", re.DOTALL)
+_WRAPPERS = frozenset({"TASK_WRITE_FAILED"})
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n|\n\s+at |\Z)", re.DOTALL)
+_DIED = re.compile(r"(Python worker exited unexpectedly[^\n.]*|ExecutorLostFailure[^\n]*|Python worker failed to connect back[^\n]*)")
+_TASK = re.compile(r"Task (\d+) in stage \S+ failed")
+
+
+def lost(error: Exception) -> bool:
+    """Whether an error says that Spark is not there any more."""
+    from airflow_poison.spark import session
+
+    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+        return True
+    if "SparkContext was shut down" in str(error) or "stopped SparkContext" in str(error):
+        return True
+    return session.is_of_connect(error) and ("has ended" in session.why(error) or "cannot be reached" in session.why(error))
+
+
+_TOLD = (
+    "util.Utils",
+    "executor.Executor",
+    "scheduler.TaskSetManager",
+    "storage.ShuffleBlockFetcherIterator",
+    "sql.execution.datasources.FileFormatWriter",
+    "sql.execution.datasources.v2.DataWritingSparkTask",
+    "sql.execution.datasources.v2.OverwriteByExpressionExec",
+)
+"""Loggers of Spark that write a failed task with all stacks, each again."""
+_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of PySpark that do so, by release."""
+
+
+@contextmanager
+def expected(spark: SparkSession) -> Iterator[None]:
+    """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and each is logged once."""
+    from pyspark.logger import PySparkLogger
+
+    python = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]  # of their own class: the first caller decides which
+    before = [log.disabled for log in python]
+    for log in python:
+        log.disabled = True
+    try:
+        with nullcontext() if is_connect(spark) else _silent(spark.sparkContext._jvm.org.apache.logging.log4j):  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
+            yield
+    finally:
+        for log, disabled in zip(python, before, strict=True):
+            log.disabled = disabled
+
+
+@contextmanager
+def _silent(log4j: Any) -> Iterator[None]:
+    """Switch loggers of the driver's JVM off while the block runs."""
+    levels = {name: log4j.LogManager.getLogger(name).getLevel() for name in (f"org.apache.spark.{each}" for each in _TOLD)}
+    set_level = log4j.core.config.Configurator.setLevel
+    for name in levels:
+        set_level(name, log4j.Level.OFF)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # the JVM may be gone; what ended the block says so
+            for name, level in levels.items():
+                set_level(name, level)
+
+
+def failure_of_job(error: Exception) -> Failure:
+    """Return what a failed job's messages are charged with: a Python function's exception, Spark's error class with its words, or a death."""
+    text = str(error)
+    python = _PYTHON.search(text)
+    if python is not None:
+        lines = python[1].rstrip().splitlines()
+        last = next((place for place in reversed(range(len(lines))) if not lines[place].startswith(" ")), len(lines) - 1)
+        while last > 0 and not lines[last - 1].startswith(" "):
+            last -= 1
+        kind, _, words = "\n".join(lines[last:]).partition(": ")
+        trace = "\n".join(lines[:last])
+        return Failure(FailureKind.EXCEPTION, cut(kind, 500), cut(words, MAX_TEXT), cut_front(f"{trace}\n", MAX_TRACE))
+    died = _DIED.search(text)
+    if died is not None:
+        return Failure(FailureKind.CRASH, "crashed", cut(died[1], MAX_TEXT))
+    for condition, words in _CONDITION.findall(text):
+        if condition not in _WRAPPERS:
+            said, _, context = words.strip().partition("\n")
+            said = re.sub(r" SQLSTATE: \w+$", "", said)
+            return Failure(FailureKind.EXCEPTION, condition, cut(said, MAX_TEXT), cut_front(context.strip(), MAX_TRACE))
+    return Failure(FailureKind.EXCEPTION, type(error).__name__, cut(why(error), MAX_TEXT))
+
+
+def failed_task(error: Exception) -> int | None:
+    """Return the number of the task that failed a job; None where the error does not say it. PySpark hides it behind an error of a function."""
+    found = _TASK.search(f"{error}\n{error.__context__}")
+    return None if found is None else int(found[1])
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, without the plan and the stack traces behind it."""
+    return next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)[:1_000]
+
+
+ALLOWANCE = 0.005
+"""Seconds that a unit may take longer for each message: a chunk of 64,000 has more than five minutes beside the transaction timeout."""
+TIMES_SLOWER, ENOUGH = 20, 1_000
+"""Nor may it take longer than so many times what the unit before it took that had enough messages to measure."""
+_INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
+_NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
+_WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
+_KILLS_FOR = 30.0
+"""So many seconds after a job was cancelled may Spark still kill a Python worker of its tasks that has been given to another task since: it does so
+when a task with two of them, one that makes columns of bodies and one of the transformation, hangs in the second."""
+_OBSERVED_SECONDS = 10.0
+_MOST_READERS = 8
+"""Tasks that read a claim where it is not known how many run at the same time."""
+
+
+@dataclass(slots=True)
+class _Running:
+    """A unit's job.
+
+    :ivar seconds: for how long its tasks have worked, as far as the beats have seen.
+    """
+
+    watched: Watched
+    began: float
+    limit: float
+    seconds: float = 0.0
+    late: bool = False
+
+
+class SparkUnits:
+    """Transforms units of a claim (``UnitRunner``).
+
+    :param folder: where results are kept: ``<folder>/<number>/<name>/*.parquet``.
+    :param limit: seconds that the tasks of a single message may work; a unit's tasks have more for each further one, ``ALLOWANCE`` at most.
+    :param outputs: where results land; none: they are not kept.
+    :param site: where tasks work that do not see the table's folder; None: they do.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        jobs: Jobs,
+        table: QueueTable,
+        claim: Claim,
+        *,
+        lookup_ids: NDArray[np.int64],
+        transformation: Transformation,
+        folder: Path,
+        limit: float,
+        outputs: Sequence[Output] = (),
+        site: NodeSite | None = None,
+    ) -> None:
+        self._spark, self._jobs, self._table, self._claim = spark, jobs, table, claim
+        self._transformation, self._function = transformation, transformation.load()
+        self._site = site
+        read = None if site is None else partial(site.frame, spark, tasks=jobs.cores() or _MOST_READERS)
+        self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema, read=read)
+        self._folder, self._limit, self._outputs = folder, limit, outputs
+        self._named: dict[int, Collection[int]] = {}
+        self._token = token_hex(4)
+        self._running: dict[int, _Running] = {}
+        self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
+        self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
+        self._strict, self._late_at = transformation.schema is not None, float("-inf")
+        self._looked = self._marks is False  # the plan says nothing else
+
+    def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+        """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
+        found = self._run(lookup_ids, attempts, lands=lands, traced=traced)
+        if isinstance(found, Broke) and self._may_be_killed(found.failure):
+            found = self._run(lookup_ids, attempts, lands=lands, traced=traced)
+        return found
+
+    def _may_be_killed(self, failure: Failure) -> bool:
+        dead = failure.kind is FailureKind.CRASH or _WORKER_KILLED.search(failure.text) is not None
+        return dead and time.monotonic() - self._late_at < _KILLS_FOR
+
+    def _run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool) -> Ran | Broke:
+        with self._lock:
+            if self._cancelled:
+                raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
+            self._began += 1
+            mine = self._began
+        mark = f"poison.{self._token}.{mine}." if traced and self._marks is not False else None
+        number = len(lookup_ids)
+        spread = traced and self._spreads(number)
+        group = f"poison-{self._claim.key}-{self._token}-{mine}"
+        try:
+            watched = self._jobs.watch(group, f"Transform {number:,} messages of queue {self._table.name}")
+        except Exception as error:
+            if lost(error):
+                raise self._lost(error) from error
+            raise
+        began = time.monotonic()
+        running = _Running(watched, began, self._limit + self._allowance * (number - 1))
+        with self._watched(mine, running):
+            try:
+                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark)
+            except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
+                self._raise_what_is_nobodys_fault(error)
+                if lands is not None:
+                    self.drop(lands)
+                failure = failure_of_job(error)
+                if running.late:
+                    text = f"The transformation of {number:,} messages worked for more than {running.limit:g} s"
+                    failure = Failure(FailureKind.TIMEOUT, "timeout", f"{text}; the policy's transaction timeout is {self._limit:g} s.")
+                traceable = number > 1 and (mark is None if self._marks else not traced and not running.late and self._spreads(number))
+                return Broke(failure, self._share(lookup_ids, error) if spread else self._marked(mark), traceable)
+            finally:
+                self._forget_marks(mark)
+        if number >= ENOUGH:
+            self._allowance = min(ALLOWANCE, TIMES_SLOWER * (time.monotonic() - began) / number)
+        return ran
+
+    def _raise_what_is_nobodys_fault(self, error: Exception) -> None:
+        from pyspark.errors import AnalysisException
+
+        if isinstance(error, TransformError):
+            raise error
+        if isinstance(error, AnalysisException):
+            raise TransformError(
+                f"transform={self._transformation.name} cannot be planned: {first_line(error)}\nNobody is charged, nothing was committed."
+            ) from error
+        if self._cancelled:
+            raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again.") from error
+        if lost(error):
+            raise self._lost(error) from error
+        self._table.stage(self._claim)  # raises ClaimLostError when a later holder has shut this one out
+        if isinstance(error, OSError):  # of files that this process reads
+            raise error
+        if _NOT_THEIRS.search(str(error)):
+            raise SparkJobError(f"The Spark job of pass {self._claim.key} failed: {why(error)}\nNobody is charged, nothing was committed.") from error
+
+    def drop(self, lands: int) -> None:
+        """Forget the result that was kept under a number."""
+        self._named.pop(lands, None)
+        shutil.rmtree(self._folder / str(lands), ignore_errors=True)
+
+    def beat(self) -> None:
+        """Cancel the jobs whose tasks have worked for too long."""
+        now = time.monotonic()
+        for running in list(self._running.values()):
+            seconds, running.began = now - running.began, now
+            if running.watched.works():
+                running.seconds += seconds
+            if running.seconds > running.limit:
+                running.late, self._late_at = True, now
+                running.watched.cancel()
+
+    def cancel(self) -> None:
+        """Cancel all jobs; no further one begins."""
+        self._cancelled = True
+        for running in list(self._running.values()):
+            running.watched.cancel()
+
+    def leave(self) -> None:
+        """Close the calling thread's connection to the JVM."""
+        with suppress(Exception):  # the JVM may be gone
+            self._jobs.watch("", "").hang_up()
+
+    def results(self, most: int) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield the rows that land, with the names of their results.
+
+        :param most: rows of a batch.
+        """
+        for path in sorted(self._folder.glob("*/*/*.parquet")):
+            named = self._named.get(int(path.parent.parent.name), ())
+            for batch in landing_in(path, named, most=most):
+                yield path.parent.name, batch
+
+    # One unit
+
+    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None) -> Ran:
+        """Transform; from the first body that does not fit on, such bodies are counted."""
+        if self._strict:
+            try:
+                return self._transformed(lookup_ids, lands, raw, mark, strict=True)
+            except Exception as error:
+                if self._cancelled or not is_of_body(error):
+                    raise
+                self._strict = False
+        return self._transformed(lookup_ids, lands, raw, mark, strict=False)
+
+    def _transformed(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, strict: bool) -> Ran:
+        """Call the function, and run its plan.
+
+        :param strict: a body that does not fit fails the job.
+        """
+        from pyspark.sql import Observation
+
+        counts = lands is not None and self._transformation.schema is not None and not strict
+        observed = Observation(f"poison_{token_hex(4)}") if counts else None
+        result = called(self._function, self._frames.given(raw, mark, observed, strict=strict), self._transformation)
+        if not self._looked:
+            self._marks = not any(map(has_python, map(optimized_plan, result.frames.values())))
+            self._looked = True
+        found = written(result, self._outputs)
+        keeps = lands is not None and (bool(self._outputs) or found.judged)
+        for name, frame in found.frames.items():
+            if keeps and self._site is not None:
+                self._site.keep(frame, self._folder / str(lands) / name)
+            elif keeps:
+                frame.write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
+            else:
+                frame.write.format("noop").mode("overwrite").save()
+        unparsed = {} if observed is None or self._observed(observed) == 0 else self._unparsed(lookup_ids)
+        verdicts = self._verdicts(lands, lookup_ids) if lands is not None and found.judged else {}
+        return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
+
+    def _observed(self, observed: Any) -> int | None:
+        """Return how many bodies do not fit; None where Spark does not say: it has left the messages out of its plan."""
+        said: list[int] = []
+
+        def ask() -> None:
+            said.append(observed.get["bad"])
+            self.leave()
+
+        thread = threading.Thread(target=ask, name="poison-observe", daemon=True)
+        thread.start()
+        thread.join(_OBSERVED_SECONDS)
+        return said[0] if said else None
+
+    def _unparsed(self, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
+        """Return whose bodies do not fit, and why."""
+        rows = self._frames.parsed(self._frames.raw(lookup_ids)).where(f"{WHY} IS NOT NULL").select(LOOKUP_ID, WHY).collect()
+        return {row[LOOKUP_ID]: failure_of(BodyError(row[WHY])) for row in rows}
+
+    def _verdicts(self, lands: int, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
+        """Return the messages that the kept results name: their rows do not land. Raises TransformError."""
+        verdicts: dict[int, Failure] = {}
+        for path in sorted((self._folder / str(lands)).glob("*/*.parquet")):
+            verdicts = {**verdicts_in(path), **verdicts}
+        told = np.fromiter(verdicts, np.int64, len(verdicts))
+        strange = told[~np.isin(told, lookup_ids)]  # setdiff1d sorts all of the unit
+        if len(strange):
+            raise TransformError(
+                f"transform={self._transformation.name} returned {VERDICT} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was given. "
+                f"Keep the column {LOOKUP_ID} as it is. Nobody is charged, nothing was committed."
+            )
+        self._named[lands] = verdicts.keys()
+        return verdicts
+
+    @contextmanager
+    def _watched(self, number: int, running: _Running) -> Iterator[None]:
+        """Let the jobs of the calling thread be watched; several units' share the executors evenly where the scheduler's mode is FAIR."""
+        context = self._spark.sparkContext if isinstance(self._jobs, ClassicJobs) else None
+        running.watched.begin()
+        if context is not None:
+            context.setLocalProperty(_INTERRUPT, "true")
+            context.setLocalProperty(_POOL, f"poison-{threading.get_ident()}")
+        self._running[number] = running
+        try:
+            yield
+        finally:
+            del self._running[number]
+            with suppress(Exception):  # the JVM may be gone; what ended the unit says so
+                if context is not None:
+                    context.setLocalProperty(_INTERRUPT, None)  # type: ignore[arg-type]  # None takes it away
+                    context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
+                running.watched.end()
+
+    def _lost(self, error: Exception) -> SparkLostError:
+        return SparkLostError(
+            f"The Spark job of pass {self._claim.key} failed: {why(error)}\nNothing was committed. Run the task again: what was being transformed "
+            "then is transformed in small units first, so that a message that ends Spark is found."
+        )
+
+    # Who was worked on when a unit failed
+
+    def _spreads(self, number: int) -> bool:
+        """Whether a unit without marks is spread over tasks, so that the one that fails points at an eighth."""
+        tells = self._marks is False and isinstance(self._jobs, ClassicJobs)
+        return tells and not self._transformation.mixes_rows and 1 < number <= LARGEST_SPREAD
+
+    @staticmethod
+    def _share(lookup_ids: NDArray[np.int64], error: Exception) -> tuple[int, ...]:
+        """Return the messages of the task that failed; where the plan spreads them anew they are the wrong ones, which their own run shows."""
+        return tuple(lookup_ids[shares(lookup_ids) == failed_task(error)].tolist())
+
+    def _marked(self, mark: str | None) -> tuple[int, ...]:
+        """Return the messages at which the tasks of a unit stood."""
+        if mark is None or not self._marks:
+            return ()
+        properties = self._properties()
+        names = [name for name in properties.stringPropertyNames() if name.startswith(mark)]
+        return tuple(sorted({int(properties.getProperty(name)) for name in names}))
+
+    def _forget_marks(self, mark: str | None) -> None:
+        if mark is None:
+            return
+        with suppress(Exception):  # the JVM may be gone, and the marks with it
+            properties = self._properties()
+            for name in [name for name in properties.stringPropertyNames() if name.startswith(mark)]:
+                properties.remove(name)
+
+    def _properties(self) -> Any:
+        return self._spark.sparkContext._jvm.java.lang.System.getProperties()  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)

@@ -1,1 +1,0 @@
-"""Queue tables over any log: layout, files, claims, stage, final commit, history."""
