@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from airflow_poison.desk import sql
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.move import with_columns
+from airflow_poison.passes.messages import with_columns
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store import open_store

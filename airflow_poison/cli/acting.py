@@ -394,7 +394,7 @@ def _by_hand(args: Namespace) -> str:
     """Return the body of the one selected message as it was edited. Ends with exit code 1 when it is as it was."""
     from airflow_poison.desk.found import find
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
 
     table = queue_to_read(args)
     found = find(table, selection(args), limit=1)

@@ -236,7 +236,8 @@ def remove(args: Namespace) -> None:
     from airflow_poison.desk.actions import PlanAction, Verb
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.conversations import awaited
-    from airflow_poison.passes.move import Chosen, remove_messages, unanswered
+    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.move import remove_messages, unanswered
     from airflow_poison.values.errors import MessageNotFoundError
 
     if is_planned(args):
@@ -272,7 +273,7 @@ def recover(args: Namespace) -> None:
     """
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.decide import recover as verb
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
 
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     _check_asking(args)
@@ -315,7 +316,7 @@ def end_conversation(args: Namespace) -> None:
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.conversations import conversations
     from airflow_poison.passes.decide import Ending
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
 
     if args.cleanup and (args.error is not None or args.description is not None):
         raise wrong_usage("--cleanup: expected without --error and --description; the partner gets no message.")
@@ -366,7 +367,7 @@ def _told(ending: Ending, before: ConversationRow) -> str:
 def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
     """Return messages and all others of the conversations that they belong to."""
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
 
     handles = {message.conversation_id for message in found if message.conversation_id}
     others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each), unmask=True)]
@@ -381,7 +382,7 @@ def _check_asking(args: Namespace) -> None:
 
 def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
     """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
-    from airflow_poison.passes.move import Chosen, find, refuse_claimed
+    from airflow_poison.passes.messages import Chosen, find, refuse_claimed
 
     snapshot = table.snapshot()
     if found and snapshot.claims:

@@ -82,7 +82,7 @@ def event_notifications(args: Namespace) -> None:
     List the services that get a message whenever a queue is disabled, or change them. Exit code 0: done, 1: the queue has none, 2: nothing was
     changed.
     """
-    from airflow_poison.passes.halts import create, drop, notifications
+    from airflow_poison.passes.event_notifications import create, drop, notifications
 
     if (args.create is None) != (args.service is None) or None not in (args.create, args.drop):
         raise wrong_usage("event-notifications: expected --create NAME --service SERVICE, or --drop NAME, or neither.")

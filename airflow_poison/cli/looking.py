@@ -78,7 +78,7 @@ def show(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.passes import browse as verbs
     from airflow_poison.passes.conversations import transmission_queue
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
     from airflow_poison.rules.settings import LARGEST
     from airflow_poison.values.schema import SubQueue
 
@@ -140,7 +140,7 @@ def inspect(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
     from airflow_poison.passes.conversations import printed_body
-    from airflow_poison.passes.history import inspect as look
+    from airflow_poison.passes.inspect import inspect as look
     from airflow_poison.rules.queue_disabling import NO_MESSAGE, Inspection
     from airflow_poison.values.errors import QueueHaltedError
 

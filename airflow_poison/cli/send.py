@@ -89,7 +89,7 @@ def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> 
     """Return bodies as messages, with the parts that a mapping takes out of their JSON."""
     import pyarrow as pa
 
-    from airflow_poison.sources.source import with_fields
+    from airflow_poison.sources.bodies import with_fields
 
     places = cast("list[str]", batch.column("message_id").to_pylist())
     where = [f"{place.rpartition(':')[2]} of {place.rpartition(':')[0]}" for place in places]

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from airflow_poison.passes.browse import MessageRow, QueueOverview
     from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
     from airflow_poison.passes.dialogs import ActResult
-    from airflow_poison.passes.history import History, InspectResult
+    from airflow_poison.passes.history import History
+    from airflow_poison.passes.inspect import InspectResult
     from airflow_poison.rules.queue_disabling import Printed
     from airflow_poison.store.parking import Behind
     from airflow_poison.values.events import Event

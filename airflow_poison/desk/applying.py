@@ -30,7 +30,8 @@ from airflow_poison.desk.plans import (
     view_of,
 )
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.move import moved_rows, with_columns
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.move import moved_rows
 from airflow_poison.passes.relay import ORIGIN_QUEUE, addressed, relay
 from airflow_poison.store.control import BLOCKED_BY
 from airflow_poison.store.data_files import partition_of

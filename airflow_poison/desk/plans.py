@@ -363,7 +363,7 @@ def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanA
     if action.verb is not Verb.EDIT:
         return found
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
 
     edit = editor(action, "")
     rows = {row.lookup_id: row for row in look_up(table, Chosen.ids([each.lookup_id for each in found]), unmask=True)}

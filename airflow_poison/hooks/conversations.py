@@ -48,7 +48,7 @@ class ConversationHook(QueueHook):
 
     def event_notifications(self, queue_name: str) -> dict[str, str]:
         """Return the services that get a message whenever the queue is disabled, by the names of the notifications."""
-        from airflow_poison.passes.halts import notifications
+        from airflow_poison.passes.event_notifications import notifications
 
         return dict(notifications(self.queue(queue_name).snapshot().control))
 
@@ -62,14 +62,14 @@ class ConversationHook(QueueHook):
         :param reason: why; recorded in the queue's history with who did it.
         Raises QueueNotFoundError, ServiceNotFoundError, and SettingError for a service without that contract or a name that is taken.
         """
-        from airflow_poison.passes.halts import create
+        from airflow_poison.passes.event_notifications import create
 
         with acting_here(reason):
             create(self.store(), self.queue(queue_name), name, service, SystemClock())
 
     def drop_event_notification(self, queue_name: str, name: str, *, reason: str = "") -> None:
         """End what ``create_event_notification`` has begun. Raises SettingError for a name that is none."""
-        from airflow_poison.passes.halts import drop
+        from airflow_poison.passes.event_notifications import drop
 
         with acting_here(reason):
             drop(self.queue(queue_name), name, SystemClock())

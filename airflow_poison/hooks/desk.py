@@ -42,7 +42,7 @@ class DeskVerbs:
         :param limit: at most so many groups.
         """
         from airflow_poison.desk.found import groups
-        from airflow_poison.desk.selection import selection_of
+        from airflow_poison.desk.given import selection_of
 
         return groups(self.queue_to_read(queue_name), selection_of(selection), SystemClock(), limit=limit)
 
@@ -63,7 +63,7 @@ class DeskVerbs:
             ``group_id``.
         """
         from airflow_poison.desk.found import find
-        from airflow_poison.desk.selection import selection_of
+        from airflow_poison.desk.given import selection_of
 
         table = self.queue_to_read(queue_name)
         return find(table, selection_of(selection), offset=offset, limit=limit, order=order, descending=descending)
@@ -84,8 +84,8 @@ class DeskVerbs:
         :param limit: only so many messages, those with the lowest lookup ids.
         Raises SettingError, QueryError.
         """
+        from airflow_poison.desk.given import action_of, selection_of
         from airflow_poison.desk.plans import plan
-        from airflow_poison.desk.selection import action_of, selection_of
 
         return plan(self.queue_to_read(queue_name), selection_of(selection), action_of(action), SystemClock(), limit=limit).view
 
@@ -105,8 +105,8 @@ class DeskVerbs:
         """Plan, and record the plan in the queue, so that ``apply`` does what it says; return its id. Parameters as of ``redrive``."""
         from airflow_poison.desk.actions import Verb
         from airflow_poison.desk.applying import check_target
+        from airflow_poison.desk.given import action_of, canary_of, selection_of
         from airflow_poison.desk.plans import find_plan, id_of, plan, record
-        from airflow_poison.desk.selection import action_of, canary_of, selection_of
         from airflow_poison.values.errors import PlanNotFoundError
 
         wanted, act, first = selection_of(selection), action_of(action), canary_of(canary)

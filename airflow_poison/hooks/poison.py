@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_poison.dialogs.services import Service
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.passes.decide import ConversationEnded, RecoverResult
-    from airflow_poison.passes.history import InspectResult
+    from airflow_poison.passes.inspect import InspectResult
     from airflow_poison.passes.land import WaitingRows
     from airflow_poison.passes.maintain import MaintainResult
     from airflow_poison.passes.move import RemoveResult
@@ -196,7 +196,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param unmask: with the values that the queue hides.
         Raises QueueHaltedError when the queue is halted and is not browsed.
         """
-        from airflow_poison.passes.history import inspect
+        from airflow_poison.passes.inspect import inspect
 
         table = self.queue_to_read(queue_name)
         return inspect(table, SystemClock(), lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)

@@ -108,7 +108,7 @@ class SourceVerbs:
         topic takes no messages: they wait in the queue's outbox for the next call, or for ``take_back_from_kafka``.
         """
         from airflow_poison.desk.exporting import send_selected
-        from airflow_poison.desk.selection import selection_of
+        from airflow_poison.desk.given import selection_of
         from airflow_poison.passes.to_kafka import send_to_kafka
         from airflow_poison.values.errors import InputError
 

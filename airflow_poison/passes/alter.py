@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pyarrow.compute as pc
 
 from airflow_poison.passes.halts import ENDPOINTS, LONGEST_REASON, STARTED
-from airflow_poison.passes.move import planned_anew, signed, with_columns
+from airflow_poison.passes.messages import planned_anew, signed, with_columns
 from airflow_poison.passes.relay import tick
 from airflow_poison.rules import SYSTEMS, checked_policy, policy_from_dict
 from airflow_poison.rules.decisions import Counts

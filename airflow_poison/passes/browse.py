@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from airflow_poison.passes.move import find, with_columns
+from airflow_poison.passes.messages import find, with_columns
 from airflow_poison.passes.take import positions
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.decisions import Counts
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
     from airflow_poison.passes.take import SourcePosition
     from airflow_poison.store.control import Control, OutageState
     from airflow_poison.store.files import DataFile, Snapshot, SubQueueDepth

@@ -17,7 +17,7 @@ from airflow_poison.dialogs.services import Service
 from airflow_poison.dialogs.system_messages import is_system
 from airflow_poison.dialogs.transaction import DialogState, WaitingMessages, is_for_partner, overtaking_messages
 from airflow_poison.passes.browse import MOST_BODY_BYTES, look_up
-from airflow_poison.passes.move import Chosen, find
+from airflow_poison.passes.messages import Chosen, find
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.queue_disabling import printed
 from airflow_poison.store.control import SERVICES_DROPPED

@@ -15,8 +15,10 @@ from airflow_poison.passes.alter import enable, receiving, started
 from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.dialogs import CONVERSATION, end_conversation, ending, refuse_locked
 from airflow_poison.passes.halts import STARTS, SUSPECTS
-from airflow_poison.passes.history import ENDED, inspect
-from airflow_poison.passes.move import EVERYWHERE, MOST_SHOWN, RUN, ByHand, Chosen, moved_events, moved_rows, remove_messages, signed
+from airflow_poison.passes.history import ENDED
+from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.messages import EVERYWHERE, RUN, ByHand, Chosen, signed
+from airflow_poison.passes.move import MOST_SHOWN, moved_events, moved_rows, remove_messages
 from airflow_poison.passes.relay import addressed, dead_letter_queue, pull, relay, sent_events, tick, transmit
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.queue_disabling import REMOVAL, Inspection, RecoveryOrder, RecoveryStep

@@ -18,7 +18,7 @@ from airflow_poison.dialogs.transaction import is_for_partner
 from airflow_poison.passes import conversations
 from airflow_poison.passes.conversations import service_in
 from airflow_poison.passes.history import ENDED
-from airflow_poison.passes.move import Chosen, find
+from airflow_poison.passes.messages import Chosen, find
 from airflow_poison.passes.runs import check_key
 from airflow_poison.store.files import Replacement, Transaction
 from airflow_poison.values.errors import ConversationLockedError, InputError, SettingError

@@ -27,7 +27,8 @@ from airflow_poison.outputs.output import PROVENANCE
 from airflow_poison.outputs.table_rules import refused_rows, trial
 from airflow_poison.outputs.values import delta_type, same_name
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.move import moved_events, moved_rows, with_columns
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.move import moved_events, moved_rows
 from airflow_poison.store.data_files import commit_version
 from airflow_poison.store.history import as_ranges, from_ranges
 from airflow_poison.values.errors import MessageNotFoundError, OutputError, OutputRowError, PlanStateError, SettingError, TableChangedError

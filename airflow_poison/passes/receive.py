@@ -15,7 +15,8 @@ from airflow_poison.delivery.session import check_isolation
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
 from airflow_poison.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.passes.due import return_held, return_postponed
-from airflow_poison.passes.halts import WHEN_ENABLED, halt_event, halted_row, notifications, notify
+from airflow_poison.passes.event_notifications import notifications, notify
+from airflow_poison.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.passes.history import QUIET_VERSIONS
 from airflow_poison.passes.land import land, prepared
 from airflow_poison.passes.relay import pull, refresh, relay, tick, transmit

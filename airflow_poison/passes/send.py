@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from airflow_poison.passes.runs import check_key
-from airflow_poison.sources.source import ERROR, NO_BODY, alone
+from airflow_poison.sources.bodies import alone
+from airflow_poison.sources.source import ERROR, NO_BODY
 from airflow_poison.values.errors import InputError, MessageTooLargeError
 from airflow_poison.values.failures import Failure, FailureKind, error_cell
 from airflow_poison.values.mapping import check_priorities, check_several, utf8

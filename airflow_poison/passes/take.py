@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.passes.runs import check_key
 from airflow_poison.passes.send import as_messages
-from airflow_poison.sources.source import ERROR, NO_BODY, JsonValue, Position, Source, alone, reason_of
+from airflow_poison.sources.bodies import alone, reason_of
+from airflow_poison.sources.source import ERROR, NO_BODY, JsonValue, Position, Source
 from airflow_poison.store.files import Advance
 from airflow_poison.values.errors import InputError, SettingError, SourceError, SourceTakenError
 from airflow_poison.values.texts import Plain
@@ -236,7 +237,7 @@ class _Messages:
         return to_messages(batch, self.mapping or ColumnMapping(), self.now)
 
     def _with_fields(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        from airflow_poison.sources.source import with_fields
+        from airflow_poison.sources.bodies import with_fields
 
         return records if self.mapping is None or self.source.columns else with_fields(records, self.mapping, self.now)
 

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 from airflow_poison.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.move import ByHand, Chosen, moved_rows, with_columns
+from airflow_poison.passes.messages import ByHand, Chosen, with_columns
+from airflow_poison.passes.move import moved_rows
 from airflow_poison.passes.relay import FROM, ORIGIN_QUEUE, REASON, addressed, sent_events, to_topic
 from airflow_poison.sources.kafka_topic import TOMBSTONE, clients, is_record, own_properties, record_group, record_headers, record_key, said_by
 from airflow_poison.values.errors import OutputError, PoisonError, SettingError

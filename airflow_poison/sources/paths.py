@@ -13,9 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
+from airflow_poison.sources.bodies import alone, with_fields
 from airflow_poison.sources.readers import Layout, records
 from airflow_poison.sources.rows import to_messages
-from airflow_poison.sources.source import ERROR, alone, with_fields
+from airflow_poison.sources.source import ERROR
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError, SettingError, StoreUnreachableError
 from airflow_poison.values.texts import counted

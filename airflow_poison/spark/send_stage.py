@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.sources.bodies import alone, with_fields
 from airflow_poison.sources.paths import MappedFields, of_text
 from airflow_poison.sources.rows import JSON_TEXT, to_messages
-from airflow_poison.sources.source import ERROR, alone, with_fields
+from airflow_poison.sources.source import ERROR
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.jobs import has_ended, why
 from airflow_poison.spark.messages import arrow_schema

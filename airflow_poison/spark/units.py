@@ -6,136 +6,41 @@ import re
 import shutil
 import threading
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError
-from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front, failure_of
-from airflow_poison.spark.function import called, has_python, optimized_plan
-from airflow_poison.spark.jobs import ClassicJobs, is_connect, why
-from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, shares
-from airflow_poison.spark.transform import landing_in, verdicts_in, written
-from airflow_poison.values.errors import BodyError, ReceiveStoppedError, SparkJobError, TransformError
+from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
+from airflow_poison.spark.function import called, column_named, failed_task, failure_of_job, first_line, has_python, lost, optimized_plan
+from airflow_poison.spark.jobs import ClassicJobs, why
+from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, quoted, shares
+from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
+import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    import pyarrow as pa
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from airflow_poison.delivery.handlers import Transformation
     from airflow_poison.outputs.output import Output
+    from airflow_poison.spark.function import Result
     from airflow_poison.spark.jobs import Jobs, Watched
     from airflow_poison.spark.nodes import NodeSite
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
-
-_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)(?=\n\s*at |\nCaused by:|\Z)", re.DOTALL)
-_WRAPPERS = frozenset({"TASK_WRITE_FAILED"})
-_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n|\n\s+at |\Z)", re.DOTALL)
-_DIED = re.compile(r"(Python worker exited unexpectedly[^\n.]*|ExecutorLostFailure[^\n]*|Python worker failed to connect back[^\n]*)")
-_TASK = re.compile(r"Task (\d+) in stage \S+ failed")
-
-
-def lost(error: Exception) -> bool:
-    """Whether an error says that Spark is not there any more."""
-    from airflow_poison.spark import session
-
-    if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
-        return True
-    if "SparkContext was shut down" in str(error) or "stopped SparkContext" in str(error):
-        return True
-    return session.is_of_connect(error) and ("has ended" in session.why(error) or "cannot be reached" in session.why(error))
-
-
-_TOLD = (
-    "util.Utils",
-    "executor.Executor",
-    "scheduler.TaskSetManager",
-    "storage.ShuffleBlockFetcherIterator",
-    "sql.execution.datasources.FileFormatWriter",
-    "sql.execution.datasources.v2.DataWritingSparkTask",
-    "sql.execution.datasources.v2.OverwriteByExpressionExec",
-)
-"""Loggers of Spark that write a failed task with all stacks, each again."""
-_QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers of PySpark that do so, by release."""
-
-
-@contextmanager
-def expected(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and each is logged once."""
-    from pyspark.logger import PySparkLogger
-
-    python = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]  # of their own class: the first caller decides which
-    before = [log.disabled for log in python]
-    for log in python:
-        log.disabled = True
-    try:
-        with nullcontext() if is_connect(spark) else _silent(spark.sparkContext._jvm.org.apache.logging.log4j):  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
-            yield
-    finally:
-        for log, disabled in zip(python, before, strict=True):
-            log.disabled = disabled
-
-
-@contextmanager
-def _silent(log4j: Any) -> Iterator[None]:
-    """Switch loggers of the driver's JVM off while the block runs."""
-    levels = {name: log4j.LogManager.getLogger(name).getLevel() for name in (f"org.apache.spark.{each}" for each in _TOLD)}
-    set_level = log4j.core.config.Configurator.setLevel
-    for name in levels:
-        set_level(name, log4j.Level.OFF)
-    try:
-        yield
-    finally:
-        with suppress(Exception):  # the JVM may be gone; what ended the block says so
-            for name, level in levels.items():
-                set_level(name, level)
-
-
-def failure_of_job(error: Exception) -> Failure:
-    """Return what a failed job's messages are charged with: a Python function's exception, Spark's error class with its words, or a death."""
-    text = str(error)
-    python = _PYTHON.search(text)
-    if python is not None:
-        lines = python[1].rstrip().splitlines()
-        last = next((place for place in reversed(range(len(lines))) if not lines[place].startswith(" ")), len(lines) - 1)
-        while last > 0 and not lines[last - 1].startswith(" "):
-            last -= 1
-        kind, _, words = "\n".join(lines[last:]).partition(": ")
-        trace = "\n".join(lines[:last])
-        return Failure(FailureKind.EXCEPTION, cut(kind, 500), cut(words, MAX_TEXT), cut_front(f"{trace}\n", MAX_TRACE))
-    died = _DIED.search(text)
-    if died is not None:
-        return Failure(FailureKind.CRASH, "crashed", cut(died[1], MAX_TEXT))
-    for condition, words in _CONDITION.findall(text):
-        if condition not in _WRAPPERS:
-            said, _, context = words.strip().partition("\n")
-            said = re.sub(r" SQLSTATE: \w+$", "", said)
-            return Failure(FailureKind.EXCEPTION, condition, cut(said, MAX_TEXT), cut_front(context.strip(), MAX_TRACE))
-    return Failure(FailureKind.EXCEPTION, type(error).__name__, cut(why(error), MAX_TEXT))
-
-
-def failed_task(error: Exception) -> int | None:
-    """Return the number of the task that failed a job; None where the error does not say it. PySpark hides it behind an error of a function."""
-    found = _TASK.search(f"{error}\n{error.__context__}")
-    return None if found is None else int(found[1])
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says, without the plan and the stack traces behind it."""
-    return next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)[:1_000]
 
 
 ALLOWANCE = 0.005
@@ -435,3 +340,114 @@ class SparkUnits:
 
     def _properties(self) -> Any:
         return self._spark.sparkContext._jvm.java.lang.System.getProperties()  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
+
+
+_UNFIT = "OutputRowError: "
+"""Begins the verdicts of ours, about rows that do not fit their output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is written of a result.
+
+    :param frames: by name, without ``lookup_id`` and ``_poison``, but where these are read afterwards: then they are the last columns.
+    :param judged: ``_poison`` is there: it says what is wrong with a row's message.
+    """
+
+    frames: Mapping[str, DataFrame]
+    judged: bool
+
+
+def written(result: Result, outputs: Sequence[Output]) -> Written:
+    """Return what is written of a result.
+
+    A null where its output wants a value is a verdict; where rows do not name their messages it fails the job.
+    """
+    from pyspark.sql import functions as f
+
+    by_name = {output.name: output for output in outputs}
+    wanted = {key: _wanted(frame, by_name.get(key)) for key, frame in result.frames.items()}
+    named = all(column_named(frame, LOOKUP_ID) for frame in result.frames.values())
+    judged = result.verdict or (named and any(wanted.values()))
+    frames = {}
+    for key, frame in result.frames.items():
+        lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
+        columns = {name: frame[quoted(name)] for name in frame.columns if name not in {lookup_id, poison}}
+        frame = _with_all(frame, by_name.get(key))  # noqa: PLW2901  (its conditions may name any column of the output)
+        texts = [f.when(~f.coalesce(f.expr(fits), f.lit(False)), f.lit(f"{_UNFIT if named else ''}{text}")) for text, fits in wanted[key].items()]  # noqa: FBT003
+        if not named and texts and columns:
+            first = next(iter(columns))
+            broken = f.coalesce(*texts)
+            columns[first] = f.when(broken.isNotNull(), f.raise_error(broken)).otherwise(columns[first]).alias(first)
+        ours: list[Column] = []
+        if lookup_id is not None and (judged or outputs):
+            ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
+        if judged:
+            said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
+            ours.append(reduce(f.coalesce, texts, said).alias(VERDICT))
+        frames[key] = frame.select(*columns.values(), *ours)
+    return Written(frames, judged)
+
+
+def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
+    """Return what to say of rows that do not fit an output, and the expression of Spark that is true of those that do.
+
+    Columns must have a value where Spark knows no more than that they may be null; and the output's table may have conditions.
+    """
+    if output is None or output.columns is None:
+        return {}
+    must = [field.name for field in output.columns if not field.nullable and frame.schema[field.name].nullable]
+    found = {f"Column {name!r} of {output.named} must have a value; the row has none.": f"{quoted(name)} IS NOT NULL" for name in must}
+    rules = {} if output.rules is None else output.rules.for_spark()
+    return found | {f"A row does not fit {output.named}: {why}.": fits for why, fits in rules.items()}
+
+
+def _with_all(frame: DataFrame, output: Output | None) -> DataFrame:
+    """Return a frame with the columns that its output has and it does not, which are null."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if output is None or output.columns is None or output.rules is None:
+        return frame
+    there = set(frame.columns)
+    more = {field.name: f.lit(None).cast(from_arrow_type(field.type)) for field in output.columns if field.name not in there}
+    return frame.withColumns(more) if more else frame
+
+
+def verdicts_in(path: Path) -> dict[int, Failure]:
+    """Return the messages that a file of results names; its statistics say when it names none. Raises TransformError."""
+    with pq.ParquetFile(path) as file:
+        groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+        verdicts = [group.column(group.num_columns - 1).statistics for group in groups]  # the last column, as it was written
+        if all(found is not None and found.null_count == group.num_rows for found, group in zip(verdicts, groups, strict=True)):
+            return {}
+        rows = file.read([LOOKUP_ID, VERDICT])
+    rows = rows.filter(pc.is_valid(rows[VERDICT]))
+    if rows[LOOKUP_ID].null_count:
+        raise TransformError(f"The transformation returned {VERDICT} in a row whose {LOOKUP_ID} is null. Keep the column {LOOKUP_ID} as it is.")
+    ids, texts = cast("list[int]", rows[LOOKUP_ID].to_pylist()), cast("list[str]", rows[VERDICT].to_pylist())
+    return {number: _failure(text) for number, text in zip(ids, texts, strict=True)}
+
+
+def _failure(text: str) -> Failure:
+    of_ours = text.startswith(_UNFIT)
+    return Failure(FailureKind.EXCEPTION, UNFIT if of_ours else VERDICT, cut(text.removeprefix(_UNFIT) if of_ours else text, MAX_TEXT))
+
+
+UNFIT = type_name(OutputRowError(""))
+"""The type of failures of rows that do not fit their output."""
+
+
+def landing_in(path: Path, named: Collection[int], *, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file of results that land; ``lookup_id``, where the transformation has kept it, is their last column.
+
+    :param named: lookup ids of messages whose rows do not.
+    :param most: rows of a batch.
+    """
+    gone = pa.array(np.fromiter(named, np.int64, len(named)))
+    with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
+        columns = [name for name in file.schema_arrow.names if name != VERDICT]
+        for batch in file.iter_batches(batch_size=most, columns=columns) if columns not in ([], [LOOKUP_ID]) else ():
+            rows = batch.filter(pc.invert(pc.is_in(batch.column(LOOKUP_ID), gone))) if len(gone) else batch
+            if rows.num_rows:
+                yield rows

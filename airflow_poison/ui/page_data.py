@@ -175,7 +175,7 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
     :param unmask: with the values that the queue hides; ``masked`` are the paths of those that are not shown.
     """
     from airflow_poison.passes.browse import look_up, recorded_mask
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
 
     with opened(conn_id, name) as table:
         mask = None if unmask else recorded_mask(table)
@@ -319,7 +319,7 @@ def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, 
 def _halts(table: QueueTable, handle: str) -> bool:
     """Return whether it is a message of this conversation that has halted the queue."""
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.move import Chosen
+    from airflow_poison.passes.messages import Chosen
 
     suspect = table.snapshot().control.halted_by
     return suspect is not None and any(row.conversation_id == handle for row in look_up(table, Chosen.ids([suspect])))

@@ -245,6 +245,6 @@ def poison_files(table: QueueTable, snapshot: Snapshot, lookup_ids: Collection[i
     """Return the files of the poison sub-queue in which one of the messages is; of all messages for None."""
     if lookup_ids is None:
         return [file for file in snapshot.files if file.sub_queue == SubQueue.POISON]
-    from airflow_poison.passes.move import Chosen, find
+    from airflow_poison.passes.messages import Chosen, find
 
     return [found.file for found in find(table, snapshot, Chosen.ids(lookup_ids), {SubQueue.POISON})]

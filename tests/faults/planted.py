@@ -14,7 +14,7 @@ from airflow_poison.delivery.journal import MessageState, word
 from airflow_poison.desk import actions, applying
 from airflow_poison.dialogs.transaction import Conversation
 from airflow_poison.passes import relay, runs, take
-from airflow_poison.passes.move import with_columns
+from airflow_poison.passes.messages import with_columns
 from airflow_poison.store import disk, entries, log_damage, stage
 from airflow_poison.store import queue_table as tables
 from airflow_poison.values.message import Message

@@ -13,7 +13,7 @@ import pytest
 from airflow_poison import Msmq4
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.delivering import LocalEngine
-from airflow_poison.passes.move import with_columns
+from airflow_poison.passes.messages import with_columns
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.store.files import Replacement

@@ -24,10 +24,9 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark import messages
 from airflow_poison.spark.engine import SparkEngine
-from airflow_poison.spark.function import has_python, optimized_plan
+from airflow_poison.spark.function import _TOLD, expected, has_python, optimized_plan
 from airflow_poison.spark.messages import SPREAD, ClaimFrames, _pieces, is_of_body, shares
-from airflow_poison.spark.transform import UNFIT
-from airflow_poison.spark.units import _TOLD, expected
+from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
 from airflow_poison.values.events import EventType

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_poison.passes.history import inspect
+from airflow_poison.passes.inspect import inspect
 from airflow_poison.rules.queue_disabling import Inspection
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
-from airflow_poison.spark.transform import UNFIT
+from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.errors import TransformError
 from tests.spark import transforms
 from tests.spark.drivers import POLICY

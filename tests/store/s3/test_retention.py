@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.desk.retention import Retention, retain
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.move import with_columns
+from airflow_poison.passes.messages import with_columns
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.files import Replacement

@@ -15,7 +15,7 @@ from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import find_plan, pause, plan, record, resume
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import look_up
-from airflow_poison.passes.move import Chosen
+from airflow_poison.passes.messages import Chosen
 from airflow_poison.values import json_text
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SettingError

@@ -22,8 +22,9 @@ from airflow_poison.desk.plans import find_plan, plan, record
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.browse import browse, look_up, masked
-from airflow_poison.passes.history import inspect
-from airflow_poison.passes.move import Chosen, remove, remove_messages
+from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.move import remove, remove_messages
 from airflow_poison.passes.relay import dead_letter_queue
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.outage import Outage

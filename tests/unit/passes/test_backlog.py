@@ -11,7 +11,8 @@ from airflow_poison.fsck.check import check
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.passes.alerts import Alert, AlertKind, send_backlog_alert
 from airflow_poison.passes.alter import disable, enable
-from airflow_poison.passes.move import move, remove_messages, with_columns
+from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.move import move, remove_messages
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points

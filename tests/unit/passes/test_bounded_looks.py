@@ -13,8 +13,10 @@ import pytest
 
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.browse import browse, look_up
-from airflow_poison.passes.history import inspect, recorded_events
-from airflow_poison.passes.move import Chosen, move
+from airflow_poison.passes.history import recorded_events
+from airflow_poison.passes.inspect import inspect
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.move import move
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store import data_files

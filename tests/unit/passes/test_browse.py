@@ -12,7 +12,8 @@ import pytest
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.browse import browse, look_up, overview
 from airflow_poison.passes.history import recorded_events
-from airflow_poison.passes.move import Chosen, move
+from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.move import move
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore

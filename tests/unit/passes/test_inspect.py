@@ -11,7 +11,7 @@ import pytest
 
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR
 from airflow_poison.passes.alter import disable, enable
-from airflow_poison.passes.history import InspectResult, inspect
+from airflow_poison.passes.inspect import InspectResult, inspect
 from airflow_poison.passes.move import remove
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue

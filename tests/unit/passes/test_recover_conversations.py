@@ -20,7 +20,7 @@ from airflow_poison.passes.conversations import conversations, declare_services
 from airflow_poison.passes.decide import Decision, Ending, choices, decide, recover, suspect, suspect_conversation
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.passes.halts import halted_endpoint
-from airflow_poison.passes.history import inspect
+from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.move import remove, remove_messages
 from airflow_poison.passes.relay import transmit
 from airflow_poison.rules.queue_disabling import EndConversation

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from airflow_poison.delivery.units import Broke, Ran
-from airflow_poison.spark.function import fits, has_python, mixing_operator
-from airflow_poison.spark.units import SparkUnits, failure_of_job
+from airflow_poison.spark.function import failure_of_job, fits, has_python, mixing_operator
+from airflow_poison.spark.units import SparkUnits
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.failures import Failure, FailureKind
 

@@ -1,0 +1,134 @@
+"""Parts of a message that are fields of its body: for sources whose records are JSON and have no columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_poison.sources.kafka_topic import unreplaced
+from airflow_poison.sources.source import ERROR, NO_BODY
+from airflow_poison.values import json_text
+from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
+from airflow_poison.values.mapping import cells, utf8
+from airflow_poison.values.schema import message_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from datetime import datetime
+
+    import pyarrow as pa
+
+    from airflow_poison.values.mapping import ColumnMapping
+
+
+def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
+    """Return the records with the parts of messages that a mapping names, taken from fields of their bodies; properties join those there are.
+
+    A field that is not there is null; so are all fields of a record that has no body. A body that is no JSON object, and a field that cannot be what
+    it is mapped to, is an error of its record, which keeps the body that arrived, and its id. So is a body that is mapped to a field that has no
+    text.
+    """
+    import pyarrow as pa
+
+    if not mapping.columns() and mapping.expires_after is None:
+        return records
+    mapping.check(mapping.columns())
+    records = unreplaced(records, mapping)
+    empty = dict.fromkeys(mapping.columns())
+    errors: list[str | None] = [None] * records.num_rows
+    if ERROR in records.schema.names:
+        errors = cast("list[str | None]", records.column(ERROR).to_pylist())
+    rows: list[dict[str, Any]] = []
+    bodies = cast("list[bytes | None]", records.column("body").to_pylist())
+    without = records.column(NO_BODY).to_pylist() if NO_BODY in records.schema.names else [False] * records.num_rows
+    for number, body in enumerate(bodies):
+        made: dict[str, Any] = {}
+        if errors[number] is None and body is not None and not without[number]:
+            try:
+                fields = _object(body, empty)
+                made = cells(_chosen(body, fields, mapping.body), {**empty, **fields}, mapping, now)
+            except Exception as error:  # noqa: BLE001  (of whatever type a value leads to)
+                errors[number] = reason_of(error)
+        rows.append(made)
+    columns: dict[str, pa.Array[Any]] = dict(zip(records.schema.names, records.columns, strict=True))
+    before = cast("list[list[tuple[str, str]] | None]", columns["properties"].to_pylist()) if "properties" in columns else [None] * len(rows)
+    for name in dict.fromkeys(name for row in rows for name in row if name != "body"):
+        values = [row.get(name) for row in rows]
+        if name in columns and name != "properties":  # a malformed record has no fields, and keeps the id that says where it stood
+            known = columns[name].to_pylist()
+            values = [known[at] if errors[at] is not None and not row else row.get(name) for at, row in enumerate(rows)]
+        if name == "properties":
+            values = [[*dict([*(old or ()), *(new or ())]).items()] for old, new in zip(before, values, strict=True)]
+        columns[name] = pa.array(values, message_schema().field(name).type)
+    if mapping.body is not None:
+        columns["body"] = pa.array([row.get("body", body) for row, body in zip(rows, bodies, strict=True)], pa.binary())
+    columns[ERROR] = pa.array(errors, pa.string())
+    return pa.record_batch(list(columns.values()), names=list(columns))
+
+
+def _chosen(body: bytes, fields: Mapping[str, Any], wanted: str | tuple[str, ...] | None) -> bytes:
+    """Return the fields of a body that a mapping chooses as the body, with the digits that they have there. Raises InputError."""
+    if wanted is None:
+        return body
+    if not isinstance(wanted, str):
+        return json_text.written({name: fields.get(name) for name in wanted}).encode()
+    text = fields.get(wanted)
+    if not isinstance(text, str) or isinstance(text, json_text.Number):
+        found = "null" if text is None else "no text"
+        raise InputError(f"body={wanted!r}: it is {found}; a body is text. For JSON give a list: body=[{wanted!r}]")
+    return utf8(text, f"body={wanted!r}")
+
+
+def alone(batch: pa.RecordBatch, make: Callable[[pa.RecordBatch], pa.RecordBatch], *, is_body: bool) -> Iterator[pa.RecordBatch]:
+    """Yield what is made of records. One that nothing can be made of is malformed alone: halves are tried until it is found.
+
+    :param is_body: the column ``body`` is what arrived; else all columns are.
+    Raises what ``make`` raises for no records, SourceError and SettingError: these concern all.
+    """
+    try:
+        made = make(batch)
+    except (SourceError, SettingError):  # of a schema and its registry
+        raise
+    except Exception as error:  # noqa: BLE001  (of whatever type a library raises for a value)
+        make(batch.slice(0, 0))
+        if batch.num_rows > 1:
+            half = batch.num_rows // 2
+            yield from alone(batch.slice(0, half), make, is_body=is_body)
+            yield from alone(batch.slice(half), make, is_body=is_body)
+            return
+        made = _malformed(batch, error, is_body=is_body)
+    yield made
+
+
+def _malformed(batch: pa.RecordBatch, error: Exception, *, is_body: bool) -> pa.RecordBatch:
+    """Return one record with an error and what there is of it."""
+    import pyarrow as pa
+
+    from airflow_poison.sources.rows import shown
+
+    body = batch.column("body").cast(pa.binary())[0].as_py() if is_body and "body" in batch.schema.names else shown(batch, 0)
+    known = batch.column(ERROR)[0].as_py() if ERROR in batch.schema.names else None
+    return pa.record_batch({"body": pa.array([body], pa.binary()), ERROR: pa.array([known or reason_of(error)], pa.string())})
+
+
+def reason_of(error: Exception) -> str:
+    """Return an error of one record as it is recorded with it."""
+    if isinstance(error, PoisonError):
+        return str(error).removesuffix(" Nothing was sent.")
+    return f"{type(error).__name__}: {error}"
+
+
+def _object(body: bytes, wanted: Collection[str]) -> dict[str, Any]:
+    """Return the fields of a body that are wanted; a number keeps its text. Raises InputError."""
+    try:
+        found = json_text.tree(body)
+    except json_text.JsonError as error:
+        raise InputError(f"it is no JSON, of which fields are wanted: {error}") from error
+    if not isinstance(found, json_text.Pairs):
+        raise InputError(f"it is no JSON object, of which fields are wanted, but {_KINDS.get(type(found), 'a text')}")
+    names = [name for name, _ in found if name in wanted]
+    if (twice := next((name for name in names if names.count(name) > 1), None)) is not None:
+        raise InputError(f"its field {twice!r} is wanted, and stands twice in it")
+    return {name: value for name, value in found if name in wanted}
+
+
+_KINDS: dict[type, str] = {list: "an array", json_text.Number: "a number", bool: "a truth value", type(None): "null"}
