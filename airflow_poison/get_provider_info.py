@@ -8,13 +8,9 @@ OPERATORS = (
     "airflow_poison.operators.manage",
     "airflow_poison.operators.desk",
     "airflow_poison.operators.receive",
-    "airflow_poison.operators.manage",
     "airflow_poison.operators.ask",
     "airflow_poison.operators.dialogs",
-    "airflow_poison.operators.manage",
-    "airflow_poison.operators.desk",
     "airflow_poison.operators.submit",
-    "airflow_poison.operators.desk",
 )
 SENSORS = ("airflow_poison.sensors.queue",)
 LINKS = ("QueueLink", "MessagesLink", "RetryLink", "PoisonLink", "EventsLink")

@@ -15,7 +15,7 @@ from airflow_poison.values.errors import AlertError, SettingError
 
 if TYPE_CHECKING:
     from airflow_poison.passes.alerts import Alert, AlertKind
-    from airflow_poison.passes.decide import ConversationEnded
+    from airflow_poison.passes.recovery import ConversationEnded
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 

@@ -284,7 +284,7 @@ def enable(args: Namespace) -> None:
     Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.
     """
     from airflow_poison.passes.alter import enable as verb
-    from airflow_poison.passes.decide import Ending
+    from airflow_poison.passes.recovery import Ending
     from airflow_poison.store.control import QueueState
 
     table, clock = opened_queue(args), system_clock()

@@ -50,8 +50,9 @@ if TYPE_CHECKING:
 
     from airflow_poison.passes.browse import MessageRow
     from airflow_poison.passes.conversations import ConversationRow
-    from airflow_poison.passes.decide import Decision, Ending
+    from airflow_poison.passes.decide import Decision
     from airflow_poison.passes.halts import Endpoints, HaltedEndpoint
+    from airflow_poison.passes.recovery import Ending
     from airflow_poison.rules.queue_disabling import EndConversation
     from airflow_poison.store.queue_table import QueueTable
 
@@ -272,8 +273,8 @@ def recover(args: Namespace) -> None:
     done, 1: no message halted it, or not wanted, 2: it could not be done.
     """
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.decide import recover as verb
     from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.recovery import recover as verb
 
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     _check_asking(args)
@@ -315,8 +316,8 @@ def end_conversation(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.conversations import conversations
-    from airflow_poison.passes.decide import Ending
     from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.recovery import Ending
 
     if args.cleanup and (args.error is not None or args.description is not None):
         raise wrong_usage("--cleanup: expected without --error and --description; the partner gets no message.")

@@ -224,7 +224,7 @@ def _told(args: Namespace, table: QueueTable, done: ActResult, text: str) -> Non
     from airflow_poison.cli import tables
     from airflow_poison.dialogs.acts import ConversationState
     from airflow_poison.passes.conversations import conversations as look
-    from airflow_poison.passes.decide import left
+    from airflow_poison.passes.recovery import left
 
     done = left(opened_store(args), table, done, system_clock())
     for handle in done.conversations if not done.repeated else ():

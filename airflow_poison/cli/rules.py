@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_poison.desk.retention import Retention
-    from airflow_poison.desk.rules import RulesResult
+    from airflow_poison.desk.rule_runs import RulesResult
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -136,7 +136,7 @@ def rules(args: Namespace) -> None:
     Run the rules of a queue, as far as it is time; with --dry-run only say what each has and would take, also of the rules of --declare. What a
     rule asks waits as a paused plan. Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.desk import rules
+    from airflow_poison.desk import rule_runs
     from airflow_poison.desk.redrive import redrive, set_redrive
     from airflow_poison.desk.rules import checked_rules, declare_rules
     from airflow_poison.values.actor import shell_user
@@ -146,7 +146,7 @@ def rules(args: Namespace) -> None:
     if args.dry_run:
         if args.redrive_on_new_handler is not None:
             raise wrong_usage("--redrive-on-new-handler: expected without --dry-run.")
-        _print(args, rules.dry_run(queue_to_read(args), clock, given))
+        _print(args, rule_runs.dry_run(queue_to_read(args), clock, given))
         return
     canary = None if args.redrive_on_new_handler in {None, "off"} else _canary(args.redrive_on_new_handler)
     table = opened_queue(args)
@@ -155,7 +155,7 @@ def rules(args: Namespace) -> None:
     if args.redrive_on_new_handler is not None:
         set_redrive(table, canary, clock)
     redrive(table, clock, who=shell_user())
-    _print(args, rules.run_rules(table, clock, who=shell_user(), store=opened_store(args)))
+    _print(args, rule_runs.run_rules(table, clock, who=shell_user(), store=opened_store(args)))
 
 
 def _read(name: str) -> object:

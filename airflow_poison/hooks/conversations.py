@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from airflow_poison.dialogs.acts import Dialog
     from airflow_poison.dialogs.services import Service
     from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
-    from airflow_poison.passes.decide import ConversationEnded
     from airflow_poison.passes.dialogs import ActResult
+    from airflow_poison.passes.recovery import ConversationEnded
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.queue_table import QueueTable
 
@@ -128,7 +128,7 @@ class ConversationHook(QueueHook):
         The parameters are those of QueueEndConversationOperator; ``on_conversation_ended`` is called with the ended conversation.
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError.
         """
-        from airflow_poison.passes.decide import Ending
+        from airflow_poison.passes.recovery import Ending
 
         ending = Ending(
             self.queue(queue_name),
@@ -161,6 +161,6 @@ class ConversationHook(QueueHook):
         return transmission_queue(self.store(), self.queue_to_read(queue_name))
 
     def _leave(self, table: QueueTable, done: ActResult) -> ActResult:
-        from airflow_poison.passes.decide import left
+        from airflow_poison.passes.recovery import left
 
         return left(self.store(), table, done, SystemClock())

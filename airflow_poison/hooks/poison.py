@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 
     from airflow_poison.desk.plans import Canary
     from airflow_poison.desk.retention import RetainResult, Retention
-    from airflow_poison.desk.rules import Rule, RulesResult
+    from airflow_poison.desk.rule_runs import RulesResult
+    from airflow_poison.desk.rules import Rule
     from airflow_poison.dialogs.services import Service
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.passes.decide import ConversationEnded, RecoverResult
     from airflow_poison.passes.inspect import InspectResult
     from airflow_poison.passes.land import WaitingRows
     from airflow_poison.passes.maintain import MaintainResult
     from airflow_poison.passes.move import RemoveResult
+    from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.passes.relay import SendToResult
     from airflow_poison.rules.policy import Policy, Restart
     from airflow_poison.rules.queue_disabling import Inspection
@@ -127,7 +128,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         The message that halted it keeps its counts: remove it first, or it may halt the queue again.
         """
         from airflow_poison.passes.alter import enable
-        from airflow_poison.passes.decide import Ending
+        from airflow_poison.passes.recovery import Ending
 
         store, clock = self.store(), SystemClock()
         table = store.open(queue_name)
@@ -249,12 +250,12 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param dry_run: only say what each rule has and would take; nothing is written.
         :param run: a key: however often it is called with it, each rule makes one plan.
         """
-        from airflow_poison.desk import rules
+        from airflow_poison.desk import rule_runs
 
         if dry_run:
-            return rules.dry_run(self.queue_to_read(queue_name), SystemClock())
+            return rule_runs.dry_run(self.queue_to_read(queue_name), SystemClock())
         store = self.store()
-        return rules.run_rules(store.open(queue_name), SystemClock(), who=actor_here(), store=store, run=run)
+        return rule_runs.run_rules(store.open(queue_name), SystemClock(), who=actor_here(), store=store, run=run)
 
     def redrive_on_new_handler(self, queue_name: str, canary: Canary | Mapping[str, Any] | None) -> Canary | None:
         """Let a queue redrive its poison by itself when its handler is a new one; None: not any more.
@@ -340,7 +341,7 @@ class QueueHook(DeskVerbs, SourceVerbs, BaseHook):
         :param on_conversation_ended: called after the commit, at least once; remove the application's state for the conversation there (spec SB-31).
         Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
-        from airflow_poison.passes.decide import recover
+        from airflow_poison.passes.recovery import recover
 
         store = self.store()
         with acting_here(reason):

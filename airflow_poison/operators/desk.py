@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.plans import Canary, PlanView
-    from airflow_poison.desk.rules import Rule, RulesResult
+    from airflow_poison.desk.rule_runs import RulesResult
+    from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
     from airflow_poison.notifications import Targets
     from airflow_poison.store.queue_table import QueueTable
@@ -97,7 +98,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         """Run the rules. Raises QueryError, SettingError, QueueNotFoundError, AlertError."""
         hook = QueueHook(self.conn_id)
         if self.only_tries:
-            from airflow_poison.desk.rules import dry_run
+            from airflow_poison.desk.rule_runs import dry_run
 
             return self._told(dry_run(hook.queue_to_read(self.queue_name), SystemClock(), self.rules))
         table = hook.queue(self.queue_name)
@@ -111,7 +112,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         self, context: Context, event: dict[str, Any], answers: Mapping[str, str], result: Mapping[str, Any]
     ) -> Any:
         """Apply the plans that were approved, and cancel the rest; without an answer leave all as they are. Raises HITLTriggerEventError."""
-        from airflow_poison.operators.ask import LEAVE
+        from airflow_poison.operators.question import LEAVE
 
         self.options = [*answers.values(), LEAVE]
         answer = super().execute_complete(context, event)
@@ -128,7 +129,8 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         return {**result, "answer": list(chosen), "timed_out": timed_out, "by": by}
 
     def _run(self, hook: QueueHook, table: QueueTable, key: str, context: Context) -> RulesResult:
-        from airflow_poison.desk.rules import declare_rules, run_rules
+        from airflow_poison.desk.rule_runs import run_rules
+        from airflow_poison.desk.rules import declare_rules
         from airflow_poison.passes.alerts import alert_subscription
 
         clock, name = SystemClock(), subscriber(context, hook)
@@ -145,8 +147,8 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
     def _ask(self, table: QueueTable, key: str, result: Mapping[str, Any], context: Context) -> None:
         """Ask about proposals of this task that are not decided; return when there are none."""
         from airflow_poison.desk.plans import view_of
-        from airflow_poison.desk.rules import proposal
-        from airflow_poison.operators.ask import LEAVE, proposals
+        from airflow_poison.desk.rule_runs import proposal
+        from airflow_poison.operators.question import LEAVE, proposals
 
         found = [proposal(table, key, each["rule"]) for each in result["rules"] if each["verb"] == "ask"]
         asked = [view_of(table, each) for each in found if each is not None]

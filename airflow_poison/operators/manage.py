@@ -182,7 +182,7 @@ class QueueRecoverOperator(QueueOperator):
         return result.to_dict()
 
     def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:
-        from airflow_poison.operators.ask import tell_about
+        from airflow_poison.operators.question import tell_about
 
         reason = f"No decision in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
         self.log.warning("%s", reason)

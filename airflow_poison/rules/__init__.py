@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SYSTEMS = {
     "Msmq4": "msmq4",
     "Msmq3": "msmq3",
-    "PoisonSubQueue": "poison_subqueue",
+    "PoisonSubQueue": "msmq4",
     "ServiceBroker": "service_broker",
     "DefaultMessaging": "default_messaging",
     "ActivationSpecification": "activation_specification",

@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
@@ -25,7 +26,6 @@ from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_o
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

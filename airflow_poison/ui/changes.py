@@ -89,7 +89,7 @@ def refusing(store: QueueStore) -> Iterator[None]:
 def enable(conn_id: str, name: str, who: str, reason: str) -> dict[str, object]:
     """Let a queue receive again; what was sent to it meanwhile arrives."""
     from airflow_poison.passes.alter import enable
-    from airflow_poison.passes.decide import Ending
+    from airflow_poison.passes.recovery import Ending
 
     with changing(conn_id, name) as (table, store), acting(who, reason):
         result = enable(table, SystemClock())

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_poison.passes.alter import alter, disable, enable, restart
-from airflow_poison.passes.decide import recover
 from airflow_poison.passes.move import move, put_back, remove_messages
+from airflow_poison.passes.recovery import recover
 from airflow_poison.passes.relay import dead_letter_queue, send_to
 from airflow_poison.rules.policy import Restart
 from airflow_poison.store.control import QueueState

@@ -11,8 +11,8 @@ from airflow_poison.dialogs.acts import Dialog
 from airflow_poison.passes import conversations as endpoints
 from airflow_poison.passes.alter import declare, disable, enable, restart
 from airflow_poison.passes.conversations import conversations, declare_services
-from airflow_poison.passes.decide import Ending, recover
 from airflow_poison.passes.dialogs import begin_dialogs, send_on, set_timer
+from airflow_poison.passes.recovery import Ending, recover
 from airflow_poison.passes.relay import transmit
 from airflow_poison.rules.policy import Restart
 from airflow_poison.store.control import QueueState
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Sequence
 
-    from airflow_poison.passes.decide import ConversationEnded
+    from airflow_poison.passes.recovery import ConversationEnded
     from tests.faults.actor import Actor, Place
 
 Messages = list[tuple[str, bytes]]

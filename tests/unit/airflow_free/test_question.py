@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from markdown_it import MarkdownIt
 
-from airflow_poison.operators.ask import meaning, question
+from airflow_poison.operators.question import meaning, question
 from airflow_poison.passes.browse import MessageRow
 from airflow_poison.passes.decide import Decision
 from airflow_poison.passes.halts import HaltedEndpoint

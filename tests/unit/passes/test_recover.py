@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.passes import decide as module
+from airflow_poison.passes import recovery as module
 from airflow_poison.passes.alter import disable, enable
-from airflow_poison.passes.decide import recover
+from airflow_poison.passes.recovery import recover
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import MessageNotFoundError

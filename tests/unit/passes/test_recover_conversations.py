@@ -17,11 +17,12 @@ from airflow_poison.operators.queues import halted
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import conversations, declare_services
-from airflow_poison.passes.decide import Decision, Ending, choices, decide, recover, suspect, suspect_conversation
+from airflow_poison.passes.decide import Decision, choices, decide, suspect, suspect_conversation
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
 from airflow_poison.passes.halts import halted_endpoint
 from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.move import remove, remove_messages
+from airflow_poison.passes.recovery import Ending, recover
 from airflow_poison.passes.relay import transmit
 from airflow_poison.rules.queue_disabling import EndConversation
 from airflow_poison.rules.service_broker import ServiceBroker
@@ -31,7 +32,8 @@ from airflow_poison.values.errors import ConversationLockedError, ConversationNo
 from tests.unit.passes.given import Handler, Queue
 
 if TYPE_CHECKING:
-    from airflow_poison.passes.decide import ConversationEnded, DecideResult, RecoverResult
+    from airflow_poison.passes.decide import DecideResult
+    from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
     from tests.store.points import AtPoint

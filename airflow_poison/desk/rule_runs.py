@@ -1,0 +1,361 @@
+"""Runs of a queue's rules: which messages each rule has now, and what it does with them. A dry run only says so.
+
+What a rule has done is read from the queue, never from memory: how often it has put a message back and which messages it has reported from recorded
+events, and what it has asked from its recorded plans. So a run that is killed anywhere is gone on with by the next one, and does each message once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.desk import sql
+from airflow_poison.desk.applying import apply, kept
+from airflow_poison.desk.found import files_of
+from airflow_poison.desk.plans import CHUNK, OPEN, facts_of, id_of, plan, record
+from airflow_poison.desk.rules import RuleVerb, rules_before, rules_of
+from airflow_poison.desk.selection import Selection
+from airflow_poison.store.control import DESK
+from airflow_poison.store.files import PlanState
+from airflow_poison.store.history import as_ranges
+from airflow_poison.values.actor import acting
+from airflow_poison.values.errors import PlanStateError, QueryError, TableChangedError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.texts import Plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    import duckdb
+
+    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.desk.rules import Rule
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.control import Control
+    from airflow_poison.store.plans import StoredPlan
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.values.clock import Clock
+
+RULE = "rule"
+"""The key of a rule's name in the events of its plans and alerts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult(Plain):
+    """What one rule has, and what it did.
+
+    :param messages: it has now: no earlier rule has them. ``now``: of these, those that it takes in this run.
+    :param waiting: those whose time has not come, or whose plan waits: for an answer, or because it is paused.
+    :param plan: the plan that does it, or proposes it; empty: there is none. ``state``: of that plan; ``done``: messages that it has done.
+    """
+
+    rule: str
+    verb: RuleVerb
+    messages: int
+    now: int
+    waiting: int
+    plan: str = ""
+    state: str = ""
+    done: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RulesResult(Plain):
+    """What the rules of a queue have, in their order, and did.
+
+    :param messages: in poison. ``unmatched``: of these, those that no rule has.
+    :param continued: plans of earlier runs that were gone on with.
+    """
+
+    queue: str
+    version: int
+    at: datetime
+    dry_run: bool
+    messages: int
+    unmatched: int
+    rules: tuple[RuleResult, ...]
+    continued: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Has:
+    """What a rule has: how many messages, how many wait, and the lookup ids of those that it takes now.
+
+    :param told: how often it had alerted people before.
+    """
+
+    rule: Rule
+    messages: int
+    waiting: int
+    now: Sequence[int]
+    told: int
+
+    @property
+    def result(self) -> RuleResult:
+        return RuleResult(self.rule.name, self.rule.verb, self.messages, len(self.now), self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What all rules have in one version of the queue."""
+
+    version: int
+    messages: int
+    unmatched: int
+    has: tuple[_Has, ...]
+
+
+def dry_run(table: QueueTable, clock: Clock, rules: Sequence[Rule] | None = None) -> RulesResult:
+    """Say what each rule has and would take now. Writes nothing. Raises QueryError.
+
+    :param rules: to try; None: those that are recorded in the queue.
+    """
+    failed = list[Exception]()
+    seen = _look(table, rules_of(table.snapshot().control) if rules is None else rules, clock.now(), failed)
+    if failed:
+        raise failed[0]
+    return _result(table, seen, clock, dry_run=True, rules=tuple(has.result for has in seen.has))
+
+
+def run_rules(
+    table: QueueTable,
+    clock: Clock,
+    *,
+    who: str,
+    store: QueueStore | None = None,
+    run: str = "",
+    progress: Callable[[PlanView], object] = lambda _view: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> RulesResult:
+    """Do what the rules of a queue say, as far as it is time. Safe to call again, and in several processes at the same time. Raises QueryError.
+
+    A rule that cannot be read, or whose condition cannot be asked, is an error when those before it have run; those behind it do not, since messages
+    that it would have are not theirs.
+
+    Each rule that puts back, sends or removes does so by a recorded plan. One that asks records its plan paused: it waits until it is resumed or
+    cancelled. One that tells records an event, from which alerts are made.
+
+    :param who: runs them, as the events say.
+    :param store: of the queue, for messages that are sent to other queues.
+    :param run: names the run: its rules have one plan each, however often it is called.
+    """
+    did, continued, failed, ways = list[RuleResult](), list[str](), list[Exception](), _Ways(store, progress, stop)
+    for found in _interrupted(table):
+        with kept(failed):
+            apply(table, found.plan, clock, store=store, progress=progress, stop=stop)
+            continued.append(found.plan)
+    rules, wrong = rules_before(table.snapshot().control)
+    failed += [] if wrong is None else [wrong]
+    seen = _look(table, rules, clock.now(), failed)
+    for has in seen.has:
+        with kept(failed):
+            did.append(_done(table, has, clock, who, run, seen.version, ways))
+    if failed:
+        raise failed[0]
+    return _result(table, seen, clock, dry_run=False, rules=tuple(did), continued=tuple(continued))
+
+
+def proposal(table: QueueTable, run: str, rule: str) -> StoredPlan | None:
+    """Return the proposal of a run for a rule that is not decided yet."""
+    mine = id_of(_key(run, rule))
+    return next((each for each in table.stored_plans() if each.plan == mine and each.state is PlanState.PAUSED), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    store: QueueStore | None
+    progress: Callable[[PlanView], object]
+    stop: Callable[[], bool]
+
+
+def _result(table: QueueTable, seen: _Look, clock: Clock, **parts: Any) -> RulesResult:
+    return RulesResult(queue=table.name, version=seen.version, at=clock.now(), messages=seen.messages, unmatched=seen.unmatched, **parts)
+
+
+def _key(run: str, rule: str) -> str:
+    return f"rules\x1f{run}\x1f{rule}"
+
+
+# What is done ---------------------------------------------------------------------------------------------------------
+
+
+def _interrupted(table: QueueTable) -> list[StoredPlan]:
+    """Return the plans of runs that were killed."""
+    return [found for found in table.stored_plans() if RULE in facts_of(found) and found.state is PlanState.RUNNING]
+
+
+def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, version: int, ways: _Ways) -> RuleResult:  # noqa: PLR0917
+    rule, action, said = has.rule, has.rule.action, has.result
+    if not has.now or ways.stop():
+        return said
+    if action is None:
+        return replace(said, done=_tell(table, has, clock, who))
+    planned = plan(table, rule.when, action, clock, version=version, among=has.now)
+    reach("desk.rules.before_plan")
+    asks = rule.verb is RuleVerb.ASK
+    plan_id = record(
+        table,
+        planned,
+        clock,
+        who=who,
+        reason=f"rule {rule.name}",
+        key=_key(run, rule.name) if run else "",
+        facts={RULE: rule.name},
+        paused=asks,
+    )
+    reach("desk.rules.after_plan")
+    if asks:
+        return replace(said, plan=plan_id, state=PlanState.PAUSED.value)
+    try:
+        view = apply(table, plan_id, clock, store=ways.store, progress=ways.progress, stop=ways.stop)
+    except PlanStateError:  # a plan of an earlier call of this run, which was cancelled or undone
+        return replace(said, plan=plan_id)
+    return replace(said, plan=plan_id, state=view.state, done=view.done)
+
+
+def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
+    """Record the event for an alert about messages, once, also in several processes: a counter of the queue decides. Return of how many."""
+    counter, told = _counter(has.rule), 0
+    for first in range(0, len(has.now), CHUNK):
+        ids, number = has.now[first : first + CHUNK], has.told + first // CHUNK
+        details = {"count": str(len(ids)), "max_lookup_id": str(ids[-1]), "path": "", "lookup_ids": as_ranges(ids), RULE: has.rule.name}
+        event = Event(EventType.TOLD, clock.now(), ids[0], details=details)
+        reach("desk.rules.before_telling")
+        with acting(who, f"rule {has.rule.name}"):
+            after = table.alter(
+                lambda control, number=number: _counted(control, counter, number),  # type: ignore[misc]  # bound now
+                lambda before, after, event=event: [] if before == after else [event],  # type: ignore[misc]
+                clock.now(),
+            )
+        reach("desk.rules.after_telling")
+        if after.counters.get(counter, 0) != number + 1:
+            break
+        told += len(ids)
+    return told
+
+
+def _counted(control: Control, counter: str, number: int) -> Control:
+    """Return the row with one more alert counted; unchanged where another process was faster."""
+    return control.with_counters({counter: number + 1}) if control.counters.get(counter, 0) == number else control
+
+
+def _counter(rule: Rule) -> str:
+    return f"{DESK}told:{rule.name}"
+
+
+# What rules have ------------------------------------------------------------------------------------------------------
+
+
+def _look(table: QueueTable, rules: Sequence[Rule], now: datetime, failed: list[Exception]) -> _Look:
+    """Return what the rules have, up to the first whose condition cannot be asked.
+
+    :param failed: gets what is wrong with that one.
+    """
+    import duckdb
+
+    snapshot = table.snapshot()
+    with sql.messages(table, files_of(snapshot.files, Selection()), events=True) as engine:
+        _past(table, engine)
+        try:
+            _matched(engine, rules)
+        except (QueryError, duckdb.Error) as error:
+            if isinstance(error, duckdb.InterruptException):
+                raise
+            rules = _asked(engine, rules, failed)
+            _matched(engine, rules)
+        _held(table, engine, rules, failed)
+        [(messages, unmatched)] = engine.execute("select count(*), count(*) filter (rule is null) from matched").fetchall()
+        has = tuple(_of(engine, number, rule, now, snapshot.control.counters.get(_counter(rule), 0)) for number, rule in enumerate(rules))
+    return _Look(snapshot.version, messages, unmatched, has)
+
+
+def _past(table: QueueTable, engine: duckdb.DuckDBPyConnection) -> None:
+    """Make tables of past events: ``became``, when messages became poison, and ``past``, what rules have done to them, and how often."""
+    engine.execute(
+        f"""create temp table single as select lookup_id, occurred_at as moved_at from events
+        where event = '{EventType.MOVED_POISON}' and (details ->> 'count') is null"""
+    )
+    engine.execute("create temp table done (rule varchar, event varchar, lookup_id bigint)")
+    together = engine.execute(
+        f"""select event, (details ->> '{RULE}'), occurred_at, details from events where (details ->> 'count') is not null
+        and (event = '{EventType.MOVED_POISON}' or (event in ('{EventType.RETURNED}', '{EventType.TOLD}') and (details ->> '{RULE}') is not null))"""
+    ).fetchall()
+    for event, rule, at, details in together:
+        ids = list(table.messages_of(json.loads(details)) or ())
+        if event == EventType.MOVED_POISON:
+            engine.execute("insert into single select unnest(?::bigint[]), ?", [ids, at])
+        else:
+            engine.execute("insert into done select ?, ?, unnest(?::bigint[])", [rule, event, ids])
+    engine.execute("create temp table became as select lookup_id, max(moved_at) as moved_at from single group by lookup_id")
+    engine.execute("create temp table past as select rule, event, lookup_id, count(*) as times from done group by all")
+
+
+def _asked(engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule], failed: list[Exception]) -> Sequence[Rule]:
+    """Return the rules before the first whose condition cannot be asked."""
+    import duckdb
+
+    for number, rule in enumerate(rules):
+        try:
+            where, values = sql.condition(engine, rule.when)
+            engine.execute(f"select count(*) from messages where {where}", values)
+        except (QueryError, duckdb.Error) as error:
+            failed.append(QueryError(f"Rule {rule.name!r} of this queue cannot be asked: {error} It and the rules behind it did nothing."))
+            return rules[:number]
+    return rules
+
+
+def _matched(engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule]) -> None:
+    """Make the table ``matched``: every poison message, and the number of the first rule that has it."""
+    cases, values = list[str](), list[object]()
+    for number, rule in enumerate(rules):
+        where, given = sql.condition(engine, rule.when)
+        if rule.at_most is not None:
+            where += " and lookup_id not in (select lookup_id from past where rule = ? and event = ? and times >= ?)"
+            given += [rule.name, EventType.RETURNED.value, rule.at_most]
+        cases.append(f"when {where} then {number}")
+        values += given
+    which = f"case {' '.join(cases)} end" if cases else "null::integer"
+    engine.execute(f"create temp table matched as select lookup_id, move_count, enqueued_at, {which} as rule from messages", values)
+
+
+def _held(table: QueueTable, engine: duckdb.DuckDBPyConnection, rules: Sequence[Rule], failed: list[Exception]) -> None:
+    """Make the table ``held``: messages that a rule does not take (again); those that wait for its plan, and those that it is done with.
+
+    A message that has moved since a plan was made is another one: it may be asked about again. A rule with a plan whose messages cannot be read takes
+    none.
+
+    :param failed: gets why they cannot be read.
+    """
+    named = {verb: [rule.name for rule in rules if rule.verb is verb] for verb in RuleVerb}
+    engine.execute(
+        f"""create temp table held as select rule, lookup_id, null::bigint as move_count, false as waits from past
+        where event = '{EventType.TOLD}' and rule in (select unnest(?::varchar[]))""",
+        [named[RuleVerb.TELL]],
+    )
+    for found in table.stored_plans():
+        rule, is_open = facts_of(found).get(RULE), found.state in OPEN
+        if rule is not None and (is_open or rule in named[RuleVerb.ASK]):
+            try:
+                members = table.plan_members(found)
+            except TableChangedError as error:
+                failed.append(error)
+                engine.execute("insert into held select ?, lookup_id, null, true from messages", [rule])
+                continue
+            ids, moves = members["lookup_id"].to_pylist(), members["priority"].to_pylist()
+            engine.execute("insert into held select ?, unnest(?::bigint[]), unnest(?::bigint[]), ?", [rule, ids, moves, is_open])
+
+
+def _of(engine: duckdb.DuckDBPyConnection, number: int, rule: Rule, now: datetime, told: int) -> _Has:
+    engine.execute(
+        """create or replace temp table mine as select matched.lookup_id, coalesce(became.moved_at, matched.enqueued_at) <= ? as is_due,
+          (select bool_or(waits) from held where held.rule = ? and held.lookup_id = matched.lookup_id
+           and coalesce(held.move_count, matched.move_count) = matched.move_count) as waits
+        from matched left join became using (lookup_id) where matched.rule = ?""",
+        [now - rule.after, rule.name, number],
+    )
+    [(messages, waiting)] = engine.execute("select count(*), count(*) filter (coalesce(waits, not is_due)) from mine").fetchall()
+    ids = engine.execute("select lookup_id from mine where is_due and waits is null order by lookup_id").fetchnumpy()["lookup_id"].tolist()
+    return _Has(rule, messages, waiting, ids, told)
