@@ -1,4 +1,7 @@
-"""Assets: a queue that DAGs are scheduled by, and the events for a run."""
+"""Assets: a queue that DAGs are scheduled by, and the events for a run.
+
+PoisonMessageQueueProvider: queues behind ``MessageQueueTrigger`` of the provider common.messaging, which is not needed for anything else.
+"""
 
 from __future__ import annotations
 

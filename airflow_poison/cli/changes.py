@@ -1,4 +1,7 @@
-"""``airflow poison return``, ``move``, ``enable``, ``disable``, ``alter``, ``restart`` and ``maintain``: one verb each."""
+"""``airflow poison return``, ``move``, ``enable``, ``disable``, ``alter``, ``restart`` and ``maintain``: one verb each.
+
+``airflow poison send-to-kafka``: messages leave a queue for a Kafka topic.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 A command is declared beside the function that runs it. Airflow reads all declarations at every command of its own, so neither this module nor one
 that declares commands imports a room behind the doors, rich or anything heavy before a command runs.
+
+Which store and queue a command works on: from ``--store``, or from a connection of Airflow.
 """
 
 from __future__ import annotations

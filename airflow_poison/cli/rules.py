@@ -1,4 +1,7 @@
-"""``airflow poison rules``: automatic actions on a queue's poison."""
+"""``airflow poison rules``: automatic actions on a queue's poison.
+
+``airflow poison mask`` and ``retain``: which values of a queue's messages are hidden, and the retention of poison.
+"""
 
 from __future__ import annotations
 

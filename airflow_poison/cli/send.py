@@ -1,4 +1,7 @@
-"""``airflow poison send``: put messages into a queue, without a JVM."""
+"""``airflow poison send``: put messages into a queue, without a JVM.
+
+Where messages that are sent come from: files of lines, JSON lines, CSV, Parquet, and messages that were saved.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Values of arguments as people type them, and the policy that options give."""
+"""Values of arguments as people type them, and the policy that options give.
+
+What the shell completes. Airflow's completion is argcomplete's, which asks an argument's ``completer``; so does ours without Airflow.
+"""
 
 from __future__ import annotations
 

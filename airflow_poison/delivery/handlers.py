@@ -1,4 +1,9 @@
-"""How a handler is named, checked in the driver, carried to where it runs, and loaded there."""
+"""How a handler is named, checked in the driver, carried to where it runs, and loaded there.
+
+Batching: how messages are handed to a handler many at a time, as a task declares it, and what that does not go with.
+
+Transformations: functions of a Spark DataFrame in the place of a handler; how one is declared, checked and carried.
+"""
 
 from __future__ import annotations
 

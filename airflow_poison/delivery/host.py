@@ -1,4 +1,11 @@
-"""What the receive loop's decisions do where they depend on more than one message: server sessions get messages, conversations are updated."""
+"""What the receive loop's decisions do where they depend on more than one message: server sessions get messages, conversations are updated.
+
+An endpoint whose decisions depend on more than one message: the rules run here, the handlers in its server sessions.
+
+For policies that count over messages, process several at a time, batch, or block a queue (not ``policy.stateless``). The receive loop asks
+the policy in this process, which therefore knows every decision; a session is handed one message at a time. Dies a session, the loop goes
+on with the receiver that it has; if this process dies, the journal has the deliveries that were made for the next one.
+"""
 
 from __future__ import annotations
 

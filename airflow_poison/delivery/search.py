@@ -7,6 +7,12 @@ journal (``IN_BATCH``, ``SUSPECTED``, see journal.py); the next one goes on in s
 
 Messages are handed over in row order, so that nothing behind a message that halts the endpoint is delivered. What is only put off until the others
 are delivered (rows that were named, bodies that do not fit) are messages that cannot halt it.
+
+Batches under policies that keep an order: messages that come next are one transaction, as if each had been delivered in its turn.
+
+A copy of the receiver says which messages would be delivered one after the other if each of them commits. These go to the handler together. When it
+returns, the decision is stored, and the receive loop takes their turns one by one, with nothing left to deliver. When it fails, the batch is
+rolled back uncounted and its messages come again in smaller pieces; one that stands alone is the loop's, like any other.
 """
 
 from __future__ import annotations

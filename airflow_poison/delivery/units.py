@@ -3,6 +3,10 @@
 A unit is a set of messages that are transformed in one job. When the job ends, its messages are delivered but those that it names (by a verdict,
 or because a body does not parse). When it fails, its culprits are looked for. Only a message that was named, or that failed alone, is charged.
 What was in flight at a death runs first, in smaller and smaller units, one after the other, until a single message is in flight when everything dies.
+
+What runs units: the seam between their delivery and Spark, and its reports of each.
+
+The search for culprits of a unit: it is cut and halved until a message fails alone. No other one is charged; successes are kept.
 """
 
 from __future__ import annotations

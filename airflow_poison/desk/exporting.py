@@ -2,6 +2,8 @@
 
 A plan's messages are cut into parts by their lookup ids, and each part is one file, named by the plan. The first writer wins: a
 file is there whole or not at all, and is never written over. Only messages that stand in these files are changed afterwards.
+
+Send the messages of a selection to Kafka, some thousands in each commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""The mask of a queue: which values of its messages are hidden (``values.masking``), recorded in the queue."""
+"""The mask of a queue: which values of its messages are hidden (``values.masking``), recorded in the queue.
+
+Settings of a queue's desk, recorded in the queue: masks, rules, retention. Each part has a module of its own.
+
+Hidden values in SQL: the expressions and functions by which queries on messages see none.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 A plan's messages are remembered as they were: by lookup id, sub-queue, move count and due time. What has changed since is not touched, so messages
 that came later, or came again, are not in the plan. ``applying`` does what a plan says.
+
+Canaries: what has become of the messages of a plan that were done first.
+
+Members: the messages of a plan as they are to be found, and which rows of a file are theirs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A conversation endpoint: the state of one side of a dialog, and its messages to the other side."""
+"""A conversation endpoint: the state of one side of a dialog, and its messages to the other side.
+
+Acts: what an application does on a conversation, and the states and sequence numbers of its endpoint (spec sections 1.5, 1.7). Pure.
+"""
 
 from __future__ import annotations
 

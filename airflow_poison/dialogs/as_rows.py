@@ -1,4 +1,7 @@
-"""Conversations in the table: versions of endpoints in ``_conversation``, and in ``_transmission`` what is on its way to the partner."""
+"""Conversations in the table: versions of endpoints in ``_conversation``, and in ``_transmission`` what is on its way to the partner.
+
+A message as RECEIVE would show it: the columns of a Service Broker queue (spec SB-50 to SB-52).
+"""
 
 from __future__ import annotations
 

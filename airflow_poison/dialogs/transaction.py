@@ -1,4 +1,9 @@
-"""What a handler has of the conversation of its message: it acts on a copy, and what it did counts when its transaction commits."""
+"""What a handler has of the conversation of its message: it acts on a copy, and what it did counts when its transaction commits.
+
+Dialog state: what a delivery has to know of the conversations whose messages it claimed, and which messages overtake others.
+
+The driver of a pass writes the state, and every task reads it. The order is from spec SB-41 to SB-49, section 11.1.
+"""
 
 from __future__ import annotations
 

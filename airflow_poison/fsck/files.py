@@ -1,4 +1,7 @@
-"""Checks of a table's files and log: what the log names is there, whole; what it does not name is an orphan; who else has committed there."""
+"""Checks of a table's files and log: what the log names is there, whole; what it does not name is an orphan; who else has committed there.
+
+Findings: what is wrong with a queue table, where, and what to do.
+"""
 
 from __future__ import annotations
 

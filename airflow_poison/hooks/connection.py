@@ -1,4 +1,7 @@
-"""What a connection of type ``poison`` may say: named fields in its extra, nothing else."""
+"""What a connection of type ``poison`` may say: named fields in its extra, nothing else.
+
+Who acts where a hook is used: the task that runs here, else the user of the shell or script.
+"""
 
 from __future__ import annotations
 

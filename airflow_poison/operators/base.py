@@ -1,4 +1,7 @@
-"""What operators share: QueueOperator, the base of those on one queue; how parameters are read; how Spark is left when a task ends or is killed."""
+"""What operators share: QueueOperator, the base of those on one queue; how parameters are read; how Spark is left when a task ends or is killed.
+
+The keys under which what a task instance does is remembered, and the id of this Airflow installation, which is a part of them.
+"""
 
 from __future__ import annotations
 

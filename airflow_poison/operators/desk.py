@@ -1,4 +1,9 @@
-"""Operators on many messages: redrive what a selection has, count it by error group, query it."""
+"""Operators on many messages: redrive what a selection has, count it by error group, query it.
+
+QueueSendToKafkaOperator: move messages of a queue to a Kafka topic.
+
+QueueRulesOperator: do what a queue's rules say with its poison, and ask people where a rule says so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Operators for what people do to a queue and its messages: alter, inspect, maintain, move, remove, return what is due."""
+"""Operators for what people do to a queue and its messages: alter, inspect, maintain, move, remove, return what is due.
+
+QueueRecoverOperator: do with a halted queue what people have decided.
+
+QueueAlertOperator: alert people about events of a queue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The queues of a receive task, as a DAG file gives them and as rendered; and QueuePass, which builds the receive pass of one, runs it and alerts."""
+"""The queues of a receive task, as a DAG file gives them and as rendered; and QueuePass, which builds the receive pass of one, runs it and alerts.
+
+What a pass did, in words: for the task's log and for the error of a halted queue.
+"""
 
 from __future__ import annotations
 

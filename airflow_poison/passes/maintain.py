@@ -1,4 +1,7 @@
-"""Maintain: keep a queue's folder small and its log short, while senders and passes go on."""
+"""Maintain: keep a queue's folder small and its log short, while senders and passes go on.
+
+Repair: what a check found and what can be repaired without guessing. No message is ever deleted, and nothing that a journal says is forgotten.
+"""
 
 from __future__ import annotations
 

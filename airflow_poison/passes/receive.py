@@ -1,4 +1,10 @@
-"""Receive: one pass over a queue. Claim, deliver, one final commit."""
+"""Receive: one pass over a queue. Claim, deliver, one final commit.
+
+One transaction over several queues: what the passes of one queue do to the others that its handler's transaction received from (spec SB-4, SB-9).
+
+The counters of rollbacks are in memory in the product and may be lost with a process. That the queues are disabled is derived from the committed
+event of the queue whose pass it was, so a process that dies behind that commit leaves it to the next pass over any of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""WCF queued bindings on MSMQ 4.0: immediate retries, retry cycles, final disposition (spec section 2)."""
+"""WCF queued bindings on MSMQ 4.0: immediate retries, retry cycles, final disposition (spec section 2).
+
+WCF reading a poison sub-queue: immediate retries, no cycles, and no further move (spec section 3).
+"""
 
 from __future__ import annotations
 

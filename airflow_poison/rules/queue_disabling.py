@@ -1,6 +1,11 @@
 """When a Service Broker queue is to be disabled: counters of consecutive rollbacks of receiving transactions (spec SB-4 to SB-11), and what follows.
 
 What follows is the status of the queue, and what a disabled queue refuses (spec SB-11, SB-12, SB-18 to SB-23), and the event's document.
+
+How Service Broker queues are freed of poison messages: what people do, and what the application does itself before the queue is disabled.
+
+People inspect a conversation's message and give it back (spec SB-27 to SB-29, SB-33), end its conversation and enable the queue (spec SB-15,
+SB-24 to SB-26, SB-34). An application counts failures, one count a conversation: ``TrackMessage`` of the product documentation (spec SB-58, SB-59).
 """
 
 from __future__ import annotations

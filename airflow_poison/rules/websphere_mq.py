@@ -1,6 +1,8 @@
 """What activation specifications and listener ports share (spec sections 6, 7 and 8): the attributes of a WebSphere MQ queue and its backout rules.
 
 When is a message requeued, where does it go, which count does z/OS keep, and when does a count of failures end receiving?
+
+Undelivered messages of WebSphere MQ: the Report field of their descriptor, and the dead-letter header (spec WMQ-24).
 """
 
 from __future__ import annotations

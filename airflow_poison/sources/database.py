@@ -1,4 +1,7 @@
-"""Tables of databases, by SQLAlchemy: which columns they have, and their rows as Arrow, a batch at a time."""
+"""Tables of databases, by SQLAlchemy: which columns they have, and their rows as Arrow, a batch at a time.
+
+What sources have in common that read a table of a database.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""``DeltaChanges``: what is added to a Delta table, or its change data feed, version by version."""
+"""``DeltaChanges``: what is added to a Delta table, or its change data feed, version by version.
+
+Versions of a Delta table as its log has them: which files each one adds, removes or keeps as changes, and the rows of these files.
+"""
 
 from __future__ import annotations
 

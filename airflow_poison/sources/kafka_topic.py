@@ -1,4 +1,11 @@
-"""A Kafka topic as a client sees it: its id, its offsets, and ranges of its records as Arrow batches. Errors say what to do."""
+"""A Kafka topic as a client sees it: its id, its offsets, and ranges of its records as Arrow batches. Errors say what to do.
+
+Records of Kafka as messages, column by column, and the way back: keys and headers are the same bytes as before.
+
+Keys and headers are bytes; groups and properties are text. What is text stays as it is. Other bytes are base64 behind ``base64:``, a header without a
+value is ``null:``, and text that looks like one of these is base64, too. A header that comes again has a number behind its name (``name#2``), and so
+has a first one whose name ends in a number (``name#2#1``). A name that begins as properties of the product do has ``header.`` in front.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,10 @@
 A reader counts what it has read: every line is a part of exactly one record, or is blank, or is the header. A record that cannot be read is malformed
 (the column ``ERROR``), with the number of its line and its bytes; its neighbours are read. What ends a file early (a truncated gzip, a broken
 Parquet file) is one malformed record more. Only errors of the disk end a reader.
+
+CSV: its rows, from a tokenizer of our own, for which a broken record has neighbours.
+
+Arrow's reader and Python's drop rows, end at the first broken one, or cannot distinguish an empty cell from one of two quotes.
 """
 
 from __future__ import annotations

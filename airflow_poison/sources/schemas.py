@@ -1,4 +1,9 @@
-"""Schemas of sources: JSON Schema and Avro, given or from a registry. What does not fit is a message with an error, and its bytes."""
+"""Schemas of sources: JSON Schema and Avro, given or from a registry. What does not fit is a message with an error, and its bytes.
+
+Schemas of a source: the format of a record's bytes, and the body made of them. A record that does not fit is a message with an error.
+
+A schema registry over HTTP, and the bytes by which a record names its schema there: a zero, and the schema's id in four bytes.
+"""
 
 from __future__ import annotations
 

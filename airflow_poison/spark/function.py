@@ -1,4 +1,9 @@
-"""The function of a transformation: it is called, and what it returns is checked, before anything is claimed and for each unit."""
+"""The function of a transformation: it is called, and what it returns is checked, before anything is claimed and for each unit.
+
+What a failed Spark job says: whether Spark has gone, and what its messages are charged with.
+
+What stands in the plan of a transformation: what it must not do with the rows of a claim, and whose code works on them.
+"""
 
 from __future__ import annotations
 

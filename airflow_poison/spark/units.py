@@ -1,4 +1,7 @@
-"""Units of a claim as Spark jobs: watched, cancelled when they take too long, and where they stood when they failed."""
+"""Units of a claim as Spark jobs: watched, cancelled when they take too long, and where they stood when they failed.
+
+Results of units: how they are written, which messages they name, and which of their rows land.
+"""
 
 from __future__ import annotations
 

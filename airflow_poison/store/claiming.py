@@ -1,4 +1,7 @@
-"""A pass's claim: the durable, expiring right to a set of files, from its taking to the final commit that ends it."""
+"""A pass's claim: the durable, expiring right to a set of files, from its taking to the final commit that ends it.
+
+What a claim takes: the next files of a sub-queue, after those that have messages of later claims, too, were split or parted.
+"""
 
 from __future__ import annotations
 

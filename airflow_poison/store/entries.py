@@ -8,6 +8,8 @@ entry; the content of the file is a copy that a repair can put back.
 delta-rs updates a loaded table *in place*. So a loaded table belongs to the state of one version while that state is referenced, because an update
 would let a commit through that was planned on an older version. The next read reuses the table only after the state was released; until then,
 other threads and nested reads load a table of their own.
+
+One entry of a Delta log: what a commit of ours says, and the actions of any entry.
 """
 
 from __future__ import annotations

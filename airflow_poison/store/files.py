@@ -1,4 +1,10 @@
-"""Types of a queue table: immutable files, claims, snapshots, commits and results of changes."""
+"""Types of a queue table: immutable files, claims, snapshots, commits and results of changes.
+
+The seam between a queue table and the log that decides which of its files count.
+
+Two logs stand behind it: Delta's (``delta.log``) and one in memory (``memory``).
+A log knows versions, files and numbers by name; it knows nothing of messages.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,11 @@
 
 A plan is two files of the partition ``_plan``: one row with what it says, and a row for each of its messages. Its state and its progress are numbers
 of the log, so a commit that does a part of a plan counts it, too.
+
+Positions of sources as a part of the table: how far each was taken, in the commit that added its messages.
+
+A source has one row in the partition ``_source`` that says its position, and files of keys where no order says what was taken. A commit that takes
+the source further removes the row and adds another one: only this keeps two takes at the same time apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Answers of the server: JSON that no cache keeps, of reads that are shared and limited, and errors as statuses with a text."""
+"""Answers of the server: JSON that no cache keeps, of reads that are shared and limited, and errors as statuses with a text.
+
+Rights: who may read queues and who may act on them, as Airflow's auth manager says, for each connection.
+"""
 
 from __future__ import annotations
 

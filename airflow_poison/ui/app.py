@@ -1,4 +1,11 @@
-"""The FastAPI app behind the pages: reads for users who may read assets, changes for those who may also edit the connection, nothing else."""
+"""The FastAPI app behind the pages: reads for users who may read assets, changes for those who may also edit the connection, nothing else.
+
+Forged requests: what another site lets a signed-in browser send is refused.
+
+Airflow's session is a cookie with ``SameSite=Lax``, and its API takes JSON alone; it has no CSRF token and does not look at where a request comes
+from. That leaves pages of the same site (another port, a sister domain). So a request that changes something must come from a page of this server,
+or from an origin that ``[api] access_control_allow_origins`` names, or from a client that is no browser and sends its token itself.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

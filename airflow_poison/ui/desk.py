@@ -1,4 +1,9 @@
-"""The desk of a queue at the pages: messages of a selection, error groups, plans and their states; thin over the room `desk`."""
+"""The desk of a queue at the pages: messages of a selection, error groups, plans and their states; thin over the room `desk`.
+
+Plans that this server applies or undoes: few at the same time, the others wait their turn. Everything that counts is in the queue's table.
+
+When the server ends, a plan stays as far as it is, and can be resumed here or in a shell.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""The data of the pages in the Airflow UI, as plain values: read, never written, without what a connection hides, harmless."""
+"""The data of the pages in the Airflow UI, as plain values: read, never written, without what a connection hides, harmless.
+
+One message at the pages: its body and the one that was sent, and everything that has happened to it, with who did it and where that is.
+
+The overview of a connection's queues: what each holds, what needs a person, how it went in the last day, and totals.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What people do at the pages: each change is a POST of JSON, checked, noted in Airflow's audit log and then carried out."""
+"""What people do at the pages: each change is a POST of JSON, checked, noted in Airflow's audit log and then carried out.
+
+The audit log: what people do at the pages, written to Airflow's own log before it is done, also what is then refused.
+"""
 
 import json
 import logging

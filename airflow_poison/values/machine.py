@@ -1,4 +1,7 @@
-"""Which machine this is."""
+"""Which machine this is.
+
+Modes of files with texts of messages and handlers: for their owner and their group, as far as the umask lets them.
+"""
 
 from __future__ import annotations
 

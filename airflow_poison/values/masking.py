@@ -6,6 +6,8 @@ A mask is a list of paths: ``$.customer.email``, ``$.items[*].card``, ``$.cards[
 What is hidden in a body is hidden in texts about its message as well, wherever it stands: as it is, as JSON and Python write it, and where a text was
 cut in the middle of it. Short values (three characters and less, truth values) are hidden as whole words only. A body that is no JSON is hidden
 whole, since it is not known what it holds, and so are the texts about its message.
+
+Hidden values in texts: found wherever they stand, as they are, as JSON and Python write them, and where a text was cut. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The host of a replay: handlers whose outcomes are scripted, and decisions carried out in memory."""
+"""The host of a replay: handlers whose outcomes are scripted, and decisions carried out in memory.
+
+Scripts for replays: messages with the outcomes of their deliveries, and what people do to the endpoint meanwhile.
+"""
 
 from __future__ import annotations
 

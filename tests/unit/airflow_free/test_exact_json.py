@@ -18,7 +18,7 @@ NOT_BODIES = {
     "desk/given.py": "what people give or set",
     "hooks/connection.py": "what people give or set",
     "operators/base.py": "what people give or set",
-    "operators/ask.py": "what people give or set",
+    "operators/question.py": "what people give or set",
     "ui/desk.py": "what people give or set",
     "dialogs/services.py": "what people give or set",
     "sources/schemas.py": "what people give or set",
