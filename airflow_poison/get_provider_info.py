@@ -26,7 +26,7 @@ def get_provider_info() -> dict[str, object]:
         "name": INTEGRATION,
         "description": "Queue tables with retry cycles and poison-message handling, received by Spark.",
         "integrations": [{"integration-name": INTEGRATION, "tags": ["software"]}],
-        "hooks": _modules("airflow_poison.hooks.poison", "airflow_poison.hooks.conversations"),
+        "hooks": _modules("airflow_poison.hooks.poison"),
         "operators": _modules(*OPERATORS),
         "cli": ["airflow_poison.cli.main.get_poison_cli_commands"],
         "sensors": _modules(*SENSORS),

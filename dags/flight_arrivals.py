@@ -182,7 +182,7 @@ with DAG(
     @task.sensor(poke_interval=1 + DELAY.total_seconds() / 100, timeout=60 + 2 * DELAY.total_seconds())
     def wait_until_due() -> bool:
         """Wait until all that the last run parked is due, so that one run is one cycle: a pass parks its messages over a while."""
-        retry = QueueHook().queue(QUEUE).snapshot().depth(SubQueue.RETRY, datetime.now(UTC))
+        retry = QueueHook().queue(QUEUE).table.snapshot().depth(SubQueue.RETRY, datetime.now(UTC))
         return retry.due == retry.messages
 
     @task(trigger_rule="none_failed")

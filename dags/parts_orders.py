@@ -34,17 +34,17 @@ with DAG(
     def order_parts(params: dict[str, Any] | None = None) -> int:
         """Begin a dialog for each order that is new; return how many."""
         from airflow_poison import Dialog
-        from airflow_poison.hooks.conversations import ConversationHook
+        from airflow_poison.hooks.poison import QueueHook
 
-        hook = ConversationHook()
+        hook = QueueHook()
         for queue, service in ((SHOP_QUEUE, SHOP), (WAREHOUSE_QUEUE, WAREHOUSE)):  # whoever orders from a service that is not there gets error -8490
-            hook.declare_services(queue, [service], POLICY)
+            hook.queue(queue, POLICY, [service])
         customers.take((params or {})["orders"])
         new = customers.new()
         for number, part, pieces in new:
             dialog = Dialog(messages=[(ORDER, json.dumps({"part": part, "pieces": pieces}).encode())])
-            begun = hook.begin_dialogs(
-                SHOP_QUEUE, service=SHOP.name, far_service=WAREHOUSE.name, contract=CONTRACT.name, dialogs=[dialog], key=f"order {number}"
+            begun = hook.queue(SHOP_QUEUE).begin_dialogs(
+                service=SHOP.name, far_service=WAREHOUSE.name, contract=CONTRACT.name, dialogs=[dialog], key=f"order {number}"
             )
             customers.sent(number, begun.conversations[0])
         return len(new)

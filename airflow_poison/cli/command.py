@@ -100,7 +100,7 @@ def connection_of(conn_id: str) -> Connection:
     try:
         from sqlalchemy.exc import SQLAlchemyError
 
-        from airflow_poison.hooks.sources import found_connection
+        from airflow_poison.hooks.connection import found_connection
 
         with others_on_stderr():
             return found_connection(conn_id)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from airflow_poison.sources.source import Connection
+
 
 def actor_here() -> str:
     """Return ``dag:<dag_id>/<run_id>/<task_id>`` in a task, else ``shell:<user>@<host>``."""
@@ -317,3 +319,30 @@ def _texts(conn_id: str, name: str, value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         raise SettingError(f"{conn_id}.extra.{name}", "…", 'a JSON object such as {"region": "eu-west-1"}')
     return {str(key): item if isinstance(item, str) else json.dumps(item) for key, item in value.items()}
+
+
+def found_connection(conn_id: str) -> Connection:
+    """Return a connection of Airflow's. Its secrets are masked in logs from then on. Raises SourceError when there is none."""
+    from airflow.sdk import BaseHook
+    from airflow.sdk.exceptions import AirflowNotFoundException
+    from airflow.sdk.log import mask_secret
+
+    from airflow_poison.sources.source import Connection
+    from airflow_poison.values.errors import SourceError
+
+    try:
+        found = BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise SourceError(f"There is no connection {conn_id!r}, which a source names. Add it to Airflow's connections. Nothing was sent.") from error
+    extra = found.extra_dejson
+    mask_secret([value for value in (found.password, extra) if value])
+    return Connection(
+        conn_id=conn_id,
+        kind=found.conn_type or "",
+        host=found.host or "",
+        port=found.port,
+        login=found.login or "",
+        password=found.password or "",
+        path=found.schema or "",
+        extra=extra,
+    )

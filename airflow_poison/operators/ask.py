@@ -96,7 +96,7 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         from airflow_poison.passes.halts import halted_endpoint
 
         hook = QueueHook(self.conn_id)
-        table = hook.queue_to_read(self.queue_name)
+        table = hook.queue(self.queue_name).reading
         halt = halted_endpoint(table, self.sub_queue)
         if halt is None:
             raise AirflowSkipException(f"Queue {self.queue_name!r} receives: there is nothing to decide.")

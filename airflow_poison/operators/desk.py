@@ -17,9 +17,8 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.hooks.connection import actor_here
+from airflow_poison.hooks.connection import actor_here, found_connection
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.hooks.sources import found_connection
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
@@ -105,8 +104,8 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         if self.only_tries:
             from airflow_poison.desk.rule_runs import dry_run
 
-            return self._told(dry_run(hook.queue_to_read(self.queue_name), SystemClock(), self.rules))
-        table = hook.queue(self.queue_name)
+            return self._told(dry_run(hook.queue(self.queue_name).reading, SystemClock(), self.rules))
+        table = hook.queue(self.queue_name).table
         key = task_key(context, hook, table.uri, "rules")
         result = self._told(self._run(hook, table, key, context))
         if self.wait:
@@ -243,8 +242,7 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
         if isinstance(self.selection, str) and not self.selection.strip():
             raise SettingError("selection", self.selection, "conditions by name, for example {'error_type': 'KeyError'}, and {} for all poison")
         hook, kafka = QueueHook(self.conn_id), self.kafka.connected(found_connection)
-        result = hook.send_to_kafka(
-            self.queue_name,
+        result = hook.queue(self.queue_name).send_to_kafka(
             [] if self.lookup_ids is None else lookup_ids_of(self.lookup_ids),
             kafka,
             selection=self.selection,
@@ -342,8 +340,7 @@ class QueueRedriveOperator(QueueOperator):
         hook, clock, who = QueueHook(self.conn_id), SystemClock(), actor_here()
         table = hook.store().open(self.queue_name)
         hook.import_here()
-        plan = hook.record(
-            self.queue_name,
+        plan = hook.queue(self.queue_name).record(
             self.selection,
             self.action,
             limit=number("limit", self.limit),
@@ -353,7 +350,7 @@ class QueueRedriveOperator(QueueOperator):
             reason=self.reason,
             key=task_key(context, hook, table.uri, "redrive"),
         )
-        view = hook.find_plan(self.queue_name, plan)
+        view = hook.queue(self.queue_name).find_plan(plan)
         self.log.info("Queue %r, plan %s: %s %s messages, %s.", self.queue_name, plan, view.action.verb.value, f"{view.messages:,}", view.state)
         if view.state == PlanState.PAUSED and paused_by(table, plan) == who:
             resume(table, plan, clock, who=who, reason="the task runs again")
@@ -361,7 +358,7 @@ class QueueRedriveOperator(QueueOperator):
         try:
             view = self._followed(hook, table, plan, who)
         except PlanStateError:  # it was cancelled or undone
-            view = hook.find_plan(self.queue_name, plan)
+            view = hook.queue(self.queue_name).find_plan(plan)
         return self._result(table, view)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
@@ -470,7 +467,7 @@ class QueueGroupsOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Count them. Raises SettingError, QueryError, QueueNotFoundError."""
         del context
-        found = QueueHook(self.conn_id).groups(self.queue_name, self.selection, limit=self.limit)
+        found = QueueHook(self.conn_id).queue(self.queue_name).groups(self.selection, limit=self.limit)
         for group in found.groups:
             self.log.info("%s: %s x %s: %s", group.error, f"{group.messages:,}", group.type, visible(group.text))
         return found.to_dict()
@@ -501,7 +498,7 @@ class QueueQueryOperator(QueueOperator):
         del context
         from airflow_poison.desk.found import answer_as_dict
 
-        return answer_as_dict(self.queue_name, QueueHook(self.conn_id).query(self.queue_name, self.sql, limit=self.limit + 1), self.limit)
+        return answer_as_dict(self.queue_name, QueueHook(self.conn_id).queue(self.queue_name).query(self.sql, limit=self.limit + 1), self.limit)
 
 
 def as_given(value: Any) -> Any:

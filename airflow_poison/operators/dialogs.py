@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.hooks.conversations import ConversationHook
+from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
 from airflow_poison.operators.base import QueueOperator, task_key
@@ -182,12 +182,12 @@ class QueueBeginDialogOperator(QueueOperator):
 
         Raises ServiceNotFoundError, QueueNotFoundError, SettingError, InputError, ConversationLockedError; then nothing was begun.
         """
-        hook = ConversationHook(self.conn_id)
+        hook = QueueHook(self.conn_id)
         given = [{"messages": self.messages}] if self.dialogs is None else self.dialogs
         begun = dialogs(given, lifetime=self.lifetime, priority=self.priority, timer=self.timer)
-        table = hook.declare_services(self.queue_name, self.services, self.policy)
+        queue = hook.queue(self.queue_name, self.policy, self.services)
         sides = {"service": self.service, "far_service": self.far_service, "contract": self.contract}
-        result = hook.begin_dialogs(self.queue_name, **sides, dialogs=begun, key=task_key(context, hook, table.uri))
+        result = queue.begin_dialogs(**sides, dialogs=begun, key=task_key(context, hook, queue.table.uri))
         when = "by an earlier try" if result.repeated else "now"
         self.log.info("%s dialogs with %r were begun %s; %s messages.", len(result.conversations), self.far_service, when, f"{result.sent:,}")
         if result.waiting:
@@ -232,10 +232,10 @@ class QueueSendOnConversationOperator(ConversationOperator):
         Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError; then nothing was
         sent.
         """
-        hook = ConversationHook(self.conn_id)
-        key = task_key(context, hook, hook.queue(self.queue_name).uri)
+        hook = QueueHook(self.conn_id)
+        key = task_key(context, hook, hook.queue(self.queue_name).table.uri)
         wait = span("wait", self.wait) or timedelta(0)
-        result = hook.send_on(self.queue_name, self.conversation, messages(self.messages), key=key, wait=wait)
+        result = hook.queue(self.queue_name).send_on(self.conversation, messages(self.messages), key=key, wait=wait)
         if result.repeated:
             self.log.info("An earlier try has sent these messages; nothing was sent now.")
         else:
@@ -293,11 +293,10 @@ class QueueEndConversationOperator(ConversationOperator):
 
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError; then nothing has changed.
         """
-        hook = ConversationHook(self.conn_id)
-        result = hook.end_conversation(
-            self.queue_name,
+        hook = QueueHook(self.conn_id)
+        result = hook.queue(self.queue_name).end_conversation(
             self.conversation,
-            key=task_key(context, hook, hook.queue(self.queue_name).uri),
+            key=task_key(context, hook, hook.queue(self.queue_name).table.uri),
             error=number("error", self.error),
             description=self.description,
             cleanup=self.cleanup,

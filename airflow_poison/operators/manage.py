@@ -91,7 +91,7 @@ class QueueAlertOperator(QueueOperator):
         """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError unless it is a teardown."""
         hook = QueueHook(self.conn_id)
         try:
-            queue = hook.queue(self.queue_name)
+            queue = hook.queue(self.queue_name).table
         except QueueNotFoundError:
             if not self.is_teardown:
                 raise
@@ -156,7 +156,7 @@ class QueueRecoverOperator(QueueOperator):
         from airflow_poison.values.texts import counted
 
         hook = QueueHook(self.conn_id)
-        table = hook.queue(self.queue_name)
+        table = hook.queue(self.queue_name).table
         decided, halt = str(self.decision["decision"]), HaltedEndpoint.from_dict(self.decision["halt"])
         if self.decision["timed_out"]:
             self._tell(context, hook, table, halt)
@@ -268,13 +268,13 @@ class QueueAlterOperator(QueueOperator):
             )
         match action:
             case Action.ENABLE:
-                return hook.enable(self.queue_name, reason=self.reason)
+                return hook.queue(self.queue_name).enable(reason=self.reason)
             case Action.DISABLE | Action.STOP_ENDPOINT:
-                return hook.disable(self.queue_name, self.reason, endpoint_only=action is Action.STOP_ENDPOINT)
+                return hook.queue(self.queue_name).disable(self.reason, endpoint_only=action is Action.STOP_ENDPOINT)
             case Action.ALTER:
-                return hook.alter(self.queue_name, self.settings, self.system, park_group=self.park_group, reason=self.reason)
+                return hook.queue(self.queue_name).alter(self.settings, self.system, park_group=self.park_group, reason=self.reason)
             case Action.RESTART_ENDPOINT | Action.RESTART_SERVER | Action.RESTART_BROKER:
-                return hook.restart(self.queue_name, action.removeprefix("restart_"), reason=self.reason)
+                return hook.queue(self.queue_name).restart(action.removeprefix("restart_"), reason=self.reason)
             case _:
                 assert_never(action)
 
@@ -325,8 +325,8 @@ class QueueInspectOperator(QueueOperator):
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         hook = QueueHook(self.conn_id)
-        result = hook.inspect(self.queue_name, lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
-        table = hook.queue_to_read(self.queue_name) if result.messages else None
+        result = hook.queue(self.queue_name).inspect(lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
+        table = hook.queue(self.queue_name).reading if result.messages else None
         for message in result.messages:
             counts, size = f"abort count {message.abort_count}, move count {message.move_count}", len(message.body)
             self.log.info("Message %s in %s: %s, %s bytes. %s", message.lookup_id, message.sub_queue, counts, size, visible(message.reason or ""))
@@ -373,7 +373,7 @@ class QueueMaintainOperator(QueueOperator):
         retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention
         if retention is None:
             raise SettingError("retention", self.retention, EXAMPLES)
-        result = QueueHook(self.conn_id).maintain(self.queue_name, retention, self.min_files, self.poison_retention)
+        result = QueueHook(self.conn_id).queue(self.queue_name).maintain(retention, self.min_files, self.poison_retention)
         joined, removed = result.compacted["files"], ", ".join(f"{number:,} {what}" for what, number in result.removed.items())
         self.log.info("Queue %r: joined %s files, removed %s, freed %s bytes.", self.queue_name, f"{joined:,}", removed, f"{result.freed_bytes:,}")
         if (retained := result.retained) is not None:
@@ -437,13 +437,13 @@ class QueueMoveOperator(WithLineage, QueueOperator):
         if self.lookup_ids is None:
             if self.target != "main":
                 raise SettingError("lookup_ids", self.lookup_ids, f"the messages that go to {self.target!r}")
-            return {"main": hook.put_back(self.queue_name, reason=self.reason)}
+            return {"main": hook.queue(self.queue_name).put_back(reason=self.reason)}
         numbers = lookup_ids_of(self.lookup_ids)
 
         def move(run: str) -> dict[str, int]:
             if self.target == QUEUE:
-                return dict(hook.send_to(self.queue_name, numbers, self.to_queue, run=run, reason=self.reason).to)
-            return {self.target: hook.move(self.queue_name, numbers, self.target, run=run, reason=self.reason)}
+                return dict(hook.queue(self.queue_name).send_to(numbers, self.to_queue, run=run, reason=self.reason).to)
+            return {self.target: hook.queue(self.queue_name).move(numbers, self.target, run=run, reason=self.reason)}
 
         return move(task_key(context, hook, self.queue_name, self.target))
 
@@ -476,7 +476,7 @@ class QueueRemoveOperator(QueueOperator):
         from airflow_poison.passes.move import remove_messages, unanswered
 
         hook = QueueHook(self.conn_id)
-        table = hook.queue(self.queue_name)
+        table = hook.queue(self.queue_name).table
         numbers = None if self.lookup_ids is None else lookup_ids_of(self.lookup_ids)
 
         def remove(run: str) -> RemoveResult:
@@ -512,7 +512,7 @@ class QueueReturnOperator(QueueOperator):
         from airflow_poison.passes.due import return_due
         from airflow_poison.rules import policy_from_dict
 
-        queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
+        queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy).table
         policy = self.policy or policy_from_dict(queue.snapshot().control.policy)
         result = return_due(queue, SystemClock(), return_order=policy.return_order)
         stats.moved("returned", result.returned + result.postponed, queue, self.conn_id)

@@ -237,7 +237,7 @@ class QueuePass:
 
     def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
-        self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services, self._mask())
+        self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services, self._mask()).table
         declare_parking(table, self.task.park_group)
         self.tell = self._afterwards(table)
         receive = self._built(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.hooks.poison import QueueHook
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.rules.policy import Policy
     from airflow_poison.sources.paths import PathFiles
+    from airflow_poison.sources.source import Take
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.mapping import ColumnMapping
 
@@ -157,7 +159,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
         self._mapping()  # before a queue is made
         hook, clock = QueueHook(self.conn_id), SystemClock()
-        queue = hook.queue(self.queue_name, self.policy, mask=self.mask)
+        queue = hook.queue(self.queue_name, self.policy, mask=self.mask).table
         key = self._key(context, hook, queue)
         try:
             if (source := self._source(hook, queue, key)) is not None:
@@ -188,9 +190,15 @@ class QueueSendOperator(WithLineage, QueueOperator):
             if (given := getattr(self, name)) is not None and given is not False:
                 raise SettingError(name, given, "with a source: only a source has what it has taken before, or lets executors read")
 
+    def _reads_on_spark(self, hook: QueueHook, queue: QueueTable, key: str) -> Callable[[Take], Iterator[pa.RecordBatch]]:
+        """Return what reads the records of a take in Spark's executors; a session is started when there are some."""
+        from airflow_poison.spark.send_stage import SendStage
+
+        return partial(SendStage.of_queue(queue.folder, key).records, spark=lambda: hook.spark(self.py_files))
+
     def _take_from(self, source: Source, hook: QueueHook, queue: QueueTable, key: str) -> dict[str, object]:
         """Send what is new in a source."""
-        from airflow_poison.hooks.sources import found_connection
+        from airflow_poison.hooks.connection import found_connection
         from airflow_poison.passes.take import take
 
         connected = source.connected(found_connection)
@@ -202,7 +210,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             mapping=self._mapping(),
             limit=_whole(self.max_messages),
             between=_between(self.backfill),
-            read=hook.reads_on_spark(queue, key, self.py_files) if self.on_spark else None,
+            read=self._reads_on_spark(hook, queue, key) if self.on_spark else None,
         )
         if result.repeated:
             self.log.info("An earlier run with this key has taken %s messages from %s; nothing was taken now.", f"{result.sent:,}", result.source)

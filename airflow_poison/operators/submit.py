@@ -94,7 +94,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
-        table = hook.queue(self.queue_name, self.policy, self.services, self.mask)
+        table = hook.queue(self.queue_name, self.policy, self.services, self.mask).table
         declare_parking(table, self.park_group)
         redrive_by_itself(table, self.redrive_on_new_handler, context, self.log, self.handler_version)
         self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))

@@ -229,9 +229,9 @@ def what_to_do(queue: str, event: Event) -> str:
         case _ if event.type in _WHAT_TO_DO:
             return _WHAT_TO_DO[event.type]
         case EventType.MOVED_POISON:
-            return f"Mend the cause, then put them back for one more cycle: QueueHook().put_back({queue!r})."
+            return f"Mend the cause, then put them back for one more cycle: QueueHook().queue({queue!r}).put_back()."
         case _ if place := _destination(event):
-            return f"Mend the cause, then receive them from queue {place!r}, or send them back: QueueHook().send_to({place!r}, lookup_ids)."
+            return f"Mend the cause, then receive them from queue {place!r}, or send them back: QueueHook().queue({place!r}).send_to(lookup_ids)."
         case EventType.REJECTED | EventType.DEAD_LETTERED:
             return f"Look at queue '{queue}.dead-letter', or the one that the sender named."
         case EventType.BLOCKED | EventType.TOLD | EventType.PLANNED | EventType.PLAN_CHANGED:
@@ -286,9 +286,9 @@ def _blocked(facts: Mapping[str, str]) -> str:
 
 
 def _what_to_do_when_blocked(queue: str, event: Event) -> str:
-    remove = f"take the message out with QueueHook().remove({queue!r}, {event.lookup_id})"
+    remove = f"take the message out with QueueHook().queue({queue!r}).remove({event.lookup_id})"
     if event.details.get("until", RESTART) == RESTART:
-        return f"It does not go on by itself: mend the cause and call QueueHook().restart({queue!r}, 'broker'), or {remove}."
+        return f"It does not go on by itself: mend the cause and call QueueHook().queue({queue!r}).restart('broker'), or {remove}."
     return f"It goes on by itself then. Mend the cause, or {remove}."
 
 

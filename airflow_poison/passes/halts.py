@@ -162,14 +162,14 @@ def what_to_do_when_halted(halt: HaltRecord, queue: str, system: str = "") -> st
     :param system: the policy's, where it is known.
     """
     how, lookup_id = Halted(halt["how"]), halt["lookup_id"]
-    enable = f"enable the queue with QueueHook().enable({queue!r})"
-    out = f"take the message out with QueueHook().remove({queue!r}, {lookup_id})"
+    enable = f"enable the queue with QueueHook().queue({queue!r}).enable()"
+    out = f"take the message out with QueueHook().queue({queue!r}).remove({lookup_id})"
     steps: tuple[str, ...]
     if (handle := halt["details"].get("conversation")) and lookup_id is not None:
         out = f"end its conversation with {ending_of(queue, handle)}"
     match how:
         case Halted.DISABLED:
-            steps = (f"look at it with QueueHook().inspect({queue!r}, mode='browse')", f"mend the cause or {out}")
+            steps = (f"look at it with QueueHook().queue({queue!r}).inspect(mode='browse')", f"mend the cause or {out}")
             then = "Until then nothing is received, and what is sent to the queue waits."
             if partner := halt["details"].get("partner"):
                 then += f" Do not remove the message alone: service {partner!r} would wait for its answer for good."
@@ -188,7 +188,7 @@ def ending_of(queue: str, handle: str) -> str:
     """Return the call, and the command, that end the conversation of a poison message as people do (spec SB-26)."""
     said = f"{REMOVAL.error}, description={REMOVAL.description!r}"
     return (
-        f"ConversationHook().end_conversation({queue!r}, {handle!r}, error={said}, key='poison'), or "
+        f"QueueHook().queue({queue!r}).end_conversation({handle!r}, error={said}, key='poison'), or "
         f"airflow poison end-conversation {queue} {handle} --error {REMOVAL.error} --description '{REMOVAL.description}'"
     )
 

@@ -237,7 +237,7 @@ class QueuePoisonGoneSensor(QueueSensor):
         del context
         from airflow_poison.watching.happenings import poison_files
 
-        table = QueueHook(self.conn_id).queue_to_read(str(self.queue_name))
+        table = QueueHook(self.conn_id).queue(str(self.queue_name)).reading
         snapshot = table.snapshot()
         if self.condition.paths and not self.condition.met(snapshot, SystemClock().now()).met:
             return PokeReturnValue(is_done=False)
@@ -257,4 +257,4 @@ class QueuePoisonGoneSensor(QueueSensor):
         if not events:
             return None
         payloads = [payload for event in events if (payload := (event.extra or {}).get("payload"))]
-        return poisoned(QueueHook(self.conn_id).queue_to_read(str(self.queue_name)), payloads)
+        return poisoned(QueueHook(self.conn_id).queue(str(self.queue_name)).reading, payloads)

@@ -85,7 +85,7 @@ class PlanTrigger(BaseTrigger):
         await asyncio.to_thread(self._pause)
 
     def _table(self) -> QueueTable:
-        return QueueHook(self.conn_id).queue_to_read(self.queue_name)
+        return QueueHook(self.conn_id).queue(self.queue_name).reading
 
     def _pause(self) -> None:
         from airflow_poison.desk.plans import pause

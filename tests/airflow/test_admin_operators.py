@@ -184,7 +184,7 @@ def test_an_inspection_shows_bodies_of_any_kind_and_says_when_it_cut_them(store:
 
 def test_sb_18_a_receiving_inspection_of_a_disabled_queue_fails_the_task_and_says_to_browse(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
     a_queue(store, ServiceBroker(), b"first")
-    QueueHook().disable("orders")
+    QueueHook().queue("orders").disable()
     with DAG("inspect_disabled", schedule=None) as dag:
         QueueInspectOperator(task_id="look", queue_name="orders")
     error = run_dag(dag).errors["look"]
@@ -265,15 +265,15 @@ def test_the_hook_does_the_same_by_hand(store: QueueStore) -> None:
     table = a_queue(store, MOVE, b"first", b"second", b"third", conversation="d1")
     hook = QueueHook()
     declare(store, "other", MOVE, CLOCK)
-    assert hook.inspect("orders", conversation_id="d1", every=True).more == 0
-    assert hook.move("orders", [1], "poison") == 1
-    assert dict(hook.send_to("orders", [2], "other").to) == {"other": 1}
-    assert hook.restart("orders", "broker").forgotten == 0
-    assert dict(hook.alter("orders", {"receive_retry_count": 4}).changed) == {"receive_retry_count": (0, 4)}
-    assert [message.lookup_id for message in hook.remove_conversation("orders", "d1").messages] == [1, 3]
+    assert hook.queue("orders").inspect(conversation_id="d1", every=True).more == 0
+    assert hook.queue("orders").move([1], "poison") == 1
+    assert dict(hook.queue("orders").send_to([2], "other").to) == {"other": 1}
+    assert hook.queue("orders").restart("broker").forgotten == 0
+    assert dict(hook.queue("orders").alter({"receive_retry_count": 4}).changed) == {"receive_retry_count": (0, 4)}
+    assert [message.lookup_id for message in hook.queue("orders").remove_conversation("d1").messages] == [1, 3]
     assert table.snapshot().files == ()
     with pytest.raises(SettingError, match="endpoint, server, broker"):
-        hook.restart("orders", "everything")
+        hook.queue("orders").restart("everything")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from airflow_poison.dialogs.acts import Dialog
 from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.dialogs.services import Contract, MessageType, Service
 from airflow_poison.dialogs.system_messages import ERROR, ErrorDocument
-from airflow_poison.hooks.conversations import ConversationHook
+from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.dialogs import (
     QueueBeginDialogOperator,
@@ -72,26 +72,26 @@ def nobody_told() -> None:
 
 
 @pytest.fixture
-def hook(store: QueueStore) -> ConversationHook:
+def hook(store: QueueStore) -> QueueHook:
     """The default connection, with a queue of each service."""
-    hook = ConversationHook()
-    hook.declare_services("orders", [ORDERS], ServiceBroker())
-    hook.declare_services("warehouse", [WAREHOUSE], ServiceBroker())
+    hook = QueueHook()
+    hook.queue("orders", ServiceBroker(), [ORDERS])
+    hook.queue("warehouse", ServiceBroker(), [WAREHOUSE])
     return hook
 
 
-def begun(hook: ConversationHook, *given: Any, key: str = "k") -> list[str]:
+def begun(hook: QueueHook, *given: Any, key: str = "k") -> list[str]:
     """Begin dialogs of one message each; return their handles at the target."""
     sent = [Dialog(messages=[message]) for message in given]
-    done = hook.begin_dialogs("orders", service="Orders", far_service="Warehouse", contract="parts", dialogs=sent, key=key)
-    far = {row.conversation_id: row.handle for row in hook.conversations("warehouse")}
+    done = hook.queue("orders").begin_dialogs(service="Orders", far_service="Warehouse", contract="parts", dialogs=sent, key=key)
+    far = {row.conversation_id: row.handle for row in hook.queue("warehouse").conversations()}
     return [far[handle] for handle in done.conversations]
 
 
-def poisoned(hook: ConversationHook, **policy: Any) -> str:
+def poisoned(hook: QueueHook, **policy: Any) -> str:
     """Let a message of a dialog disable the queue of its target; return the handle there."""
     rules = ServiceBroker(**policy)
-    table = hook.queue("warehouse", rules)
+    table = hook.queue("warehouse", rules).table
     [handle] = begun(hook, ("order", BAD.encode()))
     ReceivePass(table, rules, refuse_bad, LocalEngine, CLOCK, isolation="none", store=hook.store()).run("run")
     assert table.snapshot().control.state is QueueState.DISABLED
@@ -130,7 +130,7 @@ class Keeper(BaseNotifier):
 
 
 def test_a_dialog_is_begun_sent_on_and_ended_each_once_however_often_its_tasks_run(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
-    ConversationHook().declare_services("warehouse", [WAREHOUSE], ServiceBroker())
+    QueueHook().queue("warehouse", ServiceBroker(), [WAREHOUSE])
     with DAG("dialog", schedule=None, start_date=WHEN) as dag:
         begin = QueueBeginDialogOperator(
             task_id="begin",
@@ -182,30 +182,30 @@ def test_a_dialog_is_begun_sent_on_and_ended_each_once_however_often_its_tasks_r
     assert [each["error"] for each in TOLD] == [9, 9]  # at least once
 
 
-def test_several_dialogs_are_begun_together_and_take_what_they_do_not_say_from_the_task(hook: ConversationHook) -> None:
+def test_several_dialogs_are_begun_together_and_take_what_they_do_not_say_from_the_task(hook: QueueHook) -> None:
     given = [{"messages": [("order", "<a/>")], "priority": 2, "timer": 60}, {"messages": [["order", "<b/>"]]}]
     operator = QueueBeginDialogOperator(
         task_id="begin", queue_name="orders", service="Orders", far_service="Warehouse", contract="parts", dialogs=given, priority=9
     )
     result = operator.execute(_context())
     assert (result["sent"], result["arrived"]) == (2, 2)
-    rows = {row.handle: row for row in hook.conversations("orders")}
+    rows = {row.handle: row for row in hook.queue("orders").conversations()}
     first, second = (rows[handle] for handle in result["conversations"])  # type: ignore[attr-defined]  # a list
     assert (first.priority, second.priority) == (2, 9)
     assert (first.dialog_timer is not None, second.dialog_timer) == (True, None)
 
 
-def test_sb_19_what_a_disabled_partner_does_not_take_waits_and_follows_when_it_is_enabled(hook: ConversationHook) -> None:
-    disable(hook.queue("warehouse"), CLOCK)
-    done = hook.begin_dialogs(
-        "orders", service="Orders", far_service="Warehouse", contract="parts", dialogs=[Dialog(messages=[("order", b"<a/>")])], key="k"
+def test_sb_19_what_a_disabled_partner_does_not_take_waits_and_follows_when_it_is_enabled(hook: QueueHook) -> None:
+    disable(hook.queue("warehouse").table, CLOCK)
+    done = hook.queue("orders").begin_dialogs(
+        service="Orders", far_service="Warehouse", contract="parts", dialogs=[Dialog(messages=[("order", b"<a/>")])], key="k"
     )
     assert (done.sent, done.arrived, done.waiting) == (1, 0, 1)
-    hook.enable("warehouse")
-    assert waiting(hook.queue("warehouse")) == [("order", b"<a/>")]
+    hook.queue("warehouse").enable()
+    assert waiting(hook.queue("warehouse").table) == [("order", b"<a/>")]
 
 
-def test_nothing_is_begun_when_something_is_wrong_with_it(hook: ConversationHook) -> None:
+def test_nothing_is_begun_when_something_is_wrong_with_it(hook: QueueHook) -> None:
     def begin(**changes: Any) -> object:
         plain: dict[str, Any] = {
             "queue_name": "orders",
@@ -230,7 +230,7 @@ def test_nothing_is_begun_when_something_is_wrong_with_it(hook: ConversationHook
         begin(messages=[("shipped", "")])
     with pytest.raises(ServiceNotFoundError, match="Nobody"):
         begin(service="Nobody")
-    assert hook.conversations("orders") == ()
+    assert hook.queue("orders").conversations() == ()
 
 
 @pytest.mark.parametrize(
@@ -253,23 +253,23 @@ def test_durations_and_numbers_may_be_text() -> None:
     assert dialogs([whole]) == [whole]
 
 
-def test_sb_43_a_send_after_the_partners_error_fails(hook: ConversationHook) -> None:
+def test_sb_43_a_send_after_the_partners_error_fails(hook: QueueHook) -> None:
     [far] = begun(hook, ("order", b"<a/>"))
-    [near] = hook.conversations("orders")
-    hook.end_conversation("warehouse", far, error=5, key="e")
+    [near] = hook.queue("orders").conversations()
+    hook.queue("warehouse").end_conversation(far, error=5, key="e")
     send = QueueSendOnConversationOperator(task_id="send", queue_name="orders", conversation=near.handle, messages=[("nudge", "")])
     with pytest.raises(ConversationSendError, match="8429"):
         send.execute(_context())
 
 
-def test_a_timer_is_set_and_a_service_dropped(hook: ConversationHook) -> None:
+def test_a_timer_is_set_and_a_service_dropped(hook: QueueHook) -> None:
     [far] = begun(hook, ("order", b"<a/>"))
-    done = hook.set_timer("warehouse", far, timedelta(minutes=5), key="t")
-    assert (done.sent, hook.conversations("warehouse", conversation=far)[0].dialog_timer is not None) == (0, True)
-    hook.drop_service("orders", "Orders")
-    assert hook.queue("orders").snapshot().control.services == {}
+    done = hook.queue("warehouse").set_timer(far, timedelta(minutes=5), key="t")
+    assert (done.sent, hook.queue("warehouse").conversations(conversation=far)[0].dialog_timer is not None) == (0, True)
+    hook.queue("orders").drop_service("Orders")
+    assert hook.queue("orders").table.snapshot().control.services == {}
     with pytest.raises(ConversationNotFoundError, match="8426"):
-        hook.send_on("warehouse", "nobody", [("shipped", b"")], key="s")
+        hook.queue("warehouse").send_on("nobody", [("shipped", b"")], key="s")
 
 
 # Recovery ---------------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_a_timer_is_set_and_a_service_dropped(hook: ConversationHook) -> None:
 
 @pytest.mark.parametrize("order", ["end_then_enable", "enable_then_end"])
 def test_sb_26_to_34_a_task_ends_the_conversation_of_a_poison_message_and_enables_the_queue(
-    hook: ConversationHook, run_dag: Callable[..., Ran], order: str
+    hook: QueueHook, run_dag: Callable[..., Ran], order: str
 ) -> None:
     handle = poisoned(hook, recovery_order=order)
     with DAG(f"end_{order}", schedule=None) as dag:
@@ -294,24 +294,24 @@ def test_sb_26_to_34_a_task_ends_the_conversation_of_a_poison_message_and_enable
     ran = run_dag(dag)
     assert ran.state == "success", ran.errors
     assert (ran.returned["end"]["removed"], ran.returned["end"]["arrived"]) == (1, 1)
-    table = hook.queue("warehouse")
+    table = hook.queue("warehouse").table
     assert (table.snapshot().control.state, waiting(table)) == (QueueState.ENABLED, [])
-    assert errors(hook.queue("orders")) == [(127, "Unable to process message.")]
+    assert errors(hook.queue("orders").table) == [(127, "Unable to process message.")]
     one, two = TOLD
     assert (one["conversation"], one["service"], one["far_service"], one["error"]) == (handle, "Warehouse", "Orders", 127)
     assert two == {"text": handle, **one}
 
 
-def test_without_enable_the_queue_stays_as_it_is_and_cleanup_tells_nobody(hook: ConversationHook) -> None:
+def test_without_enable_the_queue_stays_as_it_is_and_cleanup_tells_nobody(hook: QueueHook) -> None:
     handle = poisoned(hook)
     end = QueueEndConversationOperator(task_id="end", queue_name="warehouse", conversation=handle, cleanup=True, on_conversation_ended=told)
     end.execute(_context())
-    table = hook.queue("warehouse")
-    assert (table.snapshot().control.state, waiting(table), waiting(hook.queue("orders"))) == (QueueState.DISABLED, [], [])
+    table = hook.queue("warehouse").table
+    assert (table.snapshot().control.state, waiting(table), waiting(hook.queue("orders").table)) == (QueueState.DISABLED, [], [])
     assert [(each["error"], each["cleanup"]) for each in TOLD] == [(None, True)]
 
 
-def test_a_receiver_that_fails_fails_the_task_and_is_told_again_by_its_retry(hook: ConversationHook) -> None:
+def test_a_receiver_that_fails_fails_the_task_and_is_told_again_by_its_retry(hook: QueueHook) -> None:
     handle, tries = poisoned(hook), list[Any]()
 
     def fails_once(context: Any) -> None:
@@ -324,24 +324,24 @@ def test_a_receiver_that_fails_fails_the_task_and_is_told_again_by_its_retry(hoo
     )
     with pytest.raises(RuntimeError, match="no database"):
         end.execute(_context())
-    assert (hook.queue("warehouse").snapshot().control.state, errors(hook.queue("orders"))) == (QueueState.DISABLED, [(127, "")])
+    assert (hook.queue("warehouse").table.snapshot().control.state, errors(hook.queue("orders").table)) == (QueueState.DISABLED, [(127, "")])
     assert end.execute(_context())["repeated"]
-    assert (hook.queue("warehouse").snapshot().control.state, tries) == (QueueState.ENABLED, [handle, handle])
-    assert errors(hook.queue("orders")) == [(127, "")]
+    assert (hook.queue("warehouse").table.snapshot().control.state, tries) == (QueueState.ENABLED, [handle, handle])
+    assert errors(hook.queue("orders").table) == [(127, "")]
 
 
-def test_the_hooks_recovery_ends_the_conversation_and_tells_its_keeper(hook: ConversationHook) -> None:
+def test_the_hooks_recovery_ends_the_conversation_and_tells_its_keeper(hook: QueueHook) -> None:
     handle, ended = poisoned(hook), list[Any]()
-    result = hook.recover("warehouse", on_conversation_ended=ended.append)
+    result = hook.queue("warehouse").recover(on_conversation_ended=ended.append)
     assert [each.conversation for each in ended] == [handle]
     assert result.ended == ended[0]
-    assert errors(hook.queue("orders")) == [(127, "Unable to process message.")]
+    assert errors(hook.queue("orders").table) == [(127, "Unable to process message.")]
 
 
 # Inspection and receiving -----------------------------------------------------------------------------------------------
 
 
-def test_sb_27_an_inspection_prints_by_the_validation_of_the_message_type(hook: ConversationHook, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sb_27_an_inspection_prints_by_the_validation_of_the_message_type(hook: QueueHook, capsys: pytest.CaptureFixture[str]) -> None:
     xml, photo, nudge = begun(hook, ("order", b"<a/>"), ("photo", b"\x01\xff"), ("nudge", b""))
 
     def look(conversation: str) -> str:
@@ -379,7 +379,7 @@ def test_services_stand_where_they_have_one_queue_with_service_brokers_rules(sto
     with pytest.raises(SettingError, match="QueueToReceive"):
         QueueReceiveOperator(task_id="many", queues=["a", "b"], handler=refuse_bad, services=[WAREHOUSE])
     with pytest.raises(SettingError, match="Service Broker"):
-        ConversationHook().queue("plain", Msmq4(), [WAREHOUSE])
+        QueueHook().queue("plain", Msmq4(), [WAREHOUSE])
     with pytest.raises(SettingError, match="services"):
         QueueReceiveOperator(task_id="one", queues=[{"queue_name": "a", "services": ["Warehouse"]}], handler=refuse_bad)
 
@@ -399,7 +399,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> Airflow:
     return Airflow(monkeypatch)
 
 
-def test_people_are_shown_the_conversation_and_may_end_it_with_the_error_of_the_group(hook: ConversationHook, airflow: Airflow) -> None:
+def test_people_are_shown_the_conversation_and_may_end_it_with_the_error_of_the_group(hook: QueueHook, airflow: Airflow) -> None:
     handle = poisoned(hook)
     ask = QueueAskOperator(task_id="ask", queue_name="warehouse", error="31", description="Torn.")
     kwargs = airflow.park(ask)
@@ -417,18 +417,18 @@ def test_people_are_shown_the_conversation_and_may_end_it_with_the_error_of_the_
     result = recovers.execute(_context())
     assert (result["decision"], result["messages"], result["ended"]) == ("end", 1, TOLD[0])
     assert (TOLD[0]["conversation"], TOLD[0]["error"]) == (handle, 31)
-    assert hook.queue("warehouse").snapshot().control.state is QueueState.ENABLED
-    assert errors(hook.queue("orders")) == [(31, "Torn.")]
+    assert hook.queue("warehouse").table.snapshot().control.state is QueueState.ENABLED
+    assert errors(hook.queue("orders").table) == [(31, "Torn.")]
 
 
-def test_nobody_answering_ends_the_conversation_where_it_goes_on(hook: ConversationHook, airflow: Airflow) -> None:
+def test_nobody_answering_ends_the_conversation_where_it_goes_on(hook: QueueHook, airflow: Airflow) -> None:
     poisoned(hook)
     airflow.park(QueueAskOperator(task_id="ask", queue_name="warehouse", on_timeout="end"))
     assert airflow.question["defaults"] == ["End the conversation of message 1 with error 127 and enable"]
 
 
-def test_nobody_answering_leaves_the_queue_whose_conversation_has_ended(hook: ConversationHook, airflow: Airflow) -> None:
-    hook.end_conversation("warehouse", poisoned(hook), key="by hand")
+def test_nobody_answering_leaves_the_queue_whose_conversation_has_ended(hook: QueueHook, airflow: Airflow) -> None:
+    hook.queue("warehouse").end_conversation(poisoned(hook), key="by hand")
     airflow.park(QueueAskOperator(task_id="ask", queue_name="warehouse", on_timeout="end"))
     assert airflow.question["defaults"] == ["Leave it disabled"]
 
@@ -444,7 +444,7 @@ def test_the_group_gives_code_and_text_to_both_of_its_tasks(store: QueueStore) -
     assert recovers.on_conversation_ended == (told,)
 
 
-def test_a_code_that_is_none_ends_nothing(hook: ConversationHook, airflow: Airflow) -> None:
+def test_a_code_that_is_none_ends_nothing(hook: QueueHook, airflow: Airflow) -> None:
     poisoned(hook)
     with pytest.raises(SettingError, match="error"):
         QueueAskOperator(task_id="ask", queue_name="warehouse", error=0).execute(_context())

@@ -114,7 +114,7 @@ def test_messages_go_through_their_cycles_and_the_hopeless_ones_end_in_poison_wi
     assert "put_back" in alert["what_to_do"]
     assert alert["key"]
 
-    QueueHook().put_back("orders", alert["lookup_ids"][:2])
+    QueueHook().queue("orders").put_back(alert["lookup_ids"][:2])
     third = run_dag(cycle_only("cycles_after_put_back", ONE_CYCLE, lambda _message: None, on_poison=notifier))
     assert third.returned["retry_cycle.receive"]["settled"] == 2
     assert waiting(store)["poison"] == 3
@@ -173,8 +173,8 @@ def test_a_faulting_message_fails_task_and_run_names_the_message_and_alerts_once
     halted_by = ran.returned["retry_cycle.receive"]["halted"]["lookup_id"]
     error = str(ran.errors["retry_cycle.receive"])
     assert f"Message {halted_by} of queue 'orders' halted it (faulted): RuntimeError: no plane" in error
-    assert f"QueueHook().remove('orders', {halted_by})" in error
-    assert "QueueHook().enable('orders')" in error
+    assert f"QueueHook().queue('orders').remove({halted_by})" in error
+    assert "QueueHook().queue('orders').enable()" in error
     [alert] = alerts_in(tmp_path / "alerts")
     assert (alert["event"], alert["lookup_ids"]) == ("FAULTED", [halted_by])
     assert str(halted_by) in alert["reason"]
@@ -183,8 +183,8 @@ def test_a_faulting_message_fails_task_and_run_names_the_message_and_alerts_once
     assert again.tasks["retry_cycle.receive"] == "failed"
     assert "is faulted" in str(again.errors["retry_cycle.receive"])
 
-    QueueHook().remove("orders", halted_by)
-    assert QueueHook().enable("orders").before == "faulted"
+    QueueHook().queue("orders").remove(halted_by)
+    assert QueueHook().queue("orders").enable().before == "faulted"
     healed = run_dag(cycle_only("faults_no_more", FAULT, lambda _message: None, on_queue_disabled=[notifier]))
     assert healed.returned["retry_cycle.receive"]["settled"] == 9
 

@@ -83,7 +83,7 @@ def signed(table: QueueTable, kind: str) -> set[tuple[str | None, str | None]]:
 
 def mended(**more: Any) -> None:
     """Mend all messages, so that their handler returns."""
-    QueueHook().redrive("orders", action={"verb": "edit", "patch": {"fails": None}}, reason="the key is there again", **more)
+    QueueHook().queue("orders").redrive(action={"verb": "edit", "patch": {"fails": None}}, reason="the key is there again", **more)
 
 
 # Redrive --------------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_a_plan_that_somebody_has_cancelled_fails_the_task(table: QueueTable, ru
     when = SystemClock().now()
     with DAG("cancelled", schedule=None) as dag:
         QueueRedriveOperator(task_id="redrive", queue_name="orders", canary=1, deferrable=False)
-    act_when(table, "canary", lambda view: QueueHook().cancel("orders", view.plan, "not today"))
+    act_when(table, "canary", lambda view: QueueHook().queue("orders").cancel(view.plan, "not today"))
     assert "is cancelled after 1 of 10 messages" in str(run_dag(dag, when).errors["redrive"])
     assert "is cancelled after 1 of 10 messages" in str(run_dag(dag, when).errors["redrive"])
 
@@ -219,11 +219,11 @@ def test_while_somebody_has_paused_the_plan_the_task_waits(store: QueueStore, ta
         QueueRedriveOperator(task_id="redrive", queue_name="orders", canary=1, deferrable=True, poll_interval=0.05)
 
     def pause_and_resume(view: PlanView) -> None:
-        QueueHook().pause("orders", view.plan, "look first")
+        QueueHook().queue("orders").pause(view.plan, "look first")
         receive(store, table)
         time.sleep(0.5)
-        assert QueueHook().find_plan("orders", view.plan).state == "paused"
-        QueueHook().resume("orders", view.plan)
+        assert QueueHook().queue("orders").find_plan(view.plan).state == "paused"
+        QueueHook().queue("orders").resume(view.plan)
 
     act_when(table, "canary", pause_and_resume)
     ran = run_dag(dag)
@@ -303,7 +303,7 @@ def test_a_task_that_is_ended_pauses_the_plan_and_goes_on_when_it_runs_again(tab
     [view] = plans(table)
     assert (view.state, 0 < view.done < 10) == ("paused", True)
     assert {why for _, why in signed(table, "PLAN_CHANGED")} == {"its task was ended"}
-    QueueHook().pause("orders", view.plan)  # it is paused already: nothing happens
+    QueueHook().queue("orders").pause(view.plan)  # it is paused already: nothing happens
     assert "done 10 of 10 done" in redrive_process.start("r1", rate=1).ended().printed
     assert done_to(table) == dict.fromkeys(range(1, 11), 1)
 
@@ -316,14 +316,14 @@ def trigger(plan: str, **more: Any) -> PlanTrigger:
 
 
 def test_a_trigger_fires_when_something_can_be_done(table: QueueTable) -> None:
-    plan = QueueHook().record("orders")
+    plan = QueueHook().queue("orders").record()
     assert within(20, lambda: first(trigger(plan))).payload == {"plan": plan}
     copied = PlanTrigger(**trigger(plan).serialize()[1])
     assert copied.serialize() == trigger(plan).serialize()
 
 
 def test_a_trigger_lets_other_commits_pass(store: QueueStore, table: QueueTable) -> None:
-    view = QueueHook().redrive("orders", canary=2)
+    view = QueueHook().queue("orders").redrive(canary=2)
     version = table.snapshot().version
     send(table, messages_to_batches([b"{}"]), key="b", clock=CLOCK)
     with pytest.raises(TimeoutError):
@@ -340,13 +340,13 @@ def test_a_trigger_tells_that_the_queue_is_gone(store: QueueStore) -> None:
 
 
 def test_a_trigger_whose_task_is_ended_pauses_the_plan(table: QueueTable) -> None:
-    plan = QueueHook().record("orders")
+    plan = QueueHook().queue("orders").record()
     within(20, trigger(plan).on_kill)
-    assert QueueHook().find_plan("orders", plan).state == "paused"
+    assert QueueHook().queue("orders").find_plan(plan).state == "paused"
     assert signed(table, "PLAN_CHANGED") == {("dag:shop/r1/redrive", "its task was ended")}
-    QueueHook().cancel("orders", plan)
+    QueueHook().queue("orders").cancel(plan)
     within(20, trigger(plan).on_kill)
-    assert QueueHook().find_plan("orders", plan).state == "cancelled"
+    assert QueueHook().queue("orders").find_plan(plan).state == "cancelled"
 
 
 # Groups and queries ---------------------------------------------------------------------------------------------------
@@ -372,33 +372,33 @@ def test_groups_and_answers_are_results_of_tasks(table: QueueTable, run_dag: Cal
 
 def test_the_hook_has_the_same_verbs(table: QueueTable) -> None:
     hook = QueueHook()
-    assert [group.messages for group in hook.groups("orders").groups] == [5, 5]
-    assert hook.find("orders", {"error_type": "KeyError"}, limit=2).total == 5
-    assert hook.query("orders", "select count(*) as n from messages").to_pylist() == [{"n": 10}]
-    dry = hook.plan("orders", {"lookup_ids": [1, 2]}, "remove")
-    assert (dry.messages, dry.state, hook.plans("orders")) == (2, "planned", ())
-    view = hook.redrive("orders", {"lookup_ids": [1, 2]}, "remove", reason="no use", chunk=1)
+    assert [group.messages for group in hook.queue("orders").groups().groups] == [5, 5]
+    assert hook.queue("orders").find({"error_type": "KeyError"}, limit=2).total == 5
+    assert hook.queue("orders").query("select count(*) as n from messages").to_pylist() == [{"n": 10}]
+    dry = hook.queue("orders").plan({"lookup_ids": [1, 2]}, "remove")
+    assert (dry.messages, dry.state, hook.queue("orders").plans()) == (2, "planned", ())
+    view = hook.queue("orders").redrive({"lookup_ids": [1, 2]}, "remove", reason="no use", chunk=1)
     assert (view.done, view.state, len(ids(table, SubQueue.POISON))) == (2, "done", 8)
     assert signed(table, "DROPPED") == {(view.who, "no use")}
     assert view.who.startswith("shell:")
-    assert hook.undo("orders", view.plan, "a mistake").state == "undone"
-    plan = hook.record("orders", canary=2, key="nightly")
-    assert hook.record("orders", {"lookup_ids": [1]}, key="nightly") == plan
-    assert hook.pause("orders", plan, "wait").state == "paused"
-    assert hook.resume("orders", plan).state == "canary"
-    assert hook.cancel("orders", plan).state == "cancelled"
-    assert [each.plan for each in hook.plans("orders")] == [plan, view.plan]
-    assert hook.find_plan("orders", plan).canary == Canary(2, 1.0)
+    assert hook.queue("orders").undo(view.plan, "a mistake").state == "undone"
+    plan = hook.queue("orders").record(canary=2, key="nightly")
+    assert hook.queue("orders").record({"lookup_ids": [1]}, key="nightly") == plan
+    assert hook.queue("orders").pause(plan, "wait").state == "paused"
+    assert hook.queue("orders").resume(plan).state == "canary"
+    assert hook.queue("orders").cancel(plan).state == "cancelled"
+    assert [each.plan for each in hook.queue("orders").plans()] == [plan, view.plan]
+    assert hook.queue("orders").find_plan(plan).canary == Canary(2, 1.0)
 
 
 def test_everything_that_people_do_says_who_and_why(table: QueueTable) -> None:
     hook = QueueHook()
-    hook.disable("orders", "night")
-    hook.enable("orders", reason="day")
-    hook.alter("orders", {"receive_retry_count": 2}, reason="slower")
-    hook.put_back("orders", [1], reason="again")
-    hook.move("orders", [1], "poison", reason="not again")
-    hook.remove("orders", 2, reason="no use")
+    hook.queue("orders").disable("night")
+    hook.queue("orders").enable(reason="day")
+    hook.queue("orders").alter({"receive_retry_count": 2}, reason="slower")
+    hook.queue("orders").put_back([1], reason="again")
+    hook.queue("orders").move([1], "poison", reason="not again")
+    hook.queue("orders").remove(2, reason="no use")
     kinds = {"QUEUE_ENABLED": "day", "RETURNED": "again", "DROPPED": "no use"}
     who = {event.details.get("who") for event in table.events() if event.details.get("why")}
     assert len(who) == 1
@@ -452,11 +452,11 @@ def test_what_is_no_redrive_is_refused_and_changes_nothing(table: QueueTable, ar
 
 
 def test_a_plan_that_is_not_there_or_has_ended_is_named(table: QueueTable) -> None:
-    hook = QueueHook()
-    for act in (hook.apply, hook.pause, hook.resume, hook.cancel, hook.undo, hook.find_plan):
+    queue = QueueHook().queue("orders")
+    for act in (queue.apply, queue.pause, queue.resume, queue.cancel, queue.undo, queue.find_plan):
         with pytest.raises(PlanNotFoundError, match=r"'nothing'.*airflow poison plans orders"):
-            act("orders", "nothing")
-    plan = hook.record("orders")
-    hook.cancel("orders", plan)
+            act("nothing")
+    plan = queue.record()
+    queue.cancel(plan)
     with pytest.raises(PlanStateError, match="is cancelled; expected running or canary"):
-        hook.apply("orders", plan)
+        queue.apply(plan)

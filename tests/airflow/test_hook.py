@@ -17,7 +17,6 @@ from deltalake import write_deltalake
 
 from airflow_poison import Msmq4, PoisonSubQueue
 from airflow_poison.hooks.connection import StoreConnection, spark_master
-from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
@@ -341,13 +340,13 @@ def test_the_reader_of_a_poison_sub_queue_does_not_rule_the_queue(store: QueueSt
 
 def test_enabling_a_disabled_queue_records_that_and_enabling_again_does_nothing(store: QueueStore) -> None:
     hook = QueueHook()
-    queue = hook.queue("orders", Msmq4())
+    queue = hook.queue("orders", Msmq4()).table
     disable(store, "orders")
-    done = hook.enable("orders")
+    done = hook.queue("orders").enable()
     assert (done.before, done.reason) == ("disabled", "somebody looks at it")
     assert [event.type.value for event in queue.events()] == ["QUEUE_ENABLED"]
     version = queue.snapshot().version
-    assert hook.enable("orders").before == "enabled"
+    assert hook.queue("orders").enable().before == "enabled"
     assert queue.snapshot().version == version
 
 
@@ -394,23 +393,22 @@ def test_a_connection_of_another_type_is_refused_instead_of_taken_for_the_embedd
 @pytest.mark.parametrize("act", ["inspect", "remove", "put_back", "move", "send_to"])
 @pytest.mark.parametrize("given", ["7", 1.5, ["a"]])
 def test_lookup_ids_that_are_none_are_refused_by_name(store: QueueStore, act: str, given: Any) -> None:
-    hook = QueueHook()
-    hook.queue("orders", Msmq4())
+    queue = QueueHook().queue("orders", Msmq4())
     with pytest.raises(SettingError, match="lookup_ids="):
-        hook.inspect("orders", lookup_id=given) if act == "inspect" else getattr(hook, act)("orders", given)
+        queue.inspect(lookup_id=given) if act == "inspect" else getattr(queue, act)(given)
 
 
 @pytest.mark.parametrize("name", [5, None, "", "orders;poison"])
 def test_what_is_no_queue_name_is_refused_as_one(store: QueueStore, name: Any) -> None:
     with pytest.raises(QueueNameError, match="cannot be a queue's name"):
-        QueueHook().queue(name)
+        QueueHook().queue(name).overview()
 
 
 READERS: dict[str, Callable[[], object]] = {
     "inspect": lambda: QueueInspectOperator(task_id="inspect", queue_name="orders").execute({}),
     "ask": lambda: QueueAskOperator(task_id="ask", queue_name="orders").execute({}),
     "poison gone": lambda: QueuePoisonGoneSensor(task_id="wait", queue_name="orders", deferrable=True).execute({"triggering_asset_events": {}}),
-    "conversations": lambda: ConversationHook().conversations("orders"),
+    "conversations": lambda: QueueHook().queue("orders").conversations(),
 }
 
 
@@ -441,13 +439,17 @@ def test_rows_that_wait_for_an_output_are_listed_and_taken_out(tmp_path: Path, m
     define_connection(monkeypatch, "waiting", {"store": str(tmp_path / "store")})
     hook = QueueHook("waiting")
 
-    (waits,) = hook.waiting_rows("orders")
-    assert (waits.uri, waits.rows, hook.take_out_rows("orders", [2, 4], "main", reason="the output wants positive numbers")) == (str(out), 5, 2)
-    assert (hook.waiting_rows("orders"), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
+    (waits,) = hook.queue("orders").waiting_rows()
+    assert (waits.uri, waits.rows, hook.queue("orders").take_out_rows([2, 4], "main", reason="the output wants positive numbers")) == (
+        str(out),
+        5,
+        2,
+    )
+    assert (hook.queue("orders").waiting_rows(), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
     assert {number: row["body"] for number, row in queue.rows(SubQueue.MAIN).items()} == {2: b"-1", 4: b"-2"}
     assert {event.details.get("why") for event in hook.store().open("orders").events()} == {"the output wants positive numbers"}
     with pytest.raises(MessageNotFoundError):
-        hook.take_out_rows("orders")
+        hook.queue("orders").take_out_rows()
 
 
 def test_rows_that_an_output_refuses_are_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,8 +460,8 @@ def test_rows_that_an_output_refuses_are_taken_out(tmp_path: Path, monkeypatch: 
     define_connection(monkeypatch, "waiting", {"store": str(tmp_path / "store")})
     hook = QueueHook("waiting")
 
-    assert hook.take_out_refused_rows("orders", reason="the output wants positive numbers") == 2
+    assert hook.queue("orders").take_out_refused_rows(reason="the output wants positive numbers") == 2
 
-    assert (hook.waiting_rows("orders"), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
+    assert (hook.queue("orders").waiting_rows(), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
     assert sorted(queue.rows(SubQueue.POISON)) == [2, 4]
-    assert hook.take_out_refused_rows("orders") == 0
+    assert hook.queue("orders").take_out_refused_rows() == 0

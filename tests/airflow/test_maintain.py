@@ -41,7 +41,7 @@ def test_a_queue_is_maintained_and_the_result_tells_what_was_done(store: QueueSt
 
 def test_the_hook_maintains(store: QueueStore) -> None:
     declare(store, "orders", Msmq4(), CLOCK)
-    assert QueueHook().maintain("orders").to_dict()["relayed"] == 0
+    assert QueueHook().queue("orders").maintain().to_dict()["relayed"] == 0
 
 
 def test_a_missing_queue_and_a_wrong_retention_fail_the_task(store: QueueStore, run_dag: Callable[..., Ran]) -> None:

@@ -114,7 +114,7 @@ def test_a_halted_queue_fails_the_task_when_all_have_ended_and_every_halt_says_t
     assert "halted it (disabled): ValueError: bad. 5 receives in a row were rolled back" in lines["broker"]
     assert "halted it (stopped): ValueError: bad. CWWMQ0007W: " in lines["endpoint"]
     assert "halted it (faulted): ValueError: bad." in lines["listener"]
-    assert all("1 was not reached" in line and f"QueueHook().enable('{name}')" in line for name, line in lines.items())
+    assert all("1 was not reached" in line and f"QueueHook().queue('{name}').enable()" in line for name, line in lines.items())
     assert ran.returned["receive"]["queues"]["moves"]["poisoned"] == 1
     assert sorted((alert["queue"], alert["event"]) for alert in alerts) == [
         ("broker", "QUEUE_DISABLED"),

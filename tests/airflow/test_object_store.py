@@ -79,12 +79,12 @@ def test_a_cycle_needs_nothing_but_the_connection(root: str, run_dag: Callable[.
 
     assert ran.state == "success", ran.errors
     hook = QueueHook()
-    table = hook.queue_to_read("orders")
+    table = hook.queue("orders").reading
     assert table.uri == f"{root}/orders"
     assert ran.returned["receive"]["settled"] == 2
     (file,) = [file for file in table.snapshot().files if file.sub_queue == SubQueue.POISON]
     assert [row["body"] for row in table.read(file).to_pylist()] == [b"bad", b"exit"]
-    assert hook.put_back("orders") == 2
+    assert hook.queue("orders").put_back() == 2
 
 
 SECRET = "hush-hush-hush"

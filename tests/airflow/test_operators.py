@@ -13,7 +13,6 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_poison import Message, Msmq4, Postpone, ServiceBroker
-from airflow_poison.hooks.conversations import ConversationHook
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.dialogs import QueueBeginDialogOperator
 from airflow_poison.operators.manage import QueueAlertOperator, QueueReturnOperator
@@ -377,10 +376,9 @@ def test_what_can_be_no_handler_is_refused_when_the_dag_is_parsed(door: Callable
         lambda _handler, policy: QueueBeginDialogOperator(
             task_id="begin", queue_name="orders", service="a", far_service="b", contract="c", messages=["a"], policy=policy
         ),
-        lambda _handler, policy: QueueHook().queue("orders", policy),
-        lambda _handler, policy: ConversationHook().declare_services("orders", (), policy),
+        lambda _handler, policy: QueueHook().queue("orders", policy).table,
     ],
-    ids=[*NAMES, "return", "send", "send decorator", "begin dialog", "hook", "conversation hook"],
+    ids=[*NAMES, "return", "send", "send decorator", "begin dialog", "hook"],
 )
 @pytest.mark.parametrize("policy", ["Msmq4", Msmq4, "MSMQ"], ids=["name", "class", "no system"])
 def test_what_is_no_policy_is_refused_with_what_is_wanted(door: Callable[..., object], policy: object, store: QueueStore) -> None:

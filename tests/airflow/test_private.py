@@ -99,8 +99,8 @@ def test_the_hook_declares_a_mask_and_shows_hidden_values_when_it_is_asked_to(li
     with DAG("sending", schedule=None):
         sending = QueueSendOperator(task_id="send", queue_name="orders", messages=[BODY], send_key="one")
     sending.execute({"ti": None})  # type: ignore[typeddict-item]  # a send with a key asks for no task
-    assert hook.inspect("orders", lookup_id=1).messages[0].body != BODY.encode()
-    assert hook.inspect("orders", lookup_id=1, unmask=True).messages[0].body == BODY.encode()
+    assert hook.queue("orders").inspect(lookup_id=1).messages[0].body != BODY.encode()
+    assert hook.queue("orders").inspect(lookup_id=1, unmask=True).messages[0].body == BODY.encode()
     hook.queue("orders", mask=[])
     assert mask_of(light) is None
 
@@ -119,5 +119,5 @@ def test_a_retention_is_declared_and_done_by_maintenance(light: QueueStore, run_
     ran = run_dag(dag)
     assert ran.state == "success", ran.errors
     assert [ran.returned[name]["retained"] and ran.returned[name]["retained"]["older"] for name in ("report", "again", "off")] == [0, 0, None]
-    assert QueueHook().retain("orders") is None
+    assert QueueHook().queue("orders").retain() is None
     assert [event.details["who"].rpartition("/")[2] for event in light.open("orders").events()] == ["report", "off"]

@@ -157,16 +157,16 @@ def test_it_need_not_wait(table: QueueTable) -> None:
 
 def test_the_hook_declares_and_runs_rules(table: QueueTable) -> None:
     hook = QueueHook()
-    hook.declare_rules("orders", [{"name": "keys", "verb": "put_back", "when": KEYS}])
-    assert hook.run_rules("orders", dry_run=True).rules[0].now == 2
-    assert hook.run_rules("orders").rules[0].done == 2
-    assert hook.redrive_on_new_handler("orders", {"messages": 2}) == Canary(2)
+    hook.queue("orders").declare_rules([{"name": "keys", "verb": "put_back", "when": KEYS}])
+    assert hook.queue("orders").run_rules(dry_run=True).rules[0].now == 2
+    assert hook.queue("orders").run_rules().rules[0].done == 2
+    assert hook.queue("orders").redrive_on_new_handler({"messages": 2}) == Canary(2)
     assert in_place(table, SubQueue.MAIN) == [1, 2]
 
 
 def test_a_new_handler_redrives(store: QueueStore, table: QueueTable, run_dag: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     define_connection(monkeypatch, "poison_default", {"store": str(table.uri).rpartition("/")[0], "small_pass": 20_000})
-    QueueHook().redrive_on_new_handler("orders", Canary(1))
+    QueueHook().queue("orders").redrive_on_new_handler(Canary(1))
     with DAG("redrive", schedule=None) as dag:
         given: dict[str, Any] = {"queue_name": "orders", "handler": "tests.airflow.test_rules:succeed", "isolation": "none"}
         known = QueueReceiveOperator(task_id="known", handler_version="1", **given)

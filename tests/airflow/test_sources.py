@@ -108,7 +108,7 @@ def test_limit_and_backfill_are_templates(store: QueueStore, run_dag: Callable[.
         ran = run_dag(dag, when=when)
         assert ran.state == "success", ran.errors
     assert bodies(store) == [b"1", b"2"]
-    assert [each.messages for each in QueueHook().positions("orders")] == [1]
+    assert [each.messages for each in QueueHook().queue("orders").positions()] == [1]
 
 
 @dataclass(frozen=True)
@@ -191,20 +191,19 @@ def test_executors_read_a_source_that_says_how(store: QueueStore, run_dag: Calla
         ran = run_dag(dag, when=FIRST)
         assert ran.state == "success", ran.errors
     assert bodies(store) == [b"0", b"1", b"2"]
-    assert QueueHook().take("orders", Counted(name="again"), key="hook", on_spark=True).sent == 3
 
 
 def test_the_hook_tells_positions_and_resets_them(store: QueueStore, landing: Path) -> None:
     (landing / "a.json").write_text("1\n")
     hook = QueueHook()
     hook.queue("orders", MOVE)
-    assert hook.take("orders", files(landing), key="one").sent == 1
-    [known] = hook.positions("orders")
+    assert hook.queue("orders").take(files(landing), key="one").sent == 1
+    [known] = hook.queue("orders").positions()
     assert (known.source, known.kind, known.messages, known.malformed) == ("landing", "Files", 1, 0)
-    assert hook.reset_position("orders", "landing", reason="the folder was emptied")
-    assert hook.positions("orders") == ()
-    assert not hook.reset_position("orders", "landing")
-    assert hook.take("orders", files(landing), key="two").sent == 1
+    assert hook.queue("orders").reset_position("landing", reason="the folder was emptied")
+    assert hook.queue("orders").positions() == ()
+    assert not hook.queue("orders").reset_position("landing")
+    assert hook.queue("orders").take(files(landing), key="two").sent == 1
 
 
 @pytest.mark.parametrize("given", [{"max_messages": 5}, {"backfill": ["a", "b"]}, {"on_spark": True}], ids=str)

@@ -187,7 +187,7 @@ def test_neither_sends_what_earlier_calls_have_left(table: QueueTable, broker: B
     fail_at(1, "pass.send_to_kafka.before_sending")
     try:
         with pytest.raises(ConnectionError):
-            QueueHook().send_to_kafka("orders", [2], Kafka(letters, "letters"))
+            QueueHook().queue("orders").send_to_kafka([2], Kafka(letters, "letters"))
     finally:
         install(None)
     assert run_dag(sending(letters)).returned["do"]["sent"] == 1
@@ -196,7 +196,7 @@ def test_neither_sends_what_earlier_calls_have_left(table: QueueTable, broker: B
 
 def test_the_hook_has_the_same_verb(table: QueueTable, broker: Broker, letters: str) -> None:
     hook, topic = QueueHook(), Kafka(letters, "letters")
-    assert hook.send_to_kafka("orders", [1], topic, key="group_id", reason="late").to_dict() == {
+    assert hook.queue("orders").send_to_kafka([1], topic, key="group_id", reason="late").to_dict() == {
         "queue": "orders",
         "topic": letters,
         "sent": 1,
@@ -204,15 +204,15 @@ def test_the_hook_has_the_same_verb(table: QueueTable, broker: Broker, letters: 
         "left": 0,
         "returned": 0,
     }
-    assert hook.send_to_kafka("orders", [], topic, selection={"error_type": "KeyError"}).sent == 2
+    assert hook.queue("orders").send_to_kafka([], topic, selection={"error_type": "KeyError"}).sent == 2
     assert there(broker, letters) == ["a", "c", "e"]
     assert {event.details["why"] for event in table.events() if event.lookup_id == 1 and "place" in event.details and "why" in event.details} == {
         "late"
     }
     with pytest.raises(InputError, match="expected one of them"):
-        hook.send_to_kafka("orders", [2], topic, selection={})
+        hook.queue("orders").send_to_kafka([2], topic, selection={})
     with pytest.raises(SourceError, match="no connection 'nowhere'"):
-        hook.send_to_kafka("orders", [2], Kafka(letters, "nowhere"))
+        hook.queue("orders").send_to_kafka([2], Kafka(letters, "nowhere"))
     assert ids(table) == [2, 4]
 
 

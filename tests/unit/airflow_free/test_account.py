@@ -113,7 +113,13 @@ def test_a_halted_queue_says_what_happened_which_message_and_the_next_step(
 
     assert text.startswith(f"Message 7 of queue 'orders' halted it ({how}): ValueError: bad.")
     assert text.endswith(WHEN_ENABLED)  # whether the failed task is to be cleared
-    for words in (happened, next_step, "QueueHook().remove('orders', 7)", "QueueHook().enable('orders')", "2 messages were settled before, 6 were"):
+    for words in (
+        happened,
+        next_step,
+        "QueueHook().queue('orders').remove(7)",
+        "QueueHook().queue('orders').enable()",
+        "2 messages were settled before, 6 were",
+    ):
         assert words in text
 
 
@@ -121,5 +127,5 @@ def test_sb_13_an_endpoint_that_ended_after_a_commit_blames_no_message() -> None
     text = halted(replace(SOME, halted={**HALT, "lookup_id": None, "error": "", "how": "disabled"}))
 
     assert text.startswith("Queue 'orders' was halted (disabled) after a commit.")
-    assert "To go on, enable the queue with QueueHook().enable('orders')." in text
+    assert "To go on, enable the queue with QueueHook().queue('orders').enable()." in text
     assert "remove" not in text

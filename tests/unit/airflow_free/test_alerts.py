@@ -73,7 +73,7 @@ def test_messages_that_went_to_poison_make_one_alert_and_only_once(store: QueueS
     [alert] = told
     assert (alert.kind, alert.event, alert.queue, alert.count) == (AlertKind.POISON, "MOVED_POISON", "orders", 25)
     assert alert.lookup_ids == tuple(range(1, 21))
-    assert "QueueHook().put_back('orders')" in alert.what_to_do
+    assert "QueueHook().queue('orders').put_back()" in alert.what_to_do
     assert send_alerts(table, "me", told.append, CLOCK) == []
 
 
@@ -117,8 +117,8 @@ def test_sb_5_sb_16_a_disabled_queue_makes_one_alert_that_carries_the_event_docu
     document = QueueDisabledDocument.from_xml(alert.details["document"])
     assert (document.queue, document.database_name, document.post_time) == ("orders", "shop", CLOCK.now())
     assert alert.reason.endswith("halted it (disabled): ValueError: no. 5 receives in a row were rolled back.")
-    assert "QueueHook().inspect('orders', mode='browse')" in alert.what_to_do
-    assert "QueueHook().enable('orders')" in alert.what_to_do
+    assert "QueueHook().queue('orders').inspect(mode='browse')" in alert.what_to_do
+    assert "QueueHook().queue('orders').enable()" in alert.what_to_do
     assert "what is sent to the queue waits" in alert.what_to_do
 
 
@@ -153,7 +153,7 @@ def test_the_reader_of_the_poison_sub_queue_halts_under_its_own_name(store: Queu
 
     [alert] = alerts_of(table)
     assert "of queue 'orders;poison' halted it (faulted)" in alert.reason
-    assert "QueueHook().enable('orders')" in alert.what_to_do
+    assert "QueueHook().queue('orders').enable()" in alert.what_to_do
 
 
 def test_every_halt_is_an_alert_of_its_own_also_when_several_are_told_together(store: QueueStore) -> None:
@@ -235,7 +235,7 @@ def test_dmp_10_a_message_that_waits_for_ever_needs_somebody(store: QueueStore) 
     [alert] = alerts_of(received(store, blocking(override_blocked_retry_timeout=True, destination_blocked=False)))
 
     assert alert.reason == f"1 message of queue 'orders': blocked, waiting at their place until the broker is restarted. {KEPT}."
-    assert "QueueHook().restart('orders', 'broker')" in alert.what_to_do
+    assert "QueueHook().queue('orders').restart('broker')" in alert.what_to_do
     assert "remove('orders', 1)" in alert.what_to_do
 
 

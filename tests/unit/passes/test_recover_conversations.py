@@ -335,7 +335,7 @@ def test_section_11_1_a_decision_lets_in_first_what_the_local_broker_kept_back(s
 
 def test_sb_32_the_alert_and_the_failed_task_advise_to_end_the_conversation_of_the_partner(shop: Shop) -> None:
     [alert] = send_alerts(shop.table, "people", lambda _alert: None, shop.clock)
-    call = f"ConversationHook().end_conversation('warehouse', '{shop.d1}', error=127, description='Unable to process message.', key='poison')"
+    call = f"QueueHook().queue('warehouse').end_conversation('{shop.d1}', error=127, description='Unable to process message.', key='poison')"
     shell = f"airflow poison end-conversation warehouse {shop.d1} --error 127 --description 'Unable to process message.'"
     assert call in alert.what_to_do
     assert shell in alert.what_to_do
@@ -361,7 +361,7 @@ def test_sb_32_a_removal_says_which_service_waits_for_an_answer(shop: Shop, capl
     result = remove_messages(shop.table, shop.clock, [bad])
     assert result.to_dict()["awaited"] == {shop.d1: "Orders"}
     remove(shop.table, later, shop.clock)
-    assert f"Service 'Orders' waits for an answer in conversation {shop.d1}: end it with ConversationHook().end" in caplog.text
+    assert f"Service 'Orders' waits for an answer in conversation {shop.d1}: end it with QueueHook().end" in caplog.text
     shop.warehouse.sent("plain")
     assert remove_messages(shop.table, shop.clock, [max(shop.warehouse.rows())]).awaited == {}
 
