@@ -10,6 +10,7 @@ Nothing here knows Airflow. Each verb is one function of the rooms below, called
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -46,7 +47,7 @@ from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
 from airflow_poison.rules.policy import Restart
 from airflow_poison.rules.settings import choice
 from airflow_poison.store import open_store
-from airflow_poison.values.actor import acting, shell_user
+from airflow_poison.values.actor import acting, is_anybody_acting, shell_user
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import InputError, PlanNotFoundError, SourceError
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
@@ -206,7 +207,8 @@ class Queue:
         return self.store.tables.open(self.name, read_only=True)
 
     def _acting(self, reason: str = "") -> AbstractContextManager[None]:
-        return acting(self.actor, reason)
+        """Record the events of a block with the actor, and why; those of a block that says so already keep its actor."""
+        return nullcontext() if not reason and is_anybody_acting() else acting(self.actor, reason)
 
     def send(self, messages: Iterable[Any], *, key: str | None = None, mapping: ColumnMapping | None = None) -> SendResult:
         """Add messages to ``main``. A disabled queue is no error for the sender (spec SB-19): its messages wait in ``transmission``.

@@ -20,7 +20,9 @@ AIRFLOW = "Airflow"
 STORE = "store"
 """Its place is on the right, so that lines down to it do not pass behind other rooms."""
 OF_AIRFLOW = frozenset({"decorators", "hooks", "links", "operators", "sensors", "triggers"})
-DOORS = frozenset({AIRFLOW, "cli", "testing", "ui"})
+QUEUE = "queue"
+"""The door without Airflow: one module."""
+DOORS = frozenset({AIRFLOW, QUEUE, "cli", "testing", "ui"})
 """Where users come in; the other rooms know nothing of these."""
 WIDTH, HEIGHT, GAP = 210, 56, 46
 
@@ -37,7 +39,7 @@ def modules() -> dict[str, Path]:
 def room_of(module: str) -> str:
     """Return the room that a module is in: its package, or what Airflow loads."""
     name = module.removeprefix("airflow_poison").lstrip(".").partition(".")[0]
-    return name if (PACKAGE / name).is_dir() and name not in OF_AIRFLOW | {""} else AIRFLOW
+    return name if ((PACKAGE / name).is_dir() or name == QUEUE) and name not in OF_AIRFLOW | {""} else AIRFLOW
 
 
 def inside() -> frozenset[str]:
