@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import TaskGroup
 
-from airflow_poison.delivery.handlers import BATCH_SIZE
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.ask import QueueAskOperator
@@ -14,22 +13,20 @@ from airflow_poison.operators.desk import QueueRulesOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR
 from airflow_poison.operators.manage import QueueAlertOperator, QueueRecoverOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.passes.declaration import takes_options
 from airflow_poison.rules.queue_disabling import REMOVAL
 from airflow_poison.sensors.queue import QueueDisabledSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.delivery.handlers import HandlerLike, TransformLike
-    from airflow_poison.desk.plans import Canary
+    from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.desk.rules import Rule
-    from airflow_poison.dialogs.services import Service
     from airflow_poison.notifications import Targets
-    from airflow_poison.passes.land import Deliver
-    from airflow_poison.rules.outage import Outage
+    from airflow_poison.passes.declaration import ReceiveOptions
     from airflow_poison.rules.policy import Policy
     from airflow_poison.values.failures import ErrorHandler
 
@@ -102,15 +99,13 @@ def recovery(
     return group
 
 
+@takes_options
 def retry_cycle(
     queue_name: str,
     policy: Policy,
     handler: HandlerLike | None = None,
     *,
-    transform: TransformLike | None = None,
-    mixes_rows: bool = False,
     group_id: str = "retry_cycle",
-    services: Sequence[Service] = (),
     on_queue_disabled: Targets = None,
     on_stopped: Targets = None,
     on_poison: Targets = None,
@@ -119,29 +114,12 @@ def retry_cycle(
     on_outage_over: Targets = None,
     on_backlog: Targets = None,
     backlog_older_than: timedelta | None = None,
-    max_messages: int | str = 10_000_000,
-    isolation: str = "process",
-    unprocessable: Sequence[str | type[BaseException]] = (),
-    output: Mapping[str, str] | str | None = None,
-    output_schema: Any = None,
-    output_keys: Any = None,
-    evolve: bool = False,
-    provenance: bool = False,
-    deliver: Deliver | None = None,
-    batch: str | None = None,
-    batch_size: int = BATCH_SIZE,
-    schema: str | None = None,
     py_files: Sequence[str] = (),
-    outage: Outage | None = None,
-    mask: Sequence[str] | str | None = None,
-    handler_version: str | None = None,
-    redrive_on_new_handler: Canary | None = None,
-    park_group: bool | None = None,
-    spans: Sequence[str] = (),
     rules: Sequence[Rule] = (),
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
     default_args: dict[str, Any] | None = None,
+    **options: Unpack[ReceiveOptions],
 ) -> TaskGroup:
     """Chain the three tasks of a queue's cycle: ``return`` >> ``receive`` >> ``alert``; with ``rules`` four: these run before ``receive``.
 
@@ -151,9 +129,10 @@ def retry_cycle(
     :param queue_name: the queue's name; made when it is missing. (templated)
     :param policy: the queue's rules.
     :param group_id: the task group's id.
-    :param services: that receive from the queue, declared on it before each pass.
     :param rules: automatic actions on poison messages, see QueueRulesOperator. What a rule asks waits as a paused plan; the cycle goes on.
     :param default_args: default arguments of the group's tasks.
+
+    :param options: other settings of the receive, see ``ReceiveOptions``.
 
     What is not described here is as in QueueReceiveOperator and QueueAlertOperator.
     """
@@ -167,29 +146,9 @@ def retry_cycle(
             task_id="receive",
             queue_name=queue_name,
             policy=policy,
-            services=services,
             handler=handler,
-            transform=transform,
-            mixes_rows=mixes_rows,
-            max_messages=max_messages,
-            isolation=isolation,
-            unprocessable=unprocessable,
-            output=output,
-            output_schema=output_schema,
-            output_keys=output_keys,
-            evolve=evolve,
-            provenance=provenance,
-            deliver=deliver,
-            batch=batch,
-            batch_size=batch_size,
-            schema=schema,
             py_files=py_files,
-            outage=outage,
-            mask=mask,
-            handler_version=handler_version,
-            redrive_on_new_handler=redrive_on_new_handler,
-            park_group=park_group,
-            spans=spans,
+            **options,
             error_handler=error_handler,
             conn_id=conn_id,
         )

@@ -85,7 +85,7 @@ def _course(root: str, commits: int, every: int | None) -> Course:
             send(_opened(root), [BATCH], key=str(number), clock=CLOCK)
             course.sends.append((version, time.process_time() - started))
         started = time.process_time()
-        ReceivePass(_opened(root), POLICY, refuse_bad, LocalEngine, CLOCK, isolation="none").run(str(number))
+        ReceivePass(table=_opened(root), policy=POLICY, handler=refuse_bad, engine=LocalEngine, clock=CLOCK, isolation="none").run(str(number))
         course.passes.append((version, time.process_time() - started))
         version += 4
         if every and version - maintained >= every:

@@ -12,7 +12,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Required, TypedDict
 
 from airflow.sdk import BaseOperator
 
@@ -24,11 +24,13 @@ from airflow_poison.values.errors import PoisonError, SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
-    from airflow.sdk import Context
+    from airflow.sdk import DAG, Context, TaskGroup
 
-    from airflow_poison.desk.plans import Canary, PlanView
+    from airflow_poison.desk.plans import PlanView
     from airflow_poison.notifications import Log
+    from airflow_poison.passes.declaration import Receive
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -147,6 +149,61 @@ def _unusable(why: str) -> str:
     )
 
 
+class OperatorOptions(TypedDict, total=False):
+    """What every operator of Airflow takes; see ``BaseOperator``."""
+
+    task_id: Required[str]
+    owner: str
+    retries: int | None
+    retry_delay: timedelta | float
+    retry_exponential_backoff: float
+    max_retry_delay: timedelta | float | None
+    retry_policy: Any
+    start_date: datetime | None
+    end_date: datetime | None
+    depends_on_past: bool
+    ignore_first_depends_on_past: bool
+    wait_for_past_depends_before_skipping: bool
+    wait_for_downstream: bool
+    dag: DAG | None
+    params: Any
+    default_args: dict[str, Any] | None
+    priority_weight: int
+    weight_rule: Any
+    queue: str
+    pool: str | None
+    pool_slots: int
+    execution_timeout: timedelta | None
+    on_execute_callback: Any
+    on_failure_callback: Any
+    on_success_callback: Any
+    on_retry_callback: Any
+    on_skipped_callback: Any
+    pre_execute: Any
+    post_execute: Any
+    trigger_rule: str
+    resources: dict[str, Any] | None
+    run_as_user: str | None
+    map_index_template: str | None
+    max_active_tis_per_dag: int | None
+    max_active_tis_per_dagrun: int | None
+    executor: str | None
+    executor_config: dict[str, Any] | None
+    do_xcom_push: bool
+    inlets: Any
+    outlets: Any
+    task_group: TaskGroup | None
+    doc: str | None
+    doc_md: str | None
+    doc_json: str | None
+    doc_yaml: str | None
+    doc_rst: str | None
+    task_display_name: str | None
+    logger_name: str | None
+    allow_nested_operators: bool
+    render_template_as_native_obj: bool | None
+
+
 class QueueOperator(BaseOperator):
     """Does something with one queue of a connection.
 
@@ -183,14 +240,6 @@ def one_lookup_id(given: int | str) -> int:
     if len(numbers) != 1:
         raise SettingError("lookup_id", given, "one whole number")
     return numbers[0]
-
-
-def whole(parameter: str, given: int | str) -> int:
-    """Return a number that is given, or what a template leaves of one. Raises SettingError."""
-    try:
-        return int(given)
-    except (TypeError, ValueError):
-        raise SettingError(parameter, given, "a whole number, or text of one") from None
 
 
 PATIENCE_SECONDS = 2.0
@@ -241,17 +290,14 @@ def declare_parking(table: QueueTable, park_group: bool | None) -> None:  # noqa
 # Redrives for new handlers ------------------------------------------------------------------------------------------
 
 
-def redrive_by_itself(table: QueueTable, canary: Canary | None, context: Context, log: Log, version: str | None = None) -> None:
-    """Redrive for a new handler where the queue is set so, and log what comes of it.
-
-    :param canary: is recorded first; None: what is recorded rules. :param version: of the handler; None: only go on with what is under way.
-    """
+def redrive_by_itself(table: QueueTable, receive: Receive, context: Context, log: Log) -> None:
+    """Redrive for a new handler where the queue is set so, or is to be set so, and log what comes of it."""
     from airflow_poison.desk.redrive import redrive, set_redrive
 
     clock = SystemClock()
-    if canary is not None:
-        set_redrive(table, canary, clock)
-    for view in redrive(table, clock, version, who=actor(context)):
+    if receive.redrive_on_new_handler is not None:
+        set_redrive(table, receive.redrive_on_new_handler, clock)
+    for view in redrive(table, clock, receive.handler_version, who=actor(context)):
         log.warning("Redrive for a new handler: %s", logged(view))
 
 

@@ -32,8 +32,8 @@ from airflow_poison.operators.base import (
     redrive_by_itself,
     subscriber,
     task_key,
-    whole,
 )
+from airflow_poison.passes.declaration import Receive, whole
 from airflow_poison.sources.kafka import Kafka
 from airflow_poison.triggers.plan import ENDED, PlanTrigger
 from airflow_poison.values.clock import SystemClock
@@ -142,7 +142,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
             alert_subscription(table, name, clock, self.alerts.kinds()).begin()
         if self.rules is not None:
             declare_rules(table, self.rules, clock)
-        redrive_by_itself(table, None, context, self.log)
+        redrive_by_itself(table, Receive(), context, self.log)
         result = run_rules(table, clock, who=actor(context), store=hook.store(), run=key)
         if self.alerts:
             self.alerts.send(table, name, context, clock, self.log)

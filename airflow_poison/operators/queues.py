@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_poison.delivery.handlers import Transformation, check_given
 from airflow_poison.hooks.connection import cores_of, spark_master
-from airflow_poison.operators.base import declare_parking, redrive_by_itself, subscriber, task_key, whole
+from airflow_poison.operators.base import declare_parking, redrive_by_itself, subscriber, task_key
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.runs import check_named_once
 from airflow_poison.rules import checked_policy
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_poison.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.dialogs.services import Service
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
+    from airflow_poison.passes.declaration import Receive
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.passes.runs import ReceiveManyResult, ReceiveResult
     from airflow_poison.rules.policy import Policy
@@ -154,19 +155,17 @@ def to_render(queues: Sequence[Entry]) -> Sequence[object]:
     return [{key: getattr(entry, key) for key in _KEYS} if isinstance(entry, QueueToReceive) else entry for entry in queues]
 
 
-def listed(queues: object, handler: HandlerLike | Transformation | None, policy: Policy | None) -> list[QueueToReceive]:
-    """Return the rendered entries, each with its handler and policy.
+def listed(queues: object, receive: Receive) -> dict[str, Receive]:
+    """Return the settings of each queue of the rendered entries, by its name: its own, and what it does not name as in ``receive``.
 
-    :param handler: of the queues that name none.
-    :param policy: of the queues that name none.
     Raises SettingError for what is no entry, a queue that has no handler, and a queue that is named twice, HandlerNotFoundError for what
     can be no handler.
     """
     if not _is_list(queues):
         raise SettingError("queues", queues, "a list of queue names, QueueToReceive, and dicts with the keys " + ", ".join(_KEYS))
-    entries = [_entry(given, handler, policy) for given in queues]
-    check_named_once(entry.queue_name for entry in entries)
-    return entries
+    entries = [_entry(given, receive) for given in queues]
+    check_named_once(name for name, _ in entries)
+    return dict(entries)
 
 
 def is_known(queues: object) -> bool:
@@ -174,23 +173,24 @@ def is_known(queues: object) -> bool:
     return _is_list(queues) and all(isinstance(entry, str | dict | QueueToReceive) for entry in queues)
 
 
-def _entry(given: object, handler: HandlerLike | Transformation | None, policy: Policy | None) -> QueueToReceive:
+def _entry(given: object, receive: Receive) -> tuple[str, Receive]:
     parts: Mapping[str, object] = {"queue_name": given} if isinstance(given, str) else given if isinstance(given, Mapping) else {}
     name = parts.get("queue_name")
     if not isinstance(name, str) or not name or set(parts) - set(_KEYS):
         raise SettingError("queues", given, f"a queue's name, QueueToReceive, or a dict with queue_name and, when wanted, {', '.join(_KEYS[1:])}")
-    own = handler if parts.get("handler") is None else parts["handler"]
+    own = receive.handler if parts.get("handler") is None else parts["handler"]
     if own is None:
         raise SettingError(f"queues[{name!r}].handler", None, "a handler, there or as the operator's handler for all queues")
     if not isinstance(own, Transformation):
         check_given(own)
-    return QueueToReceive(
-        queue_name=name,
-        handler=own,  # type: ignore[arg-type]  # checked by the pass
-        policy=_policy(name, parts.get("policy")) or policy,
-        services=_services(name, parts.get("services") or ()),
+    found = receive.of_queue(
+        handler=own,
+        policy=_policy(name, parts.get("policy")),
+        services=tuple(_services(name, parts.get("services") or ())),
         mask=checked_mask(parts.get("mask")),  # type: ignore[arg-type]  # that is what is checked
     )
+    found.check(name)
+    return name, found
 
 
 def _policy(queue: str, given: object) -> Policy | None:
@@ -228,7 +228,8 @@ class QueuePass:
 
     task: QueueReceiveOperator
     hook: QueueHook
-    queue: QueueToReceive
+    queue_name: str
+    receive: Receive
     context: Context
     table: QueueTable | None = None
     tell: Callable[[], None] = lambda: None
@@ -237,42 +238,26 @@ class QueuePass:
 
     def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
-        self.table = table = self.hook.queue(self.queue.queue_name, self.queue.policy, self.queue.services, self._mask()).table
-        declare_parking(table, self.task.park_group)
-        self.tell = self._afterwards(table)
-        receive = self._built(table)
-        self.system = receive.policy.system
-        return receive, task_key(self.context, self.hook, table.uri)
-
-    def _mask(self) -> Sequence[str] | str | None:
-        return self.task.mask if self.queue.mask is None else self.queue.mask
-
-    def _built(self, table: QueueTable) -> ReceivePass:
         from airflow_poison.passes.delivering import INTERRUPTS
         from airflow_poison.passes.receive import ReceivePass
-        from airflow_poison.rules import policy_from_dict
 
-        task = self.task
-        return ReceivePass(
-            table=table,
-            policy=self.queue.policy or policy_from_dict(table.snapshot().control.policy),
-            handler=cast("Handler | Transformation", self.queue.handler),
+        task, receive = self.task, self.receive
+        self.table = table = self.hook.queue(self.queue_name, receive.policy, receive.services, receive.mask).table
+        declare_parking(table, receive.park_group)
+        self.tell = self._afterwards(table)
+        made = ReceivePass.of_table(
+            table,
+            receive,
             engine=lambda: self.hook.engine(task.log.info, task.py_files),
             clock=SystemClock(),
-            max_messages=whole("max_messages", task.max_messages),
             small_pass=self.hook.settings.small_pass,
-            isolation=task.isolation,
-            unprocessable=task.unprocessable,
-            outputs=task.declared_outputs(),
-            deliver=task.deliver,
-            batching=task.batching,
             progress=task.log.info,
             store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
-            outage=task.outage,
-            spans=task.spans,
-            before_claim=lambda: redrive_by_itself(table, task.redrive_on_new_handler, self.context, task.log, task.handler_version),
+            before_claim=lambda: redrive_by_itself(table, receive, self.context, task.log),
         )
+        self.system = made.policy.system
+        return made, task_key(self.context, self.hook, table.uri)
 
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:
         from airflow_poison.passes.alerts import alert_subscription
@@ -301,7 +286,7 @@ class QueuePass:
         return tell
 
 
-def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequence[QueueToReceive], context: Context) -> dict[str, object]:
+def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Mapping[str, Receive], context: Context) -> dict[str, object]:
     """Run a pass over every queue, side by side; alert about each as soon as it has ended; return all numbers.
 
     Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted, or whose error
@@ -309,7 +294,7 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Sequen
     """
     from airflow_poison.passes.runs import QueueRun, receive_many
 
-    ones = {queue.queue_name: QueuePass(task, hook, queue, context) for queue in queues}
+    ones = {name: QueuePass(task, hook, name, receive, context) for name, receive in queues.items()}
     untold: dict[str, Exception] = {}
 
     def ended(queue: str, end: ReceiveResult | Exception) -> None:

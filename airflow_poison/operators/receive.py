@@ -2,52 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.delivery.handlers import (
-    BATCH_SIZE,
-    Batching,
-    Transformation,
-    check_alone,
-    check_deliver,
-    check_given,
-    check_policy,
-    check_schema,
-    check_transform,
-    refuse_dialogs,
-)
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
 from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
-from airflow_poison.operators.base import cancel_jobs, leave_server
-from airflow_poison.operators.queues import QueuePass, QueueToReceive, account, halted, is_known, listed, receive_from_all, to_render
-from airflow_poison.outputs.output import outputs_of
+from airflow_poison.operators.base import OperatorOptions, cancel_jobs, leave_server
+from airflow_poison.operators.queues import QueuePass, account, halted, is_known, listed, receive_from_all, to_render
+from airflow_poison.passes.declaration import DEFAULTS, Receive, ReceiveOptions, name_of, takes_options
 from airflow_poison.passes.runs import Stop
-from airflow_poison.rules import checked_policy
-from airflow_poison.rules.outage import checked_outage
 from airflow_poison.rules.settings import whole_number
-from airflow_poison.store.parking import check_parking
 from airflow_poison.values.errors import SettingError
-from airflow_poison.values.masking import checked_mask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_poison.delivery.handlers import HandlerLike, TransformLike
-    from airflow_poison.desk.plans import Canary
-    from airflow_poison.dialogs.services import Service
+    from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.queues import Entry
     from airflow_poison.outputs.output import Output
-    from airflow_poison.passes.land import Deliver
     from airflow_poison.passes.runs import ReceiveResult
-    from airflow_poison.rules.outage import Outage
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
@@ -57,40 +37,10 @@ if TYPE_CHECKING:
 class ReceivingOperator(WithLineage, BaseOperator):
     """Has passes deliver what is in a queue now to a handler, and reports what they did.
 
+    The settings of a receive are those of ``ReceiveOptions``.
+
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
-    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
-    :param transform: in the handler's place: a function of a Spark DataFrame of messages, or its name (templated, the name). It returns a
-        DataFrame, or a mapping of names to such.
-    :param mixes_rows: what ``transform`` makes of a message depends on others: the messages are transformed as one unit, all or nothing.
-    :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
-    :param services: that receive from the queue, declared on it before the pass.
-    :param max_messages: how many messages a pass takes at most. (templated)
-    :param isolation: ``process``: handlers run in supervised child processes; ``none``: inline, for trusted handlers and debugging.
-    :param unprocessable: exception types, or their names (``"json:JSONDecodeError"``), that go to the final disposition at once.
-    :param output: the Delta table where the rows land that the handler returns: path or URI; or a mapping of names to such. (templated, kept as
-        ``outputs``) With a mapping the handler returns one of names to rows. Tables that stand in the DAG file are outlets of the task.
-    :param output_schema: the columns, as DDL (``"id bigint, name string"``) or an Arrow schema; None: as the table or the first rows have them. For
-        several outputs a mapping.
-    :param output_keys: rows replace rows of the output with the same values in these columns. For several outputs a mapping.
-    :param evolve: columns that an output does not have are added.
-    :param provenance: rows say where they come from: ``_queue``, ``_lookup_id``, ``_pass``, ``_received_at``.
-    :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called after the commit that settled their
-        messages, again with the same key when it failed: in the task, or in the driver where that is submitted.
-    :param batch: ``arrow``, ``pandas`` or ``polars``: the handler is called with a frame of many messages; None: with one message. A frame is one
-        transaction; where it fails, the messages that are to blame are searched for, and only they are charged. Not with ``max_batch_size``.
-    :param batch_size: how many messages a frame has at most.
-    :param schema: the columns of the bodies, JSON objects, as DDL (``"carrier string, flight int"``), and so of the frames, or of the DataFrame of
-        ``transform``, beside ``lookup_id``; None: these have the columns of messages.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
-    :param outage: when failures count as an outage of a system that the handler needs, and cost no message an attempt; None: each failure counts.
-    :param mask: paths of values that are hidden wherever messages are shown (``$.card``, ``properties.token``); None: as recorded, []: none.
-    :param handler_version: a text that changes with each version of the handler, such as a date or a release. (templated)
-    :param redrive_on_new_handler: a ``Canary``: for each new ``handler_version`` so many poison messages of each error group go back to ``main``, and
-        the others when enough of them were settled. Recorded in the queue; None: as it is recorded there.
-    :param spans: other queues that the handler's transaction receives from, too, with ``queue_name`` and Service Broker's rules: each counts its
-        rollbacks, and the fifth in a row of any of them disables all (spec SB-4, SB-9).
-    :param park_group: a message that failed has later ones of its group wait behind it, uncharged, until it is resolved; not with policies that lock
-        groups or keep an order of their own. Recorded in the queue; None: as it is recorded there.
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file shows it: a name is imported when the task runs.
     """
@@ -98,104 +48,40 @@ class ReceivingOperator(WithLineage, BaseOperator):
     ui_color = "#e3ecf7"
     operator_extra_links = (QueueLink(), PoisonLink(), RetryLink())
 
-    def __init__(
-        self,
-        *,
-        queue_name: str | None = None,
-        handler: HandlerLike | None = None,
-        transform: TransformLike | None = None,
-        mixes_rows: bool = False,
-        policy: Policy | None = None,
-        services: Sequence[Service] = (),
-        max_messages: int | str = 10_000_000,
-        isolation: str = "process",
-        unprocessable: Sequence[str | type[BaseException]] = (),
-        output: Mapping[str, str] | str | None = None,
-        output_schema: Any = None,
-        output_keys: Any = None,
-        evolve: bool = False,
-        provenance: bool = False,
-        deliver: Deliver | None = None,
-        batch: str | None = None,
-        batch_size: int = BATCH_SIZE,
-        schema: str | None = None,
-        py_files: Sequence[str] = (),
-        outage: Outage | None = None,
-        mask: Sequence[str] | str | None = None,
-        handler_version: str | None = None,
-        redrive_on_new_handler: Canary | None = None,
-        park_group: bool | None = None,
-        spans: Sequence[str] = (),
-        **kwargs: Any,
-    ) -> None:
+    @takes_options
+    def __init__(self, *, queue_name: str | None = None, py_files: Sequence[str] = (), **kwargs: Any) -> None:
+        own: dict[str, Any] = {name: kwargs.pop(name) for name in tuple(kwargs) if name in DEFAULTS}
         super().__init__(**kwargs)
-        self.outputs = output  # Airflow's operators have an output of their own
-        self.output_settings = {"schema": output_schema, "keys": output_keys, "evolve": evolve, "provenance": provenance}
-        if deliver is not None:
-            check_deliver(deliver)
-        self.deliver = deliver
-        if output is None or isinstance(output, str | Mapping):
-            self._add_outlets(self.declared_outputs())
-        if handler is not None:
-            check_given(handler, returns_rows=output is not None or deliver is not None)
-        _check_transform(handler, transform, schema, mixes_rows=mixes_rows)
-        if transform is not None:
-            check_alone(batch=batch, isolation=isolation, unprocessable=unprocessable)
+        given = {**DEFAULTS, **own}
+        handler, transform = given["handler"], given["transform"]
         self.queue_name = queue_name
+        self.py_files = py_files
         self.handler = handler if handler is None or isinstance(handler, str) else name_of(handler)
         self.transform = transform if transform is None or isinstance(transform, str) else name_of(transform)
         function = handler if transform is None else transform
         self.function = None if isinstance(function, str) else function  # no templated field: Airflow calls functions that it finds there
-        self.mixes_rows = mixes_rows
-        self.policy = checked_policy(policy)
-        self.services = tuple(services)
-        self.max_messages = max_messages
-        self.isolation = isolation
-        self.unprocessable = importable_types(unprocessable)
-        self.outage = checked_outage(outage)
-        self.mask = checked_mask(mask)
-        if redrive_on_new_handler is not None and handler_version is None:
-            raise SettingError("handler_version", None, "a text that changes with each version of the handler, where redrive_on_new_handler is set")
-        self.handler_version, self.redrive_on_new_handler = handler_version, redrive_on_new_handler
-        self.park_group = park_group
-        if isinstance(spans, str):
-            raise SettingError("spans", spans, "a list of queue names")
-        self.spans = tuple(spans)
-        if self.spans and self.policy is not None:
-            self.policy.check_spans(self.spans)
-        self.batch, self.batch_size, self.schema = batch, batch_size, schema
-        self._check_batches(self.policy)
-        self.py_files = py_files
+        self.max_messages, self.handler_version = given["max_messages"], given["handler_version"]
+        self.outputs = given["output"]  # Airflow's operators have an output of their own
+        self.options = own
+        self.policy = own.get("policy")
+        known = self.outputs is None or isinstance(self.outputs, str | Mapping)  # a task's result is known when the task runs
+        self.receive = Receive.of(queue_name or "", **{**own, "max_messages": 1, "output": self.outputs if known else None})
+        self._add_outlets(self.receive.outputs)
         self.lineage = Lineage()
 
-    @property
-    def batching(self) -> Batching | None:
-        """What a handler of batches gets; None: one message at a time. Raises SettingError."""
-        return Batching.of(self.batch, self.batch_size, None if self.transform is not None else self.schema)
-
-    def _check_batches(self, policy: Policy | None) -> None:
-        """Refuse a batch or a transformation that does not go with a policy or with services. Raises SettingError."""
-        given = self.given_handler
-        if isinstance(given, Transformation) and policy is not None:
-            check_policy(policy, given, converses=bool(self.services))
-        if self.park_group and policy is not None:
-            check_parking(self.queue_name or "", policy, converses=bool(self.services), transforms=isinstance(given, Transformation))
-        batching = self.batching
-        if batching is not None and policy is not None:
-            batching.check_policy(policy)
-        if self.services:
-            refuse_dialogs(batching, self.queue_name or "")
-
-    @property
-    def given_handler(self) -> HandlerLike | Transformation | None:
-        """The function, or its rendered name; None: each of several queues has its own. Raises HandlerNotFoundError and SettingError."""
-        if self.transform is not None:
-            return Transformation(self.transform if self.function is None else cast("TransformLike", self.function), self.schema, self.mixes_rows)
-        return self.handler if self.function is None else cast("HandlerLike", self.function)
-
-    def declared_outputs(self) -> tuple[Output, ...]:
-        """Return the outputs as they are rendered. Raises SettingError."""
-        return outputs_of(self.outputs, **self.output_settings, deliver=self.deliver is not None)
+    def rendered(self) -> Receive:
+        """Return the settings as they are rendered. Raises HandlerNotFoundError and SettingError."""
+        called = self.transform if self.transform is not None else self.handler
+        return Receive.of(
+            self.queue_name or "",
+            **{
+                **self.options,
+                "handler" if self.transform is None else "transform": called if self.function is None else self.function,
+                "max_messages": self.max_messages,
+                "output": self.outputs,
+                "handler_version": self.handler_version,
+            },
+        )
 
     def _add_outlets(self, outputs: Sequence[Output]) -> None:
         there = {getattr(each, "uri", "") for each in self.outlets}
@@ -210,7 +96,7 @@ class ReceivingOperator(WithLineage, BaseOperator):
         from airflow_poison.outputs.output_table import columns_of
 
         events = context.get("outlet_events")
-        for output in self.declared_outputs():
+        for output in self.rendered().outputs:
             if not output.uri:
                 continue
             uri, rows = path_uri(output.uri), landed.get(output.name, 0)
@@ -239,37 +125,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
             context["ti"].xcom_push(key="return_value", value=numbers)
 
 
-def _check_transform(handler: object, transform: object, schema: str | None, *, mixes_rows: bool) -> None:
-    """Check the settings of a transformation, as far as the DAG file has them. Raises SettingError and HandlerNotFoundError."""
-    if transform is None:
-        if mixes_rows:
-            raise SettingError("mixes_rows", mixes_rows, "a setting of a transformation; declare transform=... too")
-        return
-    if handler is not None:
-        raise SettingError("transform", transform if isinstance(transform, str) else name_of(transform), "either handler or transform, and not both")
-    check_transform(transform)
-    if schema is not None:
-        check_schema(schema)
-
-
-def name_of(thing: object) -> str:
-    """Return ``module:name``."""
-    return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
-
-
-def importable_types(kinds: Iterable[str | type[BaseException]]) -> tuple[str, ...]:
-    """Return the names of exception types that server sessions can import. Raises SettingError for one of a DAG file."""
-    if isinstance(kinds, str | type):
-        raise SettingError("unprocessable", kinds, "a list of exception types, or of their names as 'module:Type'")
-    return tuple(kind if isinstance(kind, str) else _importable(kind) for kind in kinds)
-
-
-def _importable(kind: type[BaseException]) -> str:
-    if not isinstance(kind, type):
-        raise SettingError("unprocessable", kind, "exception types, not exceptions, or names as 'module:Type'")
-    if kind.__module__.startswith(("unusual_prefix_", "__main__")):
-        raise SettingError("unprocessable", kind.__qualname__, "exception types of importable modules; in a DAG file raise Unprocessable instead")
-    return name_of(kind)
+class ReceiveTaskOptions(ReceiveOptions, OperatorOptions, total=False):
+    """What a task that receives takes, beside the parameters that it names."""
 
 
 class QueueReceiveOperator(ReceivingOperator):
@@ -310,6 +167,7 @@ class QueueReceiveOperator(ReceivingOperator):
         "conn_id",
     )
 
+    @takes_options
     def __init__(
         self,
         *,
@@ -321,18 +179,23 @@ class QueueReceiveOperator(ReceivingOperator):
         on_outage: Targets = None,
         on_outage_over: Targets = None,
         error_handler: type[ErrorHandler] | None = None,
+        queue_name: str | None = None,
+        handler: HandlerLike | None = None,
+        policy: Policy | None = None,
+        py_files: Sequence[str] = (),
         conn_id: str = QueueHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[ReceiveTaskOptions],
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(queue_name=queue_name, handler=handler, policy=policy, py_files=py_files, **kwargs)
         if (self.queue_name is None) == (queues is None):
             raise SettingError("queues", queues, "either queue_name or queues, and not both")
         if self.handler is None and self.transform is None and queues is None:
             raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
-        if self.services and queues is not None:
-            raise SettingError("services", list(self.services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
-        if self.spans and queues is not None:
-            raise SettingError("spans", list(self.spans), "none with queues: each of several queues has transactions of its own")
+        services, spans = self.receive.services, self.receive.spans
+        if services and queues is not None:
+            raise SettingError("services", list(services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
+        if spans and queues is not None:
+            raise SettingError("spans", list(spans), "none with queues: each of several queues has transactions of its own")
         if parallelism is not None:
             whole_number("parallelism", parallelism, least=1)
         self.queues = queues if queues is None else to_render(queues)
@@ -342,7 +205,7 @@ class QueueReceiveOperator(ReceivingOperator):
         self.conn_id = conn_id
         self.stop = Stop()
         if is_known(self.queues):
-            self._listed()
+            listed(self.queues, self.receive)
 
     def execute(self, context: Context) -> dict[str, object]:
         """Receive.
@@ -353,7 +216,9 @@ class QueueReceiveOperator(ReceivingOperator):
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files)
         try:
-            return self._receive(hook, context) if self.queues is None else receive_from_all(self, hook, self._listed(), context)
+            return (
+                self._receive(hook, context) if self.queues is None else receive_from_all(self, hook, listed(self.queues, self.rendered()), context)
+            )
         finally:
             leave_server()
 
@@ -362,19 +227,12 @@ class QueueReceiveOperator(ReceivingOperator):
         self.stop.ask()
         cancel_jobs(self.log)
 
-    def _listed(self) -> list[QueueToReceive]:
-        entries = listed(self.queues, self.given_handler, self.policy)
-        for entry in entries:
-            self._check_batches(entry.policy)
-        return entries
-
     def _receive(self, hook: QueueHook, context: Context) -> dict[str, object]:
         from airflow_poison.passes.runs import stoppable
         from airflow_poison.values.errors import QueueHaltedError
 
         assert self.queue_name is not None
-        queue = QueueToReceive(queue_name=self.queue_name, handler=self.given_handler, policy=self.policy, services=self.services)
-        one = QueuePass(self, hook, queue, context)
+        one = QueuePass(self, hook, self.queue_name, self.rendered(), context)
         receive, key = one.prepare()
         try:
             result = stoppable(receive, self.stop).run(key)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import os
-import pickle
 import shutil
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_poison.delivery.handlers import Transformation, resolve_deliver, resolve_handler
-from airflow_poison.operators.base import whole
 from airflow_poison.passes.delivering import expire_now
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import finished
-from airflow_poison.passes.submitted import PassOrder, Submission, fullest, needed, recorded, without_spark
+from airflow_poison.passes.submitted import PassOrder, Submission, fullest, needed, recorded, travelling, without_spark
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SettingError, SparkDistributionError
@@ -24,7 +20,6 @@ from airflow_poison.values.errors import SettingError, SparkDistributionError
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-    from airflow_poison.delivery.handlers import HandlerRef
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.submit import QueueReceiveSubmitOperator
     from airflow_poison.passes.runs import ReceiveResult
@@ -105,39 +100,31 @@ class Try:
 
     def __init__(self, task: QueueReceiveSubmitOperator, hook: QueueHook, table: QueueTable, key: str) -> None:
         self.table, self._task, self._hook = table, task, hook
-        self.policy = task.policy or policy_from_dict(table.snapshot().control.policy)
+        receive = travelling(task.rendered())
+        self._receive = replace(receive, policy=receive.policy or policy_from_dict(table.snapshot().control.policy))
         self.submission = Submission(table, key)
         self.target: Target | None = None
-        given = task.given_handler
-        assert given is not None, "it was declared with one"
-        if isinstance(given, Transformation):
-            self._handler: HandlerRef | Transformation = replace(given, function=given.ref())
-        else:
-            self._handler = resolve_handler(given, returns_rows=bool(task.declared_outputs()))
         self._order = self._ordered(key)
+
+    @property
+    def system(self) -> str:
+        """The name of the messaging system whose rules the pass goes by."""
+        assert self._receive.policy is not None, "it was looked up"
+        return self._receive.policy.system
 
     def before_submission(self) -> ReceiveResult | None:
         """Return what an earlier try has left to be read, or what needs no driver. Raises QueueHaltedError and the other errors of ReceivePass."""
-        task = self._task
-        receiving = ReceivePass(
-            table=self.table,
-            policy=self.policy,
-            handler=self._handler,  # type: ignore[arg-type]  # resolved already
+        receiving = ReceivePass.of_table(
+            self.table,
+            self._receive,
             engine=needed,
             clock=SystemClock(),
-            max_messages=self._order.max_messages,
-            isolation=task.isolation,
-            unprocessable=task.unprocessable,
-            outputs=task.declared_outputs(),
-            batching=task.batching,
-            progress=task.log.info,
+            progress=self._task.log.info,
             store=self._hook.store(),
-            outage=task.outage,
-            spans=task.spans,
         )
         if (left := self.submission.left()) is not None:
             return left
-        if task.deliver is not None and self.table.snapshot().landings:
+        if self._receive.deliver is not None and self.table.snapshot().landings:
             return None  # the driver calls it, also with the rows that a dead one has left
         return without_spark(receiving, self._order.key)
 
@@ -171,25 +158,14 @@ class Try:
         return recorded(self.table, self._order.key, self._order.since)
 
     def _ordered(self, key: str) -> PassOrder:
-        task, settings, since = self._task, self._hook.settings, self.submission.since()
-        order = PassOrder(
+        settings, since = self._hook.settings, self.submission.since()
+        return PassOrder.of(
+            self._receive,
             store=self._hook.store().uri,
             storage_options=settings.storage_options,
             durable=settings.durable,
             queue=self.table.name,
             key=key,
-            policy=self.policy.to_dict(),
-            handler=task.handler or "",
-            max_messages=whole("max_messages", task.max_messages),
-            isolation=task.isolation,
-            unprocessable=task.unprocessable,
-            outputs=base64.b64encode(pickle.dumps(task.declared_outputs())).decode(),
             parallelism=settings.parallelism,
             since=finished(self.table, key) if since is None else since,
-            batch=task.batch,
-            batch_size=task.batch_size,
-            schema=task.schema,
-            outage=None if task.outage is None else task.outage.to_dict(),
-            spans=task.spans,
         )
-        return order.handled_by(self._handler).delivered_by(None if task.deliver is None else resolve_deliver(task.deliver))

@@ -94,9 +94,10 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
-        table = hook.queue(self.queue_name, self.policy, self.services, self.mask).table
-        declare_parking(table, self.park_group)
-        redrive_by_itself(table, self.redrive_on_new_handler, context, self.log, self.handler_version)
+        receive = self.rendered()
+        table = hook.queue(self.queue_name, receive.policy, receive.services, receive.mask).table
+        declare_parking(table, receive.park_group)
+        redrive_by_itself(table, receive, context, self.log)
         self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))
         try:
             result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))
@@ -109,7 +110,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         self.push(numbers, context)
         self._forget(mine, context)  # not before: a task that dies until here reads the numbers again
         if result.halted is not None:
-            raise AirflowFailException(halted(result, mine.policy.system))
+            raise AirflowFailException(halted(result, mine.system))
         return numbers
 
     def on_kill(self) -> None:

@@ -22,7 +22,7 @@ def main(archive: str) -> int:
         sys.path[:0] = dict.fromkeys(str(Path(file).parent) if file.endswith(".py") else file for file in files)
         from airflow_poison.passes.submitted import PassOrder, carry_out
 
-        return carry_out(PassOrder.from_dict(order), files)
+        return carry_out(PassOrder(**order), files)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from airflow_poison.delivery.handlers import Transformation, check_alone, check_policy, load_types, refuse_dialogs, resolve_handler
 from airflow_poison.delivery.session import check_isolation
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
+from airflow_poison.passes.declaration import Receive
 from airflow_poison.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.passes.due import return_held, return_postponed
 from airflow_poison.passes.event_notifications import notifications, notify
@@ -42,15 +43,14 @@ from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any
 
-    from airflow_poison.delivery.handlers import Batching, HandlerLike, HandlerRef
+    from airflow_poison.delivery.handlers import HandlerLike, HandlerRef
     from airflow_poison.delivery.outage import Verdict
     from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.delivery.stage import BlockRecord
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.delivering import Engine
-    from airflow_poison.passes.land import Deliver
-    from airflow_poison.rules.outage import Outage
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
@@ -164,25 +164,16 @@ SMALL_BYTES = 64 * 1024 * 1024
 """A claim with larger files is not small, however few messages it has."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivePass:
-    """The parts of a pass that stay the same for all its claims.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivePass(Receive):
+    """A receive on one queue: its settings, and the parts that stay the same for all its claims.
 
-    :param handler: an importable name (``"shop.arrivals:land"``) or a callable; or a transformation of a DataFrame.
+    :param policy: the rules that the queue has.
     :param engine: makes the pass's engine when there is something to deliver; never called otherwise, so an empty pass starts no JVM.
-    :param isolation: ``process`` or ``none``.
-    :param unprocessable: exception types (``"module:Type"``) that go to the final disposition at once.
-    :param batching: the handler gets frames of many messages; None: one message at a time.
     :param interrupts: what is no Exception and may end a pass, which then gives its claim up as after an error.
     :param check_stopped: called whenever the claim is kept alive; what it raises ends the delivery.
-    :param outputs: where the rows land that the handler returns (``outputs_of``).
-    :param deliver: takes the rows of the output without a table, after the commit that settled their messages: a function of an Arrow table and a
-        key, which is the same when the rows are given again after it, or its process, has failed.
-    :param outage: when failures are no fault of the messages; None: each is charged to its message, as the messaging systems do.
     :param small_pass: a claim of so many messages (and 64 MiB) is delivered in this process, without the engine; 0: none is.
     :param before_claim: called before anything is claimed, by a pass that is about to look for messages of the application queue.
-    :param spans: other queues of the store that the handler's transaction receives from, too: each counts its rollbacks, and what disables one
-        disables all (spec SB-4, SB-9).
     :param store: where rejected messages go to their dead-letter queues; without it they wait in the queue's outbox for the next pass that has one.
         Its options serve outputs in an object store of the same kind.
     """
@@ -192,22 +183,20 @@ class ReceivePass:
     handler: HandlerLike | Transformation
     engine: Callable[[], Engine]
     clock: Clock
-    max_messages: int = 10_000_000
-    isolation: str = "process"
-    unprocessable: tuple[str, ...] = ()
     lease: timedelta = LEASE
     record_all: bool = False
-    batching: Batching | None = None
     progress: Callable[[str], None] = field(default=lambda _line: None)
     store: QueueStore | None = None
-    outputs: tuple[Output, ...] = ()
-    deliver: Deliver | None = None
     interrupts: tuple[type[BaseException], ...] = INTERRUPTS
     check_stopped: Callable[[], object] = lambda: None
-    outage: Outage | None = None
     small_pass: int = 0
     before_claim: Callable[[], object] = lambda: None
-    spans: tuple[str, ...] = ()
+
+    @classmethod
+    def of_table(cls, table: QueueTable, receive: Receive, **parts: Any) -> Self:
+        """Return the pass of checked settings on a table; without a policy by the recorded one."""
+        policy = receive.policy or policy_from_dict(table.snapshot().control.policy)
+        return cls(**{**receive.settings(), "policy": policy}, table=table, **parts)
 
     def run(self, key: str) -> ReceiveResult:
         """Receive what is in the queue now, once.

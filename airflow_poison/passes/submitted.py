@@ -21,7 +21,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, Transformation
+from airflow_poison.delivery.handlers import Transformation, load_handler, resolve_deliver, resolve_handler
 from airflow_poison.delivery.stage import Tally
 from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
 from airflow_poison.spark.executors import own_package, shippable
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.passes.declaration import Receive
     from airflow_poison.passes.land import Deliver
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.spark.engine import SparkEngine
@@ -55,16 +56,10 @@ class PassOrder:
 
     :param store: the URI of the store.
     :param attempt: the name of the try's folder.
-    :param policy: as ``to_dict`` gives it.
-    :param handler: the name of one that is imported where the driver runs; of one that travels by value, its name for people.
-    :param by_value: that handler, pickled, in base 64; empty: it is imported.
-    :param transforms: the handler is a transformation of a DataFrame, with these settings of it.
+    :param receive: the settings of the receive, pickled, in base 64: functions that do not travel by their names are pickled in them once more, so
+        that reading the order imports nothing of the author's.
     :param parallelism: how many tasks the pass has; None: as many as run at the same time.
-    :param batch: with ``batch_size`` and ``schema`` what ``Batching.of`` takes.
     :param since: how many passes of the run key had finished, and been read, before its first try; kept for the tries to come.
-    :param outage: as ``to_dict`` gives it; None: none is looked for.
-    :param deliver: the name of the function that takes the rows of the output without a table; empty: there is none.
-    :param deliver_by_value: that function, as ``by_value``.
     :param storage_options: for ``store``; with the credentials that the connection has, which is why orders are private files.
     """
 
@@ -72,41 +67,42 @@ class PassOrder:
     durable: bool
     queue: str
     key: str
-    policy: Mapping[str, object]
-    handler: str
-    by_value: str = ""
-    max_messages: int = 10_000_000
-    isolation: str = "process"
-    unprocessable: tuple[str, ...] = ()
-    outputs: str = ""
+    receive: str
     parallelism: int | None = None
     since: int = 0
-    batch: str | None = None
-    batch_size: int = BATCH_SIZE
-    schema: str | None = None
-    outage: Mapping[str, object] | None = None
-    transforms: bool = False
-    mixes_rows: bool = False
-    spans: tuple[str, ...] = ()
-    deliver: str = ""
-    deliver_by_value: str = ""
     attempt: str = ""
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> PassOrder:
-        """Return what ``asdict`` has made plain."""
-        return cls(**{**said, **{name: tuple(said[name]) for name in ("unprocessable", "spans")}})
+    def of(cls, receive: Receive, **parts: Any) -> PassOrder:
+        """Return the order for settings whose functions are resolved (``travelling``)."""
+        return cls(receive=base64.b64encode(pickle.dumps(receive)).decode(), **parts)
 
-    def handled_by(self, handler: HandlerRef | Transformation) -> PassOrder:
-        """Return the same order with a checked handler."""
-        if isinstance(handler, Transformation):
-            return replace(self.handled_by(handler.ref()), transforms=True, schema=handler.schema, mixes_rows=handler.mixes_rows)
-        return replace(self, handler=handler.name, by_value=_as_text(handler))
+    def settings(self) -> Receive:
+        """Return the settings of the receive."""
+        found: Receive = pickle.loads(base64.b64decode(self.receive))  # noqa: S301  (ours, like the handler)
+        return found
 
-    def delivered_by(self, deliver: HandlerRef | None) -> PassOrder:
-        """Return the same order with a checked function that takes rows; None: without one."""
-        return self if deliver is None else replace(self, deliver=deliver.name, deliver_by_value=_as_text(deliver))
+
+def travelling(receive: Receive) -> Receive:
+    """Return settings whose handler and ``deliver`` are checked, and ready to be carried to another machine.
+
+    What the task does itself is left out. Raises HandlerNotFoundError, SettingError.
+    """
+    handler, deliver = receive.handler, receive.deliver
+    assert handler is not None, "it was declared with one"
+    if isinstance(handler, Transformation):
+        carried: HandlerRef | Transformation = replace(handler, function=handler.ref())
+    else:
+        carried = resolve_handler(handler, returns_rows=bool(receive.outputs))
+    return replace(
+        receive,
+        handler=carried,  # type: ignore[arg-type]  # resolved already
+        deliver=None if deliver is None else resolve_deliver(deliver),  # type: ignore[arg-type]  # resolved, and found again by the driver
+        services=(),
+        mask=None,
+        redrive_on_new_handler=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,30 +312,16 @@ def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
 
 
 def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequence[str]) -> dict[str, object]:
-    from airflow_poison.delivery.handlers import HandlerRef
     from airflow_poison.passes.receive import ReceivePass
-    from airflow_poison.rules import policy_from_dict
-    from airflow_poison.rules.outage import checked_outage
     from airflow_poison.values.clock import SystemClock
 
-    by_value = base64.b64decode(order.by_value)
-    handler = HandlerRef(order.handler, by_value, tuple(sys.path)) if by_value else order.handler
-    receiving = ReceivePass(
-        table=table,
-        policy=policy_from_dict(order.policy),
-        handler=Transformation(handler, order.schema, order.mixes_rows) if order.transforms else handler,  # type: ignore[arg-type]  # resolved already
+    receiving = ReceivePass.of_table(
+        table,
+        _here(order.settings()),
         engine=lambda: _engine(order, files),
         clock=SystemClock(),
-        max_messages=order.max_messages,
-        isolation=order.isolation,
-        unprocessable=order.unprocessable,
-        outputs=pickle.loads(base64.b64decode(order.outputs)) if order.outputs else (),  # noqa: S301  (ours, like the handler)
-        batching=None if order.transforms else Batching.of(order.batch, order.batch_size, order.schema),
-        deliver=_deliver(order),
         progress=_say,
         store=store,
-        outage=checked_outage(order.outage),
-        spans=order.spans,
     )
     return receiving.run(order.key).to_dict()
 
@@ -365,14 +347,21 @@ def _jars() -> Sequence[str]:
     return SparkConf().get("spark.jars", "").split(",")
 
 
-def _deliver(order: PassOrder) -> Deliver | None:
-    """Return the function that takes rows, found before anything is claimed. Raises HandlerNotFoundError."""
-    from airflow_poison.delivery.handlers import HandlerRef, load_handler
+def _here(settings: Receive) -> Receive:
+    """Return settings whose functions are found on this machine: by their names, or as they were carried. Raises HandlerNotFoundError."""
+    handler: Any = settings.handler
+    handler = replace(handler, function=_ref_here(handler.function)) if isinstance(handler, Transformation) else _ref_here(handler)
+    return replace(settings, handler=handler, deliver=None if settings.deliver is None else _deliver(settings.deliver))
 
-    if not order.deliver:
-        return None
+
+def _ref_here(ref: Any) -> Any:
+    return replace(ref, path=tuple(sys.path)) if ref.by_value else ref.name
+
+
+def _deliver(ref: Any) -> Deliver:
+    """Return the function that takes rows, found before anything is claimed. Raises HandlerNotFoundError."""
     try:
-        found: Any = load_handler(HandlerRef(order.deliver, base64.b64decode(order.deliver_by_value) or None, tuple(sys.path)))
+        found: Any = load_handler(replace(ref, path=tuple(sys.path)))
     except HandlerNotFoundError as error:
         raise HandlerNotFoundError(f"deliver: {error}") from error
     return found  # type: ignore[no-any-return]  # checked when it was declared

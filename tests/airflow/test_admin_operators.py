@@ -58,7 +58,7 @@ def a_queue(store: QueueStore, policy: Policy, *bodies: bytes, conversation: str
 
 
 def receive(store: QueueStore, table: QueueTable, policy: Policy) -> None:
-    ReceivePass(table, policy, refuse_bad, LocalEngine, CLOCK, isolation="none", store=store).run("run")
+    ReceivePass(table=table, policy=policy, handler=refuse_bad, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("run")
 
 
 def ids(table: QueueTable, place: SubQueue) -> list[int]:

@@ -11,9 +11,10 @@ from airflow.sdk import DAG, task
 from airflow_poison import Msmq4, ServiceBroker
 from airflow_poison.assets import queue_asset
 from airflow_poison.operators.manage import QueueAlterOperator, QueueReturnOperator
-from airflow_poison.operators.receive import QueueReceiveOperator, importable_types
+from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.passes.declaration import importable_types
 from airflow_poison.sensors.queue import QueueDisabledSensor, QueueMessagesSensor
 from airflow_poison.values.errors import (
     ErrorHandlerError,

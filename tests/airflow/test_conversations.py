@@ -93,7 +93,7 @@ def poisoned(hook: QueueHook, **policy: Any) -> str:
     rules = ServiceBroker(**policy)
     table = hook.queue("warehouse", rules).table
     [handle] = begun(hook, ("order", BAD.encode()))
-    ReceivePass(table, rules, refuse_bad, LocalEngine, CLOCK, isolation="none", store=hook.store()).run("run")
+    ReceivePass(table=table, policy=rules, handler=refuse_bad, engine=LocalEngine, clock=CLOCK, isolation="none", store=hook.store()).run("run")
     assert table.snapshot().control.state is QueueState.DISABLED
     return handle
 

@@ -55,7 +55,9 @@ def refuse(message: Message) -> None:
 
 
 def receive(store: QueueStore, table: QueueTable) -> None:
-    ReceivePass(table, MOVE, refuse, LocalEngine, CLOCK, isolation="none", store=store).run(f"{table.snapshot().version}")
+    ReceivePass(table=table, policy=MOVE, handler=refuse, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(
+        f"{table.snapshot().version}"
+    )
 
 
 @pytest.fixture

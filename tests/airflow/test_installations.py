@@ -134,7 +134,7 @@ def test_each_installation_is_told_of_what_happened_alone(store: QueueStore, air
 
     def poison(key: str) -> None:
         send(table, messages_to_batches([b"bad"]), key=key, clock=CLOCK)
-        ReceivePass(table, MOVE, refuse, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+        ReceivePass(table=table, policy=MOVE, handler=refuse, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(key)
 
     def alerts(name: str) -> int:
         airflow(name)

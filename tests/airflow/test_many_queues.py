@@ -279,14 +279,14 @@ def test_the_master_says_how_many_cores_spark_has(master: str, cores: int | None
 def halt_main(store: QueueStore) -> None:
     table = store.open("orders")
     send(table, messages_to_batches(["a"]), key="main", clock=CLOCK)
-    ReceivePass(table, FAULT, refuse_all, LocalEngine, CLOCK, isolation="none", store=store).run("main")
+    ReceivePass(table=table, policy=FAULT, handler=refuse_all, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("main")
 
 
 def halt_poison(store: QueueStore) -> None:
     table, reader = store.open("orders"), PoisonSubQueue(receive_retry_count=0, receive_error_handling="Fault")
     send(table, messages_to_batches(["b"]), key="poison", clock=CLOCK)
-    ReceivePass(table, MOVE, refuse_all, LocalEngine, CLOCK, isolation="none", store=store).run("move")
-    ReceivePass(table, reader, refuse_all, LocalEngine, CLOCK, isolation="none", store=store).run("poison")
+    ReceivePass(table=table, policy=MOVE, handler=refuse_all, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("move")
+    ReceivePass(table=table, policy=reader, handler=refuse_all, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("poison")
 
 
 @pytest.mark.parametrize(

@@ -214,7 +214,7 @@ def test_a_receive_alone_alerts_and_tells_its_error_handler_and_not_of_the_past(
 
     table = declare(store, "orders", MOVE, SystemClock())
     send(table, messages_to_batches([b"past"]), key="past", clock=SystemClock())
-    assert ReceivePass(table, MOVE, never, LocalEngine, SystemClock(), isolation="none").run("past").poisoned == 1
+    assert ReceivePass(table=table, policy=MOVE, handler=never, engine=LocalEngine, clock=SystemClock(), isolation="none").run("past").poisoned == 1
     with DAG("alone", schedule=None) as dag:
         sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["b"])
         sent >> QueueReceiveOperator(

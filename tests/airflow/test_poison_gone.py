@@ -42,7 +42,7 @@ def poison(store: QueueStore, key: str = "one", messages: int = 3) -> tuple[Queu
     table = declare(store, "orders", MOVE, CLOCK)
     since = table.snapshot().version
     send(table, messages_to_batches([b"bad"] * messages), key=key, clock=CLOCK)
-    ReceivePass(table, MOVE, never, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+    ReceivePass(table=table, policy=MOVE, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(key)
     return table, {"event": "poisoned", "queue": "orders", "versions": [since, table.snapshot().version]}
 
 

@@ -49,7 +49,7 @@ def never(message: Message) -> None:
 def poison(store: QueueStore, name: str, policy: Policy = MOVE, key: str = "one") -> None:
     table = declare(store, name, policy, CLOCK)
     send(table, messages_to_batches([b"bad"]), key=key, clock=CLOCK)
-    ReceivePass(table, policy, never, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+    ReceivePass(table=table, policy=policy, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(key)
 
 
 # What makes it run ------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def halt(store: QueueStore, policy: Policy, key: str = "one", *bodies: str) -> Q
     """Let the first bad message halt the queue."""
     table = declare(store, "orders", policy, CLOCK)
     send(table, messages_to_batches([body.encode() for body in bodies or ("bad <b>one</b>", "good")]), key=key, clock=CLOCK)
-    ReceivePass(table, policy, never, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+    ReceivePass(table=table, policy=policy, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(key)
     assert table.snapshot().control.state is not QueueState.ENABLED
     return table
 

@@ -63,7 +63,7 @@ def a_queue(store: QueueStore, policy: Policy, *bodies: bytes) -> QueueTable:
 
 def poisoned(store: QueueStore, *bodies: bytes) -> QueueTable:
     table = a_queue(store, MOVE, *bodies)
-    ReceivePass(table, MOVE, never, LocalEngine, CLOCK, isolation="none", store=store).run("given")
+    ReceivePass(table=table, policy=MOVE, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("given")
     return table
 
 
@@ -258,7 +258,7 @@ def test_what_is_done_to_a_queue_twice_is_done_once(
 
 def test_a_return_that_is_run_again_moves_and_counts_nothing_twice(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
     table = a_queue(store, CYCLE, b"a", b"b")
-    ReceivePass(table, CYCLE, never, LocalEngine, CLOCK, isolation="none", store=store).run("given")
+    ReceivePass(table=table, policy=CYCLE, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("given")
     dag = one_task(QueueReturnOperator)
     assert [run_dag(dag, FIRST).returned["do"]["returned"] for _ in range(2)] == [2, 0]
     assert {row["move_count"] for file in table.snapshot().files for row in table.read(file).to_pylist()} == {2}

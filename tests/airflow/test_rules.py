@@ -61,7 +61,7 @@ def table(store: QueueStore) -> QueueTable:
     """A queue with two poison messages that lack a key, and three with a wrong value."""
     found = declare(store, "orders", POLICY, CLOCK)
     send(found, messages_to_batches([b"key"] * 2 + [b"value"] * 3), key="one", clock=CLOCK)
-    ReceivePass(found, POLICY, fails, LocalEngine, CLOCK, isolation="none", store=store).run("one")
+    ReceivePass(table=found, policy=POLICY, handler=fails, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("one")
     return found
 
 
@@ -186,6 +186,6 @@ def test_a_cycle_has_its_rules_before_it_receives() -> None:
     assert ruled.upstream_task_ids == {"retry_cycle.return"}
     assert ruled.downstream_task_ids == {"retry_cycle.receive"}
     assert cast("QueueRulesOperator", ruled).rules == (rule("keys", "put_back", KEYS),)
-    assert (received.handler_version, received.redrive_on_new_handler) == ("2", Canary(5))
+    assert (received.handler_version, received.receive.redrive_on_new_handler) == ("2", Canary(5))
     with pytest.raises(SettingError, match="handler_version=None"):
         QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", redrive_on_new_handler=Canary(5))

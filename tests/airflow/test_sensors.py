@@ -69,7 +69,7 @@ def test_each_sensor_sees_its_condition(store: QueueStore, orders: QueueTable) -
     assert poke(messages)["messages"] == 2
 
     assert poke(due) is None
-    ReceivePass(orders, CYCLE, never, LocalEngine, CLOCK, isolation="none", store=store).run("one")
+    ReceivePass(table=orders, policy=CYCLE, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("one")
     assert poke(due) == {"queue": "orders", "due": 2, "postponed": 0, "waiting": 2, "next_due_at": None}
 
     assert poke(poisoned) is None

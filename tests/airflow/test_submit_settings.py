@@ -81,6 +81,10 @@ def order_in(application: Path) -> dict[str, Any]:
         return cast("dict[str, Any]", json.loads(archive.read("order.json")))
 
 
+def settings_in(order: dict[str, Any]) -> Any:
+    return pickle.loads(base64.b64decode(order["receive"]))
+
+
 @pytest.mark.parametrize("name", ["application", "application_args", "java_class"])
 def test_the_application_is_not_the_users(name: str) -> None:
     with pytest.raises(SettingError, match=name):
@@ -213,8 +217,9 @@ def test_the_order_names_the_store_by_its_path_and_exception_types_by_their_name
         submitted(unprocessable=[json.JSONDecodeError, "builtins:KeyError"], max_messages="7", conf={"spark.a": "b"}).execute(context())
 
     order = order_of(store)
-    assert (order["store"], order["durable"], order["max_messages"]) == (store.uri, False, 7)
-    assert order["unprocessable"] == ["json.decoder:JSONDecodeError", "builtins:KeyError"]
+    receive = settings_in(order)
+    assert (order["store"], order["durable"], receive.max_messages) == (store.uri, False, 7)
+    assert receive.unprocessable == ("json.decoder:JSONDecodeError", "builtins:KeyError")
     assert {"spark.executor.cores": "3", "spark.a": "b", "spark.python.task.killTimeout": "500ms"}.items() <= told[0]._conf.items()
 
 
@@ -346,7 +351,7 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         order = order_in(Path(application))
         del order["files"]
         try:
-            carry_out(PassOrder.from_dict(order))
+            carry_out(PassOrder(**order))
         except KeyboardInterrupt:
             raise OSError("the driver is gone") from None
 
@@ -365,12 +370,12 @@ def test_the_order_carries_a_function_that_takes_rows_by_name_or_by_value(
             folder.rename(folder.parents[2] / f"seen-{folder.name}")
         return order
 
-    by_name = ordered(take)
-    assert (by_name["deliver"], by_name["deliver_by_value"]) == (f"{__name__}:take", "")
+    by_name = settings_in(ordered(take)).deliver
+    assert (by_name.name, by_name.by_value) == (f"{__name__}:take", None)
     monkeypatch.setattr(of_this_dag, "__module__", "__main__")
-    by_value = ordered(of_this_dag)
-    assert by_value["deliver"] == "__main__:of_this_dag"
-    assert pickle.loads(base64.b64decode(by_value["deliver_by_value"])).__doc__ == of_this_dag.__doc__
+    by_value = settings_in(ordered(of_this_dag)).deliver
+    assert by_value.name == "__main__:of_this_dag"
+    assert pickle.loads(by_value.by_value).__doc__ == of_this_dag.__doc__
     assert len(told) == 2
 
 

@@ -68,7 +68,7 @@ def table(store: QueueStore) -> QueueTable:
     """Five poison messages: 1, 3 and 5 with a KeyError, and one that waits."""
     made = declare(store, "orders", MOVE, CLOCK)
     send(made, messages_to_batches(list("abcde")), key="given", clock=CLOCK)
-    ReceivePass(made, MOVE, fail, LocalEngine, CLOCK, isolation="none", store=store).run("given")
+    ReceivePass(table=made, policy=MOVE, handler=fail, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("given")
     send(made, messages_to_batches(["f"]), key="more", clock=CLOCK)
     return made
 
@@ -143,7 +143,7 @@ def test_a_cleared_task_sends_what_meets_its_selection_then_and_nothing_twice(
 ) -> None:
     dag = sending(letters, selection={"error_type": "ValueError"})
     assert [run_dag(dag, FIRST).returned["do"]["sent"] for _ in range(2)] == [2, 0]
-    ReceivePass(table, MOVE, fail, LocalEngine, CLOCK, isolation="none", store=store).run("again")
+    ReceivePass(table=table, policy=MOVE, handler=fail, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run("again")
     assert run_dag(dag, FIRST).returned["do"]["sent"] == 1
     assert there(broker, letters) == ["b", "d", "f"]
 

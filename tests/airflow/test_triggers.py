@@ -50,7 +50,7 @@ def put(queue: QueueTable, key: str, number: int = 1) -> None:
 
 def poison(store: QueueStore, queue: QueueTable, key: str) -> None:
     put(queue, key)
-    ReceivePass(queue, MOVE, never, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+    ReceivePass(table=queue, policy=MOVE, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(key)
 
 
 def within(seconds: float, waiting: Callable[[], Awaitable[Any]]) -> Any:
@@ -283,7 +283,7 @@ def test_retries_that_fall_due_are_told_once_each_over_restarts(store: QueueStor
 
     def park(key: str) -> None:
         put(queue, key)
-        ReceivePass(queue, policy, never, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+        ReceivePass(table=queue, policy=policy, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(key)
 
     async def scenario() -> datetime:
         async with a_triggerer(recorded, watcher(state, "retry_due")) as triggerer:

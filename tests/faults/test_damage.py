@@ -78,7 +78,9 @@ def table(tmp_path: Path) -> QueueTable:
 
 
 def receive(table: QueueTable, key: str = "run") -> None:
-    ReceivePass(table, POLICY, handle, LocalEngine, VirtualClock(NOW), isolation="none", lease=timedelta(minutes=2)).run(key)
+    ReceivePass(
+        table=table, policy=POLICY, handler=handle, engine=LocalEngine, clock=VirtualClock(NOW), isolation="none", lease=timedelta(minutes=2)
+    ).run(key)
 
 
 def stopped_at(point: str, act: Callable[[], object]) -> None:

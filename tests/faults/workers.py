@@ -71,11 +71,11 @@ class Lingering(LocalEngine):
 def receives(actor: Actor) -> None:
     engine = Lingering if actor.chance.random() < 0.1 else LocalEngine
     ReceivePass(
-        actor.table,
-        queues()[actor.task.queue].policy,
-        HANDLER,
-        engine,
-        actor.clock,
+        table=actor.table,
+        policy=queues()[actor.task.queue].policy,
+        handler=HANDLER,
+        engine=engine,
+        clock=actor.clock,
         max_messages=actor.chance.choice([5, 20, 1_000]),
         isolation=actor.task.isolation,
         lease=actor.place.lease,

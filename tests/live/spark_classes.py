@@ -50,7 +50,9 @@ def _make(archive: Path) -> None:
         store, clock, policy = open_store(folder), SystemClock(), Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
         queue = declare(store, "warm", policy, clock)
         send(queue, messages_to_batches([b"a", b"b"]), key="warm", clock=clock)
-        ReceivePass(queue, policy, _accept, lambda: SparkEngine(spark), clock, isolation="none", store=store).run("warm")
+        ReceivePass(table=queue, policy=policy, handler=_accept, engine=lambda: SparkEngine(spark), clock=clock, isolation="none", store=store).run(
+            "warm"
+        )
         spark.range(10).selectExpr("to_json(struct(id)) AS body").write.parquet(f"{folder}/rows")
     gateway = spark.sparkContext._gateway
     assert gateway is not None

@@ -34,7 +34,7 @@ def never(message: Message) -> None:
 
 
 def receive(airflow: LiveAirflow, queue: QueueTable, key: str) -> None:
-    ReceivePass(queue, MOVE, never, LocalEngine, CLOCK, isolation="none", store=airflow.store).run(key)
+    ReceivePass(table=queue, policy=MOVE, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=airflow.store).run(key)
 
 
 def poison(airflow: LiveAirflow, queue: QueueTable, key: str, messages: int) -> None:

@@ -40,7 +40,7 @@ def land(message: Message) -> None:
 
 
 def receive(table: QueueTable, key: str, handler: Callable[[Message], None]) -> int:
-    return ReceivePass(table, MOVE, handler, LocalEngine, CLOCK, isolation="none").run(key).settled
+    return ReceivePass(table=table, policy=MOVE, handler=handler, engine=LocalEngine, clock=CLOCK, isolation="none").run(key).settled
 
 
 def poisoned(airflow: LiveAirflow, name: str, messages: int) -> QueueTable:

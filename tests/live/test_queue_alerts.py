@@ -47,7 +47,7 @@ def put(airflow: LiveAirflow, name: str, policy: Policy, key: str, *, receive: b
     table = declare(airflow.store, name, policy, CLOCK)
     send(table, messages_to_batches([b"bad"]), key=key, clock=CLOCK)
     if receive:
-        ReceivePass(table, policy, never, LocalEngine, CLOCK, isolation="none", store=airflow.store).run(key)
+        ReceivePass(table=table, policy=policy, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=airflow.store).run(key)
 
 
 def told(airflow: LiveAirflow) -> Counter[tuple[str, str]]:

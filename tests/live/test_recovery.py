@@ -54,7 +54,7 @@ def halted(airflow: LiveAirflow, name: str, policy: Policy, *bodies: str, key: s
     """Let the first bad message halt a queue."""
     table = declare(airflow.store, name, policy, CLOCK)
     send(table, messages_to_batches([body.encode() for body in bodies or ("bad one", "good")]), key=key, clock=CLOCK)
-    ReceivePass(table, policy, never, LocalEngine, CLOCK, isolation="none", store=airflow.store).run(key)
+    ReceivePass(table=table, policy=policy, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=airflow.store).run(key)
     assert table.snapshot().control.state is not QueueState.ENABLED
     return table
 
@@ -176,7 +176,12 @@ def test_an_answer_about_a_message_that_is_no_suspect_any_more_fails_clearly(air
     run, _ = asked(airflow, "outdated")
     enable(table, CLOCK)
     ReceivePass(
-        table, ServiceBroker(), lambda message: never(message) if message.text == "bad two" else None, LocalEngine, CLOCK, isolation="none"
+        table=table,
+        policy=ServiceBroker(),
+        handler=lambda message: never(message) if message.text == "bad two" else None,
+        engine=LocalEngine,
+        clock=CLOCK,
+        isolation="none",
     ).run("x")
     halted(airflow, "outdated", ServiceBroker(), "bad two", key="two")
     assert table.snapshot().control.halted_by == 3

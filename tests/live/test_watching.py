@@ -83,7 +83,7 @@ def put(queue: QueueTable, key: str, *amounts: int) -> None:
 
 def poison(airflow: LiveAirflow, queue: QueueTable, key: str) -> None:
     put(queue, key, 0)
-    ReceivePass(queue, MOVE, never, LocalEngine, CLOCK, isolation="none", store=airflow.store).run(key)
+    ReceivePass(table=queue, policy=MOVE, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=airflow.store).run(key)
 
 
 def waiting(queue: QueueTable) -> dict[str, int]:

@@ -92,7 +92,9 @@ class Many:
         return table
 
     def run(self, table: QueueTable, policy: Policy, handler: HandlerLike, engine: Callable[[], Engine] | None = None) -> QueueRun:
-        made = ReceivePass(table, policy, handler, engine or (lambda: SparkEngine(self.spark)), CLOCK, store=self.store)
+        made = ReceivePass(
+            table=table, policy=policy, handler=handler, engine=engine or (lambda: SparkEngine(self.spark)), clock=CLOCK, store=self.store
+        )
         return QueueRun(table.name, lambda: (made, f"run-{table.name}"))
 
 

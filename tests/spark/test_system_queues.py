@@ -34,6 +34,6 @@ def test_dmp_6_a_system_exception_destination_can_be_received_from(spark: SparkS
     table = declare(DeltaStore(str(tmp_path)), "_SYSTEM.Exception.Destination.ME1", policy, clock)
     send(table, messages_to_batches(["good", "good", "bad"]), key="sent", clock=clock)
 
-    result = ReceivePass(table, policy, refuse_bad, lambda: SparkEngine(spark), clock, isolation="none").run("run")
+    result = ReceivePass(table=table, policy=policy, handler=refuse_bad, engine=lambda: SparkEngine(spark), clock=clock, isolation="none").run("run")
 
     assert (result.received, result.settled, result.rollbacks) == (3, 2, 2)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.delivery.handlers import HandlerRef, resolve_deliver, resolve_handler
-from airflow_poison.outputs.output import outputs_of
+from airflow_poison.delivery.handlers import HandlerRef
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.declaration import Receive
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import ReceiveResult
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.passes.submitted import PassOrder, Submission, carry_out
+from airflow_poison.passes.submitted import PassOrder, Submission, carry_out, travelling
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark.executors import own_package
@@ -31,6 +29,8 @@ from tests import local_driver
 from .given import CONTROL, NOW
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pyarrow as pa
 
     from airflow_poison.store.queue_table import QueueTable
@@ -44,11 +44,9 @@ def table(tmp_path: Path) -> QueueTable:
     return DeltaStore(str(tmp_path / "store"), durable=False).create("orders", CONTROL, NOW)
 
 
-def order(table: QueueTable, since: int = 0) -> PassOrder:
-    told = PassOrder(
-        store=str(Path(table.uri).parent), durable=False, queue="orders", key=KEY, policy=Msmq4().to_dict(), handler="json:loads", since=since
-    )
-    return told.handled_by(resolve_handler("json:loads"))
+def order(table: QueueTable, since: int = 0, **options: Any) -> PassOrder:
+    receive = travelling(Receive.of("orders", **{"handler": "json:loads", "policy": Msmq4(), **options}))
+    return PassOrder.of(receive, store=str(Path(table.uri).parent), durable=False, queue="orders", key=KEY, since=since)
 
 
 def a_try(table: QueueTable, since: int = 0, **told: Any) -> Submission:
@@ -65,7 +63,7 @@ def driven(mine: Submission) -> int:
     with zipfile.ZipFile(mine.application) as archive:
         said = json.loads(archive.read("order.json"))
     assert [Path(name).name for name in said.pop("files")] == [Path(own_package()).name]
-    return carry_out(PassOrder.from_dict(said))
+    return carry_out(PassOrder(**said))
 
 
 def result(**numbers: Any) -> dict[str, object]:
@@ -162,7 +160,7 @@ def test_the_driver_counts_rollbacks_in_the_queues_that_its_transaction_spans(tm
     table, bills = (declare(store, name, ServiceBroker(), SystemClock()) for name in ("orders", "bills"))
     send(table, messages_to_batches(["no JSON"]), key="sent", clock=SystemClock())
     mine = Submission(table, KEY)
-    mine.write(replace(order(table), policy=ServiceBroker().to_dict(), isolation="none", spans=("bills",)), ())
+    mine.write(order(table, policy=ServiceBroker(), isolation="none", spans=["bills"]), ())
 
     assert driven(mine) == 0
 
@@ -176,12 +174,10 @@ def text_of(message: Message) -> dict[str, object]:
     return {"text": message.text}
 
 
-def told_to(table: QueueTable, deliver: HandlerRef) -> Submission:
+def told_to(table: QueueTable, deliver: Callable[[pa.Table, str], None]) -> Submission:
     """Return a try whose order has a function that takes rows."""
-    outputs = base64.b64encode(pickle.dumps(outputs_of(deliver=True))).decode()
     mine = Submission(table, KEY)
-    told = replace(order(table), isolation="none", outputs=outputs).handled_by(resolve_handler(text_of, returns_rows=True))
-    mine.write(told.delivered_by(deliver), ())
+    mine.write(order(table, isolation="none", handler=text_of, deliver=deliver), ())
     return mine
 
 
@@ -202,17 +198,15 @@ def test_the_driver_gives_rows_to_a_function_and_after_its_death_once_more_with_
         if not told:
             raise ConnectionError("the database is away")
 
-    by_value = resolve_deliver(take)
-    assert by_value.by_value is not None
-    first = told_to(table, by_value)
+    first = told_to(table, take)
     assert driven(first) == 1
     with pytest.raises(SparkJobError, match="ConnectionError: the database is away"):
         first.outcome()
     assert sum(file.rows for file in table.snapshot().files) == 0, "the messages have settled"
 
-    second = told_to(table, by_value)
+    second = told_to(table, take)
     assert driven(second) == 0
-    third = told_to(table, by_value)
+    third = told_to(table, take)
     assert driven(third) == 0
 
     calls = Path(taken).read_text().splitlines()
@@ -227,7 +221,10 @@ def test_the_driver_gives_rows_to_a_function_and_after_its_death_once_more_with_
 @pytest.mark.usefixtures("without_jvm")
 def test_a_function_that_the_driver_does_not_find_is_told_before_anything_is_claimed(table: QueueTable) -> None:
     send(table, messages_to_batches(["one"]), key="sent", clock=SystemClock())
-    mine = told_to(table, HandlerRef("not_there:upsert"))
+    mine = Submission(table, KEY)
+    receive = travelling(Receive.of("orders", handler=text_of, policy=Msmq4(), deliver=print, isolation="none"))
+    gone = replace(receive, deliver=HandlerRef("not_there:upsert"))  # type: ignore[arg-type]  # as it travels
+    mine.write(PassOrder.of(gone, store=str(Path(table.uri).parent), durable=False, queue="orders", key=KEY), ())
 
     assert driven(mine) == 1
     with pytest.raises(HandlerNotFoundError, match=r"deliver: .*'not_there:upsert' cannot be found"):

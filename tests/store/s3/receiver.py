@@ -42,7 +42,13 @@ def main(uri: str, node: str, options: str, key: str, retries: str) -> None:
     os.environ[TASK] = str(os.getpid())
     table = BucketStore(uri, json.loads(options), node=Path(node)).open("orders")
     receiving = ReceivePass(
-        table, policy(int(retries)), "tests.store.s3.receiver:land", SupervisedEngine, SystemClock(), lease=timedelta(seconds=1), small_pass=1_000_000
+        table=table,
+        policy=policy(int(retries)),
+        handler="tests.store.s3.receiver:land",
+        engine=SupervisedEngine,
+        clock=SystemClock(),
+        lease=timedelta(seconds=1),
+        small_pass=1_000_000,
     )
     receiving.run(key)
 

@@ -88,7 +88,9 @@ def look(queue: QueueTable) -> None:
 
 def receive(queue: QueueTable, store: BucketStore, key: str) -> ReceiveResult:
     """A pass in the task, in which a third of the messages fails."""
-    return ReceivePass(queue, histories.POLICY, _fails_for_a_third, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+    return ReceivePass(
+        table=queue, policy=histories.POLICY, handler=_fails_for_a_third, engine=LocalEngine, clock=CLOCK, isolation="none", store=store
+    ).run(key)
 
 
 def _fails_for_a_third(message: Message) -> None:

@@ -73,7 +73,9 @@ def test_rows_of_deliveries_on_a_lost_node_land(bucket: Bucket, tmp_path: Path, 
 
     def receive(node: str) -> None:
         table, outputs = bucket.queue(node), outputs_of(output, schema=schema)
-        passes.ReceivePass(table, receiver.policy(0), f"{__name__}:row_of", LocalEngine, clock, outputs=outputs).run("run")
+        passes.ReceivePass(
+            table=table, policy=receiver.policy(0), handler=f"{__name__}:row_of", engine=LocalEngine, clock=clock, outputs=outputs
+        ).run("run")
 
     def dies(point: str) -> None:
         if point == "store.seal.before_listing":

@@ -62,7 +62,7 @@ def receive(store: QueueStore, table: QueueTable, policy: Policy | None = None, 
     from airflow_poison.rules import policy_from_dict
 
     rules = policy or policy_from_dict(table.snapshot().control.policy)
-    ReceivePass(table, rules, never, LocalEngine, CLOCK, isolation="none", store=store).run(key)
+    ReceivePass(table=table, policy=rules, handler=never, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(key)
 
 
 def test_messages_that_went_to_poison_make_one_alert_and_only_once(store: QueueStore) -> None:

@@ -68,7 +68,9 @@ def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> QueueTable:
 
 def receive(table: QueueTable, tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "q"))
-    ReceivePass(table, MOVE, refuse, LocalEngine, CLOCK, isolation="none", store=store).run(f"{table.snapshot().version}")
+    ReceivePass(table=table, policy=MOVE, handler=refuse, engine=LocalEngine, clock=CLOCK, isolation="none", store=store).run(
+        f"{table.snapshot().version}"
+    )
 
 
 @pytest.fixture

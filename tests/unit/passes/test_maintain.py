@@ -82,7 +82,9 @@ def test_by_default_versions_of_a_week_stay(store: QueueStore, clock: VirtualClo
 
 def test_a_relay_that_died_is_finished_once(store: QueueStore, clock: VirtualClock) -> None:
     table = a_queue(store, clock, 2)
-    ReceivePass(table, REJECT, refuse, LocalEngine, clock, isolation="none").run("run")  # without a store, the outbox waits
+    ReceivePass(table=table, policy=REJECT, handler=refuse, engine=LocalEngine, clock=clock, isolation="none").run(
+        "run"
+    )  # without a store, the outbox waits
     assert len(table.snapshot().outbox) == 1
     assert maintain(table, clock).relayed == 0
     assert maintain(table, clock, store=store).relayed == 2

@@ -65,7 +65,9 @@ class Factory:
     def receive(self, table: QueueTable) -> ReceiveResult:
         handler = stock.ship if table is self.warehouse else customers.note_reply
         self.passes.append(table.name)
-        return ReceivePass(table, POLICY, handler, LocalEngine, CLOCK, isolation="none", store=self.store).run(f"{len(self.passes)}")
+        return ReceivePass(table=table, policy=POLICY, handler=handler, engine=LocalEngine, clock=CLOCK, isolation="none", store=self.store).run(
+            f"{len(self.passes)}"
+        )
 
     def exchange(self) -> None:
         """Receive on both sides until nothing waits."""

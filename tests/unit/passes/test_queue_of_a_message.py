@@ -44,7 +44,7 @@ def test_a_handler_of_several_queues_reads_which_one_a_message_is_from(isolation
     for name in ("orders", "bills"):
         table = declare(store, name, policy, clock)
         send(table, messages_to_batches([b"good", b"also good"]), key="first", clock=clock)
-        ReceivePass(table, policy, handler, LocalEngine, clock, isolation=isolation, store=store).run("run")
+        ReceivePass(table=table, policy=policy, handler=handler, engine=LocalEngine, clock=clock, isolation=isolation, store=store).run("run")
     assert Path(handler.seen).read_text().split() == ["orders"] * 2 + ["bills"] * 2
 
 
@@ -53,7 +53,7 @@ def test_a_reader_of_poison_and_whoever_removes_a_message_read_the_queues_own_na
     table = declare(store, "orders", MOVE, clock)
     send(table, messages_to_batches([b"bad"]), key="first", clock=clock)
     for policy in (MOVE, PoisonSubQueue(receive_error_handling="Drop", receive_retry_count=0, max_retry_cycles=0)):
-        ReceivePass(table, policy, handler, LocalEngine, clock, isolation="none", store=store).run(policy.system)
+        ReceivePass(table=table, policy=policy, handler=handler, engine=LocalEngine, clock=clock, isolation="none", store=store).run(policy.system)
     assert Path(handler.seen).read_text().split() == ["orders"] * 2
     send(table, messages_to_batches([b"good"]), key="second", clock=clock)
     assert remove(table, 2, clock).queue == "orders"

@@ -43,7 +43,7 @@ def ten(tmp_path: Path) -> ReceivePass:
     """A pass over ten messages, one of them poison."""
     table = declare(DeltaStore(str(tmp_path / "store"), durable=False), "orders", POLICY, VirtualClock())
     send(table, messages_to_batches([b"bad", *[b"good"] * 9]), key="first", clock=VirtualClock())
-    return ReceivePass(table, POLICY, take, asked, VirtualClock(), isolation="none", small_pass=10)
+    return ReceivePass(table=table, policy=POLICY, handler=take, engine=asked, clock=VirtualClock(), isolation="none", small_pass=10)
 
 
 def test_a_small_pass_is_delivered_here(ten: ReceivePass) -> None:

@@ -43,7 +43,9 @@ def receiving() -> Iterator[ReceivePass]:
     store = MemoryStore()
     table = declare(store, "orders", POLICY, CLOCK)
     send(table, messages_to_batches([b"one", b"bad"]), key="first", clock=CLOCK)
-    yield ReceivePass(table, POLICY, wait, lambda: SupervisedEngine(seconds=0.01), VirtualClock(), isolation="none", store=store)
+    yield ReceivePass(
+        table=table, policy=POLICY, handler=wait, engine=lambda: SupervisedEngine(seconds=0.01), clock=VirtualClock(), isolation="none", store=store
+    )
     go_on.set()
     for thread in threading.enumerate():
         if thread.name == "poison-deliver":  # a pass that was given up goes on to its next message, and would begin in the next test
@@ -100,7 +102,9 @@ def test_what_an_engine_raises_is_raised(receiving: ReceivePass) -> None:
             raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        ReceivePass(receiving.table, POLICY, wait, lambda: SupervisedEngine(Broken, seconds=0.01), CLOCK, isolation="none").run("run")
+        ReceivePass(
+            table=receiving.table, policy=POLICY, handler=wait, engine=lambda: SupervisedEngine(Broken, seconds=0.01), clock=CLOCK, isolation="none"
+        ).run("run")
 
 
 class Interrupting:
@@ -146,7 +150,9 @@ def test_the_engine_is_made_once_and_asked_before_anything_is_claimed(receiving:
 
     engine = SupervisedEngine(Asked, seconds=0.01)
     go_on.set()
-    assert ReceivePass(receiving.table, POLICY, wait, lambda: engine, CLOCK, isolation="none").run("run").settled == 1
+    assert (
+        ReceivePass(table=receiving.table, policy=POLICY, handler=wait, engine=lambda: engine, clock=CLOCK, isolation="none").run("run").settled == 1
+    )
     assert made == ["poison-deliver", "prepared with 0 claims"]
 
 

@@ -46,7 +46,9 @@ def orders(store: QueueStore, clock: VirtualClock) -> QueueTable:
 
 
 def receive(store: QueueStore, table: QueueTable, clock: VirtualClock) -> int:
-    receiving = ReceivePass(table, ServiceBroker(), lambda _message: None, LocalEngine, clock, isolation="none", store=store)
+    receiving = ReceivePass(
+        table=table, policy=ServiceBroker(), handler=lambda _message: None, engine=LocalEngine, clock=clock, isolation="none", store=store
+    )
     return receiving.run(f"run-{clock.now().isoformat()}").received
 
 

@@ -50,7 +50,7 @@ def refuse(message: Message) -> None:
 
 
 def receive(store: QueueStore, queue: QueueTable, key: str, policy: Policy = MOVE) -> None:
-    ReceivePass(queue, policy, refuse, LocalEngine, VirtualClock(NOW), isolation="none", store=store).run(key)
+    ReceivePass(table=queue, policy=policy, handler=refuse, engine=LocalEngine, clock=VirtualClock(NOW), isolation="none", store=store).run(key)
 
 
 def test_messages_are_told_when_they_come_and_not_again(queue: QueueTable) -> None:

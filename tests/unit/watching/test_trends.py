@@ -50,7 +50,9 @@ class Watch:
             if left[0] >= 0:
                 raise ValueError("no such order")
 
-        ReceivePass(self.queue, policy, handler, LocalEngine, self.clock, isolation="none", store=self.store).run(f"{self.runs:040x}")
+        ReceivePass(table=self.queue, policy=policy, handler=handler, engine=LocalEngine, clock=self.clock, isolation="none", store=self.store).run(
+            f"{self.runs:040x}"
+        )
 
     def look(self, seconds: float = 60) -> Trend | None:
         sight = self.reader.at([self.queue.name])[self.queue.name]
