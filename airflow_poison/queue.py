@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from uuid import uuid4
 
 from airflow_poison.desk import rule_runs
@@ -25,13 +25,15 @@ from airflow_poison.desk.found import find, groups, query
 from airflow_poison.desk.given import action_of, canary_of, selection_of
 from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import cancel, find_plan, id_of, pause, plan, plans, record, resume
-from airflow_poison.desk.redrive import set_redrive
+from airflow_poison.desk.redrive import redrive, set_redrive
 from airflow_poison.desk.retention import Retention, declare_retention, retain
 from airflow_poison.desk.rules import declare_rules
 from airflow_poison.fsck.check import check_queue, check_store
-from airflow_poison.passes.alter import alter, disable, enable, opened, restart
+from airflow_poison.passes.alter import alter, disable, enable, opened, restart, set_park_group
 from airflow_poison.passes.browse import overview
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service, transmission_queue
+from airflow_poison.passes.declaration import Receive
+from airflow_poison.passes.delivering import SupervisedEngine
 from airflow_poison.passes.dialogs import begin_dialogs, send_on, set_timer
 from airflow_poison.passes.event_notifications import create, drop, notifications
 from airflow_poison.passes.history import recorded_events
@@ -39,8 +41,10 @@ from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.land import take_out, take_out_refused, waiting_rows
 from airflow_poison.passes.maintain import RETENTION, maintain
 from airflow_poison.passes.move import move, put_back, remove, remove_messages
+from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.recovery import Ending, left, recover
 from airflow_poison.passes.relay import send_to
+from airflow_poison.passes.runs import run_key
 from airflow_poison.passes.send import send
 from airflow_poison.passes.take import positions, reset_position, take
 from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
@@ -49,7 +53,7 @@ from airflow_poison.rules.settings import choice
 from airflow_poison.store import open_store
 from airflow_poison.values.actor import acting, is_anybody_acting, shell_user
 from airflow_poison.values.clock import SystemClock
-from airflow_poison.values.errors import InputError, PlanNotFoundError, SourceError
+from airflow_poison.values.errors import InputError, PlanNotFoundError, SettingError, SourceError
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:
@@ -57,7 +61,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
+    from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.found import FindResult, GroupsResult
     from airflow_poison.desk.plans import Canary, PlanView
@@ -71,6 +77,8 @@ if TYPE_CHECKING:
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.passes.browse import QueueOverview
     from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
+    from airflow_poison.passes.declaration import ReceiveOptions
+    from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.dialogs import ActResult
     from airflow_poison.passes.history import History
     from airflow_poison.passes.inspect import InspectResult
@@ -79,6 +87,7 @@ if TYPE_CHECKING:
     from airflow_poison.passes.move import RemoveResult
     from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.passes.relay import SendToResult
+    from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.passes.send import SendResult
     from airflow_poison.passes.take import SourcePosition, TakeResult
     from airflow_poison.passes.to_kafka import SendToKafkaResult
@@ -220,6 +229,71 @@ class Queue:
         """
         batches = rows_to_batches(messages, mapping or ColumnMapping(), self.clock.now())
         return send(self.table, batches, key=key or uuid4().hex, clock=self.clock)
+
+    def receive(
+        self,
+        handler: HandlerLike | None = None,
+        policy: Policy | None = None,
+        *,
+        key: str | None = None,
+        spark: SparkSession | None = None,
+        progress: Callable[[str], None] = lambda _line: None,
+        **options: Unpack[ReceiveOptions],
+    ) -> ReceiveResult:
+        """Deliver every message that is in the queue now to a handler, once: one receive pass, finished when this returns.
+
+        :param handler: a function of a Message, or its name (``"shop.arrivals:land"``); raises to roll back. None: ``transform`` is given.
+        :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
+        :param key: the run key: running it again finishes what a killed run of it left; None: each call is a run of its own, and finishes what dead
+            runs left when their claims have expired.
+        :param spark: the session that delivers; None: this process does, with handlers in child processes.
+        :param progress: called with a line when something has happened.
+        :param options: other settings, see ``ReceiveOptions``.
+        Raises HandlerNotFoundError and SettingError before anything is claimed, QueueHaltedError when the queue is not enabled.
+        """
+        if handler is None and options.get("transform") is None:
+            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
+        settings = Receive.of(self.name, handler=handler, policy=policy, **options)
+        engine = SupervisedEngine if spark is None else lambda: _spark_engine(spark, progress)
+        receiving = self.receive_pass(settings, engine, progress=progress)
+        return receiving.run(run_key(receiving.table.uri, "receive", key or uuid4().hex))
+
+    def receive_pass(
+        self,
+        receive: Receive,
+        engine: Callable[[], Engine],
+        *,
+        run: str | None = None,
+        redriven: Callable[[PlanView], object] = lambda _view: None,
+        **parts: Any,
+    ) -> ReceivePass:
+        """Record what a receive declares, and return its pass, which is to be run.
+
+        :param run: who declares the policy, for the event of a change.
+        :param redriven: called with each plan of a redrive for a new handler.
+        :param parts: other parts of a ``ReceivePass``.
+        """
+        table = self.declare(receive, run=run)
+
+        def redrive_by_itself() -> None:
+            self.redrive_by_itself(receive, redriven)
+
+        return ReceivePass.of_table(table, receive, engine=engine, clock=self.clock, store=self.store.tables, before_claim=redrive_by_itself, **parts)
+
+    def declare(self, receive: Receive, *, run: str | None = None) -> QueueTable:
+        """Record what the settings of a receive say of the queue: its policy, services, mask, and whether groups are parked."""
+        declared = self.store.declare(self.name, receive.policy, services=receive.services, mask=receive.mask, run=run)
+        self.table = declared.table
+        if receive.park_group is not None:
+            set_park_group(self.table, self.clock, receive.park_group)
+        return self.table
+
+    def redrive_by_itself(self, receive: Receive, redriven: Callable[[PlanView], object] = lambda _view: None) -> None:
+        """Redrive for a new handler where the queue is set so, or is to be set so."""
+        if receive.redrive_on_new_handler is not None:
+            set_redrive(self.table, receive.redrive_on_new_handler, self.clock)
+        for view in redrive(self.table, self.clock, receive.handler_version, who=self.actor):
+            redriven(view)
 
     def overview(self) -> QueueOverview:
         """Look at the queue: its state, its settings, and what each sub-queue holds. No message is read."""
@@ -778,6 +852,12 @@ class Queue:
     def _leave(self, done: ActResult) -> ActResult:
 
         return left(self.store.tables, self.table, done, self.clock)
+
+
+def _spark_engine(spark: SparkSession, progress: Callable[[str], None]) -> Engine:
+    from airflow_poison.spark.engine import SparkEngine
+
+    return SparkEngine(spark, progress)
 
 
 def _no_connections(conn_id: str) -> Connection:

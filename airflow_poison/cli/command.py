@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from airflow_poison.hooks.poison import QueueHook
+    from airflow_poison.queue import Queue
     from airflow_poison.rules.policy import Policy
     from airflow_poison.sources.source import Connection
     from airflow_poison.store import QueueStore
@@ -63,6 +64,13 @@ def shell_user() -> str:
     from airflow_poison.values.actor import shell_user as user
 
     return user()
+
+
+def the_queue(args: Namespace) -> Queue:
+    """Return the queue QUEUE, whose methods are the verbs."""
+    from airflow_poison.queue import Queue, Store
+
+    return Queue(Store(opened_store(args)), args.queue)
 
 
 def queue_to_read(args: Namespace) -> QueueTable:

@@ -19,13 +19,13 @@ from airflow_poison.cli.command import (
     command,
     hook_of,
     opened_queue,
-    opened_store,
     option,
     others_on_stderr,
     say,
     several,
     switch,
     system_clock,
+    the_queue,
     wrong_usage,
 )
 from airflow_poison.cli.terminal import messages, tell
@@ -34,10 +34,10 @@ from airflow_poison.cli.values import given_policy
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable, Sequence
+    from typing import Any
 
-    from airflow_poison.delivery.handlers import Batching, Transformation
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.outputs.output import Output
+    from airflow_poison.passes.declaration import Receive
     from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.passes.runs import ReceiveResult
@@ -95,6 +95,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
     switch("--evolve", "add columns to outputs that do not have them"),
     switch("--provenance", "let rows say where they come from: queue, lookup id, pass and time"),
     several("--py-files", "FILE", ".py, .zip, .egg and .whl files that Spark's executors import handlers from, and what those import"),
+    several("--option", "NAME=VALUE", "other settings of the receive by their names in Python (ReceiveOptions), such as park_group=on"),
     option("--handler-version", "TEXT", "of the handler: a new one starts the redrive that 'rules --redrive-on-new-handler' records"),
     option("--run-key", "KEY", "names the run: the next run with the same key finishes at once what this one leaves when it is killed"),
     *WHERE,
@@ -131,9 +132,6 @@ def receive(args: Namespace) -> None:
 
 def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceivePass:
     """Return the pass that options declare, over the queue, which is made when it is missing. Raises InputError."""
-    from airflow_poison.passes.conversations import declare_services
-    from airflow_poison.passes.receive import ReceivePass
-    from airflow_poison.rules import policy_from_dict
     from airflow_poison.spark.executors import checked_files
 
     engine = values.one_of("--engine", args.engine or "spark", _ENGINES)
@@ -142,42 +140,78 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
         raise wrong_usage("--spark: expected with --engine spark or auto.")
     files = checked_files(args.py_files or ())
     _import_from_here(files)
-    policy, outage = given_policy(args), values.outage(args.outage)
+    policy = given_policy(args)
     if args.store is None:
         hook_of(args).import_here(files)
-    services = given_services(args.services or ())
-    handler = _handler(args)
-    batching, outputs = _batching(args), _outputs(args)
-    table = opened_queue(args, policy)
-    if services:
-        declare_services(opened_store(args), table, services, system_clock())
-    return ReceivePass(
-        table=table,
-        policy=policy or policy_from_dict(table.snapshot().control.policy),
-        handler=handler,
-        engine=_engine(args, engine, files, progress),
-        clock=system_clock(),
-        max_messages=most,
+    settings = _settings(args, policy, most)
+    opened_queue(args, policy)
+    return the_queue(args).receive_pass(
+        settings,
+        _engine(args, engine, files, progress),
+        run="the command line",
+        redriven=lambda view: progress(
+            f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back"
+        ),
         small_pass=_small_pass(args),
-        isolation=args.isolation,
-        unprocessable=tuple(args.unprocessable or ()),
-        outputs=outputs,
-        batching=batching,
         progress=progress,
-        store=opened_store(args),
-        outage=outage,
-        spans=tuple(args.spans or ()),
-        before_claim=lambda: _redriven(table, args.handler_version, progress),
     )
 
 
-def _redriven(table: QueueTable, version: str | None, progress: Callable[[str], None]) -> None:
-    """Redrive for a new handler, where the queue is set so."""
-    from airflow_poison.desk.redrive import redrive
-    from airflow_poison.values.actor import shell_user
+def _settings(args: Namespace, policy: Policy | None, most: int) -> Receive:
+    """Return the settings that options give. Raises InputError, SettingError and HandlerNotFoundError."""
+    from airflow_poison.passes.declaration import Receive
+    from airflow_poison.values.errors import SettingError
 
-    for view in redrive(table, system_clock(), version, who=shell_user()):
-        progress(f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back")
+    _check_handler(args)
+    tables, schema, columns = (_by_output(name, getattr(args, name) or ()) for name in ("output_table", "output_schema", "output_keys"))
+    keys: object = columns and (columns.split(",") if isinstance(columns, str) else {name: each.split(",") for name, each in columns.items()})
+    given: dict[str, Any] = {
+        "transform": args.transform,
+        "mixes_rows": args.mixes_rows,
+        "services": given_services(args.services or ()),
+        "max_messages": most,
+        "isolation": args.isolation,
+        "unprocessable": args.unprocessable or (),
+        "output": tables,
+        "output_schema": schema,
+        "output_keys": keys,
+        "evolve": args.evolve,
+        "provenance": args.provenance,
+        "batch": args.batch,
+        "schema": args.schema,
+        "outage": values.outage(args.outage),
+        "handler_version": args.handler_version,
+        "spans": args.spans or (),
+    }
+    if args.batch_size is not None:
+        given["batch_size"] = values.whole("--batch-size", args.batch_size, 1)
+    try:
+        return Receive.of(args.queue, handler=args.handler, policy=policy, **{**given, **_other_options(args.option or ())})
+    except SettingError as error:
+        if error.setting not in {"output", "output_schema", "output_keys", "evolve", "provenance"}:
+            raise
+        name = "output-table" if error.setting == "output" else error.setting.replace("_", "-")
+        raise wrong_usage(f"--{name} {error.value!r} is not allowed; allowed: {error.allowed}.") from error
+
+
+def _other_options(texts: Sequence[str]) -> dict[str, object]:
+    """Return the values of ``--option``, by their types in ``ReceiveOptions``. Raises InputError."""
+    from airflow_poison.passes.declaration import ReceiveOptions
+
+    kinds = {name: getattr(kind, "__forward_arg__", str(kind)).partition(" |")[0] for name, kind in ReceiveOptions.__annotations__.items()}
+    found: dict[str, object] = {}
+    for name, text in (values.pairs("--option", texts) if texts else {}).items():
+        kind = kinds.get(name)
+        if kind == "bool":
+            found[name] = values.one_of(f"--option {name}", text, ("on", "off")) == "on"
+        elif kind in {"str", "int"}:
+            found[name] = text
+        elif kind == "Sequence[str]":
+            found[name] = text.split(",")
+        else:
+            simple = ", ".join(each for each in kinds if kinds[each] in {"bool", "str", "int", "Sequence[str]"})
+            raise wrong_usage(f"--option {name}={text}: expected one of {simple}.")
+    return found
 
 
 def _small_pass(args: Namespace) -> int:
@@ -187,20 +221,6 @@ def _small_pass(args: Namespace) -> int:
     if args.engine is None and args.store is None and args.spark is None:
         return hook_of(args).settings.small_pass
     return SMALL_PASS if args.engine == "auto" else 0
-
-
-def _outputs(args: Namespace) -> tuple[Output, ...]:
-    """Return the outputs that options declare. Raises InputError."""
-    from airflow_poison.outputs.output import outputs_of
-    from airflow_poison.values.errors import SettingError
-
-    tables, schema, columns = (_by_output(name, getattr(args, name) or ()) for name in ("output_table", "output_schema", "output_keys"))
-    keys: object = columns and (columns.split(",") if isinstance(columns, str) else {name: each.split(",") for name, each in columns.items()})
-    try:
-        return outputs_of(tables, schema=schema, keys=keys, evolve=args.evolve, provenance=args.provenance)
-    except SettingError as error:
-        option = "output-table" if error.setting == "output" else error.setting.replace("_", "-")
-        raise wrong_usage(f"--{option} {error.value!r} is not allowed; allowed: {error.allowed}.") from error
 
 
 def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None:
@@ -213,39 +233,25 @@ def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None
     return {name: value for name, _, value in named} or None
 
 
-def _batching(args: Namespace) -> Batching | None:
-    """Return what the handler gets. Raises SettingError."""
-    from airflow_poison.delivery.handlers import BATCH_SIZE, Batching, refuse_dialogs
-
-    if args.transform is not None:
-        if args.batch is not None or args.batch_size is not None:
-            raise wrong_usage("--batch: expected with --handler; a transformation gets a DataFrame.")
-        return None
-    if args.batch is None and args.batch_size is not None:
-        raise wrong_usage("--batch-size: expected with --batch.")
-    size = BATCH_SIZE if args.batch_size is None else values.whole("--batch-size", args.batch_size, 1)
-    batching = Batching.of(args.batch, size, args.schema)
-    if args.services:
-        refuse_dialogs(batching, args.queue)
-    return batching
-
-
-def _handler(args: Namespace) -> str | Transformation:
-    """Return the handler's name, or the transformation. Raises SettingError and HandlerNotFoundError."""
-    from airflow_poison.delivery.handlers import VERDICT, Transformation
+def _check_handler(args: Namespace) -> None:
+    """Refuse options that do not go with a handler, or with a transformation. Raises InputError."""
+    from airflow_poison.delivery.handlers import VERDICT
 
     if (args.handler is None) == (args.transform is None):
         raise wrong_usage("--handler: expected MODULE:FUNCTION, or --transform MODULE:FUNCTION, and not both.")
-    if args.transform is not None:
-        for option, given in (("engine local", args.engine == "local"), ("isolation none", args.isolation == "none")):
-            if given:
-                raise wrong_usage(f"--{option}: expected with --handler; a transformation runs on Spark.")
-        if args.unprocessable:
-            raise wrong_usage(f"--unprocessable: expected with --handler; a transformation names poison in its column {VERDICT}.")
-        return Transformation(args.transform, args.schema, args.mixes_rows)
-    if args.mixes_rows:
-        raise wrong_usage("--mixes-rows: expected with --transform.")
-    return str(args.handler)
+    if args.transform is None:
+        if args.mixes_rows:
+            raise wrong_usage("--mixes-rows: expected with --transform.")
+        if args.batch is None and args.batch_size is not None:
+            raise wrong_usage("--batch-size: expected with --batch.")
+        return
+    for name, given in (("engine local", args.engine == "local"), ("isolation none", args.isolation == "none")):
+        if given:
+            raise wrong_usage(f"--{name}: expected with --handler; a transformation runs on Spark.")
+    if args.unprocessable:
+        raise wrong_usage(f"--unprocessable: expected with --handler; a transformation names poison in its column {VERDICT}.")
+    if args.batch is not None or args.batch_size is not None:
+        raise wrong_usage("--batch: expected with --handler; a transformation gets a DataFrame.")
 
 
 def _import_from_here(files: Sequence[str]) -> None:

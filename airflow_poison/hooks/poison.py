@@ -90,7 +90,7 @@ class QueueHook(BaseHook):
 
         if policy is None and not services and mask is None:
             return Queue(self.queues(), queue_name)
-        return self.queues().declare(queue_name, policy, services=services, mask=mask, run=_this_run())
+        return self.queues().declare(queue_name, policy, services=services, mask=mask, run=this_run())
 
     def spark(self, py_files: Sequence[str] = ()) -> SparkSession:
         """Return the running Spark session, or start one.
@@ -152,7 +152,7 @@ class QueueHook(BaseHook):
         return {"hidden_fields": ["host", "port", "schema", "login", "password", "extra"], "relabeling": {}}
 
 
-def _this_run() -> str | None:
+def this_run() -> str | None:
     """Return the task instance that runs here; None outside of one."""
     task = _this_task()
     return None if task is None else f"task {task.task_id} of DAG {task.dag_id}, run {task.run_id}"

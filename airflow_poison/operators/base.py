@@ -19,7 +19,6 @@ from airflow.sdk import BaseOperator
 from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.passes.runs import installed, run_key
-from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import PoisonError, SettingError
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.desk.plans import PlanView
     from airflow_poison.notifications import Log
-    from airflow_poison.passes.declaration import Receive
-    from airflow_poison.store.queue_table import QueueTable
 
 
 def task_key(context: Context, hook: QueueHook, place: str, *more: object) -> str:
@@ -279,26 +276,7 @@ def _cancel(log: Log) -> None:
         log.warning("The Spark job could not be cancelled (%s); a local one ends with this process.", error)
 
 
-def declare_parking(table: QueueTable, park_group: bool | None) -> None:  # noqa: FBT001  (the setting's value)
-    """Record whether messages of a queue wait behind earlier ones of their groups; None: as it is recorded. Raises SettingError."""
-    from airflow_poison.passes.alter import set_park_group
-
-    if park_group is not None:
-        set_park_group(table, SystemClock(), park_group)
-
-
 # Redrives for new handlers ------------------------------------------------------------------------------------------
-
-
-def redrive_by_itself(table: QueueTable, receive: Receive, context: Context, log: Log) -> None:
-    """Redrive for a new handler where the queue is set so, or is to be set so, and log what comes of it."""
-    from airflow_poison.desk.redrive import redrive, set_redrive
-
-    clock = SystemClock()
-    if receive.redrive_on_new_handler is not None:
-        set_redrive(table, receive.redrive_on_new_handler, clock)
-    for view in redrive(table, clock, receive.handler_version, who=actor(context)):
-        log.warning("Redrive for a new handler: %s", logged(view))
 
 
 def logged(view: PlanView) -> str:

@@ -29,7 +29,6 @@ from airflow_poison.operators.base import (
     actor,
     logged,
     lookup_ids_of,
-    redrive_by_itself,
     subscriber,
     task_key,
 )
@@ -142,7 +141,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
             alert_subscription(table, name, clock, self.alerts.kinds()).begin()
         if self.rules is not None:
             declare_rules(table, self.rules, clock)
-        redrive_by_itself(table, Receive(), context, self.log)
+        hook.queue(self.queue_name).redrive_by_itself(Receive(), lambda view: self.log.warning("Redrive for a new handler: %s", logged(view)))
         result = run_rules(table, clock, who=actor(context), store=hook.store(), run=key)
         if self.alerts:
             self.alerts.send(table, name, context, clock, self.log)

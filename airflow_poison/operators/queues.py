@@ -14,7 +14,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_poison.delivery.handlers import Transformation, check_given
 from airflow_poison.hooks.connection import cores_of, spark_master
-from airflow_poison.operators.base import declare_parking, redrive_by_itself, subscriber, task_key
+from airflow_poison.hooks.poison import this_run
+from airflow_poison.operators.base import logged, subscriber, task_key
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.runs import check_named_once
 from airflow_poison.rules import checked_policy
@@ -239,23 +240,19 @@ class QueuePass:
     def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
         from airflow_poison.passes.delivering import INTERRUPTS
-        from airflow_poison.passes.receive import ReceivePass
 
-        task, receive = self.task, self.receive
-        self.table = table = self.hook.queue(self.queue_name, receive.policy, receive.services, receive.mask).table
-        declare_parking(table, receive.park_group)
-        self.tell = self._afterwards(table)
-        made = ReceivePass.of_table(
-            table,
-            receive,
-            engine=lambda: self.hook.engine(task.log.info, task.py_files),
-            clock=SystemClock(),
+        task = self.task
+        made = self.hook.queue(self.queue_name).receive_pass(
+            self.receive,
+            lambda: self.hook.engine(task.log.info, task.py_files),
+            run=this_run(),
+            redriven=lambda view: task.log.warning("Redrive for a new handler: %s", logged(view)),
             small_pass=self.hook.settings.small_pass,
             progress=task.log.info,
-            store=self.hook.store(),
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),
-            before_claim=lambda: redrive_by_itself(table, receive, self.context, task.log),
         )
+        self.table = table = made.table
+        self.tell = self._afterwards(table)
         self.system = made.policy.system
         return made, task_key(self.context, self.hook, table.uri)
 

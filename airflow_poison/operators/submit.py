@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
 
 from airflow_poison.hooks.connection import PY_FILES
-from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.base import declare_parking, redrive_by_itself, task_key
+from airflow_poison.hooks.poison import QueueHook, this_run
+from airflow_poison.operators.base import logged, task_key
 from airflow_poison.operators.queues import halted
 from airflow_poison.operators.receive import ReceivingOperator
 from airflow_poison.values.errors import SettingError
@@ -95,9 +95,9 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
         receive = self.rendered()
-        table = hook.queue(self.queue_name, receive.policy, receive.services, receive.mask).table
-        declare_parking(table, receive.park_group)
-        redrive_by_itself(table, receive, context, self.log)
+        queue = hook.queue(self.queue_name)
+        table = queue.declare(receive, run=this_run())
+        queue.redrive_by_itself(receive, lambda view: self.log.warning("Redrive for a new handler: %s", logged(view)))
         self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))
         try:
             result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))

@@ -186,7 +186,7 @@ class Receive:
             services=tuple(given["services"]),
             max_messages=whole("max_messages", given["max_messages"]),
             isolation=given["isolation"],
-            unprocessable=importable_types(given["unprocessable"]),
+            unprocessable=importable_types(given["unprocessable"], inline=given["isolation"] == "none"),
             outputs=outputs,
             deliver=deliver,
             batching=Batching.of(given["batch"], given["batch_size"], None if transform is not None else schema),
@@ -272,16 +272,19 @@ def name_of(thing: object) -> str:
     return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
 
 
-def importable_types(kinds: Iterable[str | type[BaseException]]) -> tuple[str, ...]:
-    """Return the names of exception types that server sessions can import. Raises SettingError for one of a DAG file."""
+def importable_types(kinds: Iterable[str | type[BaseException]], *, inline: bool = False) -> tuple[str, ...]:
+    """Return the names of exception types that server sessions can import. Raises SettingError for one of a DAG file.
+
+    :param inline: handlers run in this process, which has its own ``__main__``.
+    """
     if isinstance(kinds, str | type):
         raise SettingError("unprocessable", kinds, "a list of exception types, or of their names as 'module:Type'")
-    return tuple(kind if isinstance(kind, str) else _importable(kind) for kind in kinds)
+    return tuple(kind if isinstance(kind, str) else _importable(kind, inline=inline) for kind in kinds)
 
 
-def _importable(kind: type[BaseException]) -> str:
+def _importable(kind: type[BaseException], *, inline: bool) -> str:
     if not isinstance(kind, type):
         raise SettingError("unprocessable", kind, "exception types, not exceptions, or names as 'module:Type'")
-    if kind.__module__.startswith(("unusual_prefix_", "__main__")):
+    if kind.__module__.startswith("unusual_prefix_") or (kind.__module__ == "__main__" and not inline):
         raise SettingError("unprocessable", kind.__qualname__, "exception types of importable modules; in a DAG file raise Unprocessable instead")
     return name_of(kind)

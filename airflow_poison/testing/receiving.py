@@ -9,13 +9,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import count
 from types import GeneratorType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
 from airflow_poison.delivery.handlers import (
-    BATCH_SIZE,
-    Batching,
     Transformation,
     check_given,
     check_returned,
@@ -27,8 +25,9 @@ from airflow_poison.delivery.verdicts import failure_of
 from airflow_poison.dialogs.acts import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, Service
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
-from airflow_poison.outputs.output import ONLY, outputs_of
+from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.declaration import Receive
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.due import return_due
 from airflow_poison.passes.land import prepared
@@ -49,10 +48,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.delivery.handlers import Handler, HandlerLike, TransformLike
+    from airflow_poison.delivery.handlers import Handler, HandlerLike
+    from airflow_poison.passes.declaration import ReceiveOptions
     from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.runs import ReceiveResult
-    from airflow_poison.rules.outage import Outage
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.events import Event
@@ -184,21 +183,12 @@ def receive(
     messages: Iterable[object],
     policy: Policy,
     *,
-    unprocessable: Sequence[str | type[BaseException]] = (),
-    batch: str | None = None,
-    batch_size: int = BATCH_SIZE,
-    schema: str | None = None,
     until: timedelta | None = None,
     clock: VirtualClock | None = None,
     queue: str = "test",
-    output: Mapping[str, str] | str | None = None,
-    output_schema: Any = None,
-    provenance: bool = False,
     most_passes: int = MOST_PASSES,
-    outage: Outage | None = None,
-    transform: TransformLike | None = None,
-    mixes_rows: bool = False,
     spark: SparkSession | None = None,
+    **options: Unpack[ReceiveOptions],
 ) -> Received:
     """Send messages, receive them and return what is due until nothing waits any more; say what became of each.
 
@@ -209,28 +199,22 @@ def receive(
     :param handler: an importable name (``"shop.arrivals:land"``) or any callable; None where ``transform`` is in its place.
     :param messages: bytes or text (bodies), dicts or lists (bodies as JSON), or Messages. The queue assigns lookup ids from 1 on.
     :param policy: the queue's rules; with ``PoisonSubQueue`` the messages are put into poison.
-    :param unprocessable: exception types, or their names, that go to the final disposition at once.
-    :param batch: ``arrow``, ``pandas`` or ``polars``: the handler takes frames, with ``batch_size`` and ``schema`` as in QueueReceiveOperator. A call
-        with a frame stands in ``calls`` of each of its messages, with its error.
     :param until: stop this long after the start; None: when nothing waits, or the queue is halted.
     :param clock: where the handler can read the virtual time too; None: one of its own.
     :param queue: the queue's name.
-    :param output: as the operator's; nothing is written there, ``Received.rows`` and ``landed`` have what would be. Rows that a Delta table cannot
-        hold fail their messages; where a local path has a table, so do rows that its columns and constraints refuse.
-    :param output_schema: as the operator's.
-    :param provenance: as the operator's.
     :param most_passes: stop a handler that postpones for ever, or an outage that does not end.
-    :param outage: when failures are an outage; the clock jumps to the next probe.
-    :param transform: in the handler's place: a function of a Spark DataFrame of messages, or its name, with ``schema`` and ``mixes_rows`` as in
-        QueueReceiveOperator. Its passes run on Spark.
     :param spark: the session on which it runs, best one of ``local[2]``; None: the active one of this process.
+
+    :param options: settings of the receive, see ``ReceiveOptions``. Nothing is written to an ``output``: ``Received.rows`` and ``landed`` have what
+        would be. Rows that a Delta table cannot hold fail their messages; where a local path has a table, so do rows that its columns and constraints
+        refuse. A call with a frame (``batch``) stands in ``calls`` of each of its messages, with its error. Passes with ``transform`` run on Spark.
 
     Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, TransformError for a
     transformation that a pass refuses, SettingError for what batches or transformations do not go with, OutputError for a table that takes no rows.
     """
-    transformation = _transformation(handler, transform, schema, mixes_rows=mixes_rows, spark=spark)
+    receive = _declared(queue, handler, policy, spark, options)
+    transformation = receive.handler if isinstance(receive.handler, Transformation) else None
     engine = LocalEngine if transformation is None else _spark_engine(spark)
-    batching = Batching.of(batch, batch_size, None if transformation is not None else schema)
     clock = clock or VirtualClock()
     started = clock.now()
     store = MemoryStore()
@@ -238,9 +222,7 @@ def receive(
     rows = [_row(number, message) for number, message in enumerate(messages)]
     _send(table, rows, policy, clock)
     first_event = table.snapshot().version
-    types = tuple(kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}" for kind in unprocessable)
-    declared = outputs_of(output, schema=output_schema, provenance=provenance)
-    outputs = tuple(replace(each if "://" in each.uri else prepared([each])[0], uri="") for each in declared)
+    outputs = tuple(replace(each if "://" in each.uri else prepared([each])[0], uri="") for each in receive.outputs)
     landed: dict[str, list[dict[str, Any]]] = {each.name: [] for each in outputs}
 
     def take(table: pa.Table, key: str) -> None:
@@ -248,27 +230,20 @@ def receive(
 
     with nullcontext((transformation, None)) if handler is None else _lend(handler, clock, lands=bool(outputs)) as (called, watched):
         assert called is not None, "one of the two was given"
-        receiving = ReceivePass(
-            table=table,
-            policy=policy,
-            handler=called,
+        receiving = ReceivePass.of_table(
+            table,
+            replace(receive, handler=called, outputs=outputs, deliver=take),
             engine=engine,
             clock=clock,
-            isolation="none" if transformation is None else "process",
-            unprocessable=types,
             record_all=True,
-            batching=batching,
             store=store,
-            outputs=outputs,
-            deliver=take,
-            outage=outage,
         )
         passes, endless = _play(receiving, clock, None if until is None else started + until, most_passes)
     events = tuple(table.events(first_event))
     gone = {event.lookup_id or 0: _GONE[event.type] for event in events if event.type in _GONE}
     gone |= {event.lookup_id or 0: event.details["place"] for event in events if event.type in _SENT_ON}
     kept: dict[int, dict[str, Any]] = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
-    outcomes, unprocessable_types = list[Outcome](), load_types(types)
+    outcomes, unprocessable_types = list[Outcome](), load_types(receive.unprocessable)
     all_calls = _delivered(events) if watched is None else watched.calls
     for number, sent in enumerate(rows, 1):
         calls = tuple(all_calls.get(number, ()))
@@ -282,25 +257,17 @@ def receive(
     return Received(tuple(outcomes), tuple(passes), events, table, store, clock.now() - started, endless, landed)
 
 
-def _transformation(
-    handler: object, transform: TransformLike | None, schema: str | None, *, mixes_rows: bool, spark: object
-) -> Transformation | None:
-    """Return what is in the handler's place; None: the handler is. Raises SettingError and HandlerNotFoundError."""
+def _declared(queue: str, handler: object, policy: Policy, spark: object, options: ReceiveOptions) -> Receive:
+    """Return the settings of the receive. Raises SettingError and HandlerNotFoundError."""
     if isinstance(handler, Transformation):
         raise SettingError("handler", handler.name, "a function of a message; give one of a DataFrame as transform=..., with its schema=...")
-    if transform is not None:
-        found = Transformation(transform, schema, mixes_rows)
-        if handler is not None:
-            raise SettingError(
-                "transform", found.name, "either handler or transform, and not both; say receive(None, messages, policy, transform=...)"
-            )
-        return found
-    if handler is None:
+    transform = options.get("transform")
+    if handler is None and transform is None:
         raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
-    for name, value in (("mixes_rows", mixes_rows), ("spark", spark)):
-        if value:
-            raise SettingError(name, value, "a setting of a transformation; declare transform=... too")
-    return None
+    if spark and transform is None:
+        raise SettingError("spark", spark, "a setting of a transformation; declare transform=... too")
+    inline: ReceiveOptions = {} if transform is not None else {"isolation": "none"}
+    return Receive.of(queue, handler=handler, policy=policy, **{**options, **inline})  # type: ignore[arg-type]  # Receive.of checks it
 
 
 def _spark_engine(spark: SparkSession | None) -> Callable[[], Engine]:
