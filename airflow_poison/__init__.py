@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_poison.delivery.handler_wrappers import track_failures
-    from airflow_poison.desk.plans import Canary
     from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
     from airflow_poison.dialogs.acts import Dialog, Envelope
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.dialogs.transaction import Conversation
     from airflow_poison.fsck.check import check, check_store
     from airflow_poison.passes.alter import declare
+    from airflow_poison.passes.declaration import Canary
     from airflow_poison.passes.maintain import maintain, repair
     from airflow_poison.passes.send import messages_to_batches, send
     from airflow_poison.passes.take import positions, reset_position, take
@@ -129,7 +129,6 @@ __all__ = [
 
 _HOMES = {
     "delivery.handler_wrappers": "track_failures",
-    "desk.plans": "Canary",
     "desk.rules": "Rule",
     "desk.selection": "Selection",
     "dialogs.acts": "Dialog Envelope",
@@ -139,6 +138,7 @@ _HOMES = {
     "dialogs.transaction": "Conversation",
     "fsck.check": "check check_store",
     "passes.alter": "declare",
+    "passes.declaration": "Canary Receive ReceiveOptions",
     "passes.maintain": "maintain repair",
     "passes.send": "messages_to_batches send",
     "passes.take": "positions reset_position take",

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.found import FindResult, GroupsResult
-    from airflow_poison.desk.plans import Canary, PlanView
+    from airflow_poison.desk.plans import PlanView
     from airflow_poison.desk.retention import RetainResult
     from airflow_poison.desk.rule_runs import RulesResult
     from airflow_poison.desk.rules import Rule
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.passes.browse import QueueOverview
     from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
-    from airflow_poison.passes.declaration import ReceiveOptions
+    from airflow_poison.passes.declaration import Canary, ReceiveOptions
     from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.dialogs import ActResult
     from airflow_poison.passes.history import History

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_poison.desk.actions import PlanAction
-    from airflow_poison.desk.plans import Canary, Plan, PlanView
+    from airflow_poison.desk.plans import Plan, PlanView
+    from airflow_poison.passes.declaration import Canary
     from airflow_poison.store.queue_table import QueueTable
 
 PLANNED: Final = (
@@ -310,7 +311,7 @@ def redrive(args: Namespace) -> None:
 
 
 def _canary(args: Namespace) -> Canary | None:
-    from airflow_poison.desk.plans import Canary
+    from airflow_poison.passes.declaration import Canary
 
     number = _number("--canary", args.canary)
     if number is None:

@@ -171,7 +171,7 @@ def _read(name: str) -> object:
 
 
 def _canary(text: str) -> Any:
-    from airflow_poison.desk.plans import Canary
+    from airflow_poison.passes.declaration import Canary
 
     number, _, share = text.partition(":")
     flag = "--redrive-on-new-handler"

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_poison.desk.actions import PlanAction
-from airflow_poison.desk.plans import Canary
 from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.values.errors import SettingError
 
 

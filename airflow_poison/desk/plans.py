@@ -25,6 +25,7 @@ from airflow_poison.desk import sql
 from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor
 from airflow_poison.desk.found import files_of
 from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.history import from_ranges
 from airflow_poison.store.plans import unreadable
@@ -230,25 +231,6 @@ class UnfitMessage(Plain):
 
     lookup_id: int
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Canary(Plain):
-    """The messages of a plan that are done first.
-
-    :param messages: so many of them, of each error group some.
-    :param share: of them that must have been settled before the others follow, above 0 to 1.
-    """
-
-    messages: int
-    share: float = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse what is no canary."""
-        if self.messages < 1:
-            raise SettingError("canary.messages", self.messages, "a whole number, at least 1")
-        if not 0 < self.share <= 1:
-            raise SettingError("canary.share", self.share, "a number above 0 and at most 1, for example 0.95")
 
 
 @dataclass(frozen=True, slots=True)

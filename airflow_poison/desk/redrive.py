@@ -14,8 +14,9 @@ from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, kept
 from airflow_poison.desk.found import groups
 from airflow_poison.desk.masking import configure
-from airflow_poison.desk.plans import Canary, cancel, facts_of, find_plan, plan, record
+from airflow_poison.desk.plans import cancel, facts_of, find_plan, plan, record
 from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.files import PlanState
 from airflow_poison.values.errors import PlanStateError, SettingError

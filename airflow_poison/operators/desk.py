@@ -46,11 +46,12 @@ if TYPE_CHECKING:
     from airflow.sdk.execution_time.hitl import HITLUser
 
     from airflow_poison.desk.actions import PlanAction
-    from airflow_poison.desk.plans import Canary, PlanView
+    from airflow_poison.desk.plans import PlanView
     from airflow_poison.desk.rule_runs import RulesResult
     from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
     from airflow_poison.notifications import Targets
+    from airflow_poison.passes.declaration import Canary
     from airflow_poison.store.queue_table import QueueTable
 
 

@@ -9,8 +9,8 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProvider
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook, this_run
 from airflow_poison.operators.base import logged, task_key
-from airflow_poison.operators.queues import halted
 from airflow_poison.operators.receive import ReceivingOperator
+from airflow_poison.passes.account import halted
 from airflow_poison.values.errors import SettingError
 
 try:

@@ -29,15 +29,35 @@ from airflow_poison.rules.outage import checked_outage
 from airflow_poison.store.parking import check_parking
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import checked_mask
+from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerLike, TransformLike
-    from airflow_poison.desk.plans import Canary
     from airflow_poison.dialogs.services import Service
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.land import Deliver
     from airflow_poison.rules.outage import Outage
     from airflow_poison.rules.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Canary(Plain):
+    """The messages of a plan that are done first.
+
+    :param messages: so many of them, of each error group some.
+    :param share: of them that must have been settled before the others follow, above 0 to 1.
+    """
+
+    messages: int
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no canary."""
+        if self.messages < 1:
+            raise SettingError("canary.messages", self.messages, "a whole number, at least 1")
+        if not 0 < self.share <= 1:
+            raise SettingError("canary.share", self.share, "a number above 0 and at most 1, for example 0.95")
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -298,8 +298,9 @@ def begin(
 
     :param pace: messages a second, and of one commit.
     """
-    from airflow_poison.desk.plans import Canary, find_plan, record
+    from airflow_poison.desk.plans import find_plan, record
     from airflow_poison.desk.plans import plan as planned
+    from airflow_poison.passes.declaration import Canary
 
     if applies().full:
         raise NotReadableError(_FULL)

@@ -17,11 +17,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.desk.actions import PlanAction, Verb
-from airflow_poison.desk.plans import Canary, plans
+from airflow_poison.desk.plans import plans
 from airflow_poison.desk.selection import Selection
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.desk import QueueGroupsOperator, QueueQueryOperator, QueueRedriveOperator
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send

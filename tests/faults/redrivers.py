@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, undo
-from airflow_poison.desk.plans import Canary, cancel, find_plan, id_of, pause, plan, record, resume
+from airflow_poison.desk.plans import cancel, find_plan, id_of, pause, plan, record, resume
 from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.store.files import PlanState
 from airflow_poison.values.errors import PlanStateError
 from airflow_poison.values.schema import SubQueue

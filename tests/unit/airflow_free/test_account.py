@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_poison.delivery.stage import HaltRecord
-from airflow_poison.operators.queues import account, halted
+from airflow_poison.passes.account import account, halted
 from airflow_poison.passes.halts import WHEN_ENABLED
 from airflow_poison.passes.runs import ReceiveResult
 

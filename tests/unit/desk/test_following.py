@@ -9,8 +9,9 @@ import pytest
 from airflow_poison.desk import applying
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, follow, waits_at
-from airflow_poison.desk.plans import Canary, cancel, pause, paused_by, plan, record, resume
+from airflow_poison.desk.plans import cancel, pause, paused_by, plan, record, resume
 from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body
 from tests.unit.passes.given import LEASE

@@ -12,12 +12,13 @@ import pytest
 
 from airflow_poison.desk.actions import PlanAction, Verb, original_body
 from airflow_poison.desk.applying import apply, undo, waits_at
-from airflow_poison.desk.plans import Canary, Plan, cancel, find_plan, pause, plan, plans, record, resume, stored
+from airflow_poison.desk.plans import Plan, cancel, find_plan, pause, plan, plans, record, resume, stored
 from airflow_poison.desk.redrive import redrive
 from airflow_poison.desk.rule_runs import run_rules
 from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.move import move, put_back, remove
 from airflow_poison.store.delta_store import DeltaStore

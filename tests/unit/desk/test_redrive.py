@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison import PoisonSubQueue
-from airflow_poison.desk.plans import Canary, plans
+from airflow_poison.desk.plans import plans
 from airflow_poison.desk.redrive import redrive, set_redrive
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alerts import AlertKind, send_alerts
+from airflow_poison.passes.declaration import Canary
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType

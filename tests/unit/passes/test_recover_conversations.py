@@ -13,7 +13,7 @@ from airflow_poison.dialogs.acts import Dialog
 from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.dialogs.services import Contract, Service
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, ERROR, ErrorDocument
-from airflow_poison.operators.queues import halted
+from airflow_poison.passes.account import halted
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import conversations, declare_services
