@@ -15,6 +15,8 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.passes.declaration import ReceiveOptions
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -72,6 +74,9 @@ def parameters(thing: Any, refused: Collection[str] = ()) -> dict[str, str]:
     for base in _bases(thing):
         taken = {**inspect.signature(base).parameters, **taken}
     said = _described(thing)
+    if ReceiveOptions.__annotations__.keys() <= taken.keys():
+        first = {name: said[name] for name in ("queue_name", "handler", "policy") if name in said}
+        said = {**first, **_described(ReceiveOptions), **said}
     if further := FURTHER.search(inspect.cleandoc(thing.__doc__ or "")):
         for operator in re.findall(r"\w+Operator", further[1]):
             said = {**_described(getattr(sys.modules[thing.__module__], operator)), **said}

@@ -41,6 +41,8 @@ class ReceivingOperator(WithLineage, BaseOperator):
     The settings of a receive are those of ``ReceiveOptions``.
 
     :param queue_name: the queue's name (``queue`` is the executor's). (templated)
+    :param handler: an importable name (``"shop.arrivals:land"``) or a function; called with a Message, raises to roll back. (templated, the name)
+    :param policy: the queue's rules, recorded in it; makes the queue when it is missing. None: the recorded policy rules.
     :param py_files: ``.py``, ``.zip``, ``.egg`` and ``.whl`` files shipped to where handlers run, for them and what they import. (templated)
 
     Raises SettingError, and HandlerNotFoundError for what can be no handler, as far as the DAG file shows it: a name is imported when the task runs.

@@ -93,7 +93,7 @@ def test_a_halted_queue_is_alerted_with_its_reason_and_its_message(store: QueueS
     [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
     assert (alert.kind, alert.event, alert.lookup_ids) == (AlertKind.QUEUE_DISABLED, "FAULTED", (1,))
     assert alert.reason == "Message 1 of queue 'orders' halted it (faulted): ValueError: no."
-    assert "remove('orders', 1)" in alert.what_to_do
+    assert "queue('orders').remove(1)" in alert.what_to_do
     assert "its attempts are used up" in alert.what_to_do
     assert alert.details == {"endpoint": "orders", "system": "Msmq4", "error": "ValueError: no"}
 
@@ -183,7 +183,7 @@ def test_wmq_10_requeued_messages_are_alerted_with_the_backout_queue(store: Queu
 
     assert (alert.kind, alert.event, alert.count, alert.lookup_ids) == (AlertKind.POISON, "REQUEUED", 3, (1, 2, 3))
     assert alert.reason == "3 messages of queue 'orders': moved to the backout queue 'B.Q'. 2362 MQRC_BACKOUT_THRESHOLD_REACHED."
-    assert "send_to('B.Q'" in alert.what_to_do
+    assert "queue('B.Q').send_to(" in alert.what_to_do
     assert alert.details == {"reason": "2362 MQRC_BACKOUT_THRESHOLD_REACHED", "place": "B.Q"}
 
 
@@ -236,7 +236,7 @@ def test_dmp_10_a_message_that_waits_for_ever_needs_somebody(store: QueueStore) 
 
     assert alert.reason == f"1 message of queue 'orders': blocked, waiting at their place until the broker is restarted. {KEPT}."
     assert "QueueHook().queue('orders').restart('broker')" in alert.what_to_do
-    assert "remove('orders', 1)" in alert.what_to_do
+    assert "queue('orders').remove(1)" in alert.what_to_do
 
 
 @pytest.mark.parametrize(
