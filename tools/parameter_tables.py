@@ -75,7 +75,7 @@ def parameters(thing: Any, refused: Collection[str] = ()) -> dict[str, str]:
         taken = {**inspect.signature(base).parameters, **taken}
     said = _described(thing)
     if ReceiveOptions.__annotations__.keys() <= taken.keys():
-        first = {name: said[name] for name in ("queue_name", "handler", "policy") if name in said}
+        first: dict[str, str] = {name: said[name] for name in ("queue_name", "handler", "policy") if name in said}
         said = {**first, **_described(ReceiveOptions), **said}
     if further := FURTHER.search(inspect.cleandoc(thing.__doc__ or "")):
         for operator in re.findall(r"\w+Operator", further[1]):

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import forked
 from tests.airflow import fresh
+from tests.given import forked
 
 HOME = Path(os.environ.get("AIRFLOW_POISON_TESTS_HOME") or tempfile.mkdtemp(prefix="airflow-poison-tests-"))
 if "AIRFLOW_POISON_TESTS_HOME" not in os.environ:  # a test that has several Airflows gives each its own

@@ -8,7 +8,7 @@ import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from tests import forked
+from tests.given import forked
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

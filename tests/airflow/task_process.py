@@ -12,7 +12,7 @@ from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from tests import forked
+from tests.given import forked
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -15,7 +15,7 @@ from airflow.sdk import Asset
 from airflow_poison.assets import happened, queue_asset
 from airflow_poison.triggers.events import QueueEventTrigger
 from airflow_poison.values.errors import QueueNameError, SettingError
-from tests import forked
+from tests.given import forked
 
 from . import fresh
 

@@ -16,7 +16,7 @@ from airflow_poison.get_provider_info import get_provider_info
 from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import SystemClock
-from tests import forked
+from tests.given import forked
 from tests.unit.cli.test_completion import asked, completed, words_of
 
 from . import fresh

@@ -27,8 +27,8 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import a_queue
-from tests.unit.passes.landing import settle
+from tests.given.landing import settle
+from tests.given.passes import a_queue
 from tests.unit.passes.test_output_tables import POLICY, rows
 
 from .conftest import HOME, define_connection

@@ -19,7 +19,7 @@ from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors.queue import QueuePoisonSensor
 from airflow_poison.values.schema import SubQueue
-from tests.store.s3 import proxy
+from tests.given import proxy
 from tools.servers import s3 as server
 
 from .conftest import define_connection
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.store.s3.proxy import Request
+    from tests.given.proxy import Request
 
     from .conftest import Ran
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.forked import Started
+    from tests.given.forked import Started
 
     from .conftest import Ran
 

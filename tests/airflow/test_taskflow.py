@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.decorators.send import _rows
 from airflow_poison.values.errors import HandlerNotFoundError, InputError, SettingError
-from tests import forked
+from tests.given import forked
 
 from . import fresh
 

@@ -19,9 +19,9 @@ from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
-from tests import forked
 from tests.docs import page_process
-from tests.docs.pages import PAGES, name, script
+from tests.given import forked
+from tests.given.pages import PAGES, name, script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_poison.cli.main import parser
 from airflow_poison.hooks.connection import FIELDS
-from tests.docs import pages
-from tests.docs.pages import PAGES, ROOT, Block, blocks, name
+from tests.given import pages
+from tests.given.pages import PAGES, ROOT, Block, blocks, name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from airflow_poison.spark import executors
-from tests.docs.pages import ROOT
+from tests.given.pages import ROOT
 from tools import house
 
 

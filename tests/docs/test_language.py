@@ -8,7 +8,7 @@ import re
 import tokenize
 from typing import TYPE_CHECKING
 
-from tests.docs.pages import PAGES, ROOT
+from tests.given.pages import PAGES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from airflow_poison.hooks.connection import FIELDS
 from airflow_poison.passes.runs import ReceiveResult
 from airflow_poison.values import errors
 from airflow_poison.values.schema import table_schema
-from tests.docs.pages import PAGES, ROOT, blocks, name
+from tests.given.pages import PAGES, ROOT, blocks, name
 
 if TYPE_CHECKING:
     from pathlib import Path

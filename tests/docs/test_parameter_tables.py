@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.get_provider_info import OPERATORS, SENSORS
-from tests.docs.pages import ROOT
+from tests.given.pages import ROOT
 from tools.parameter_tables import HEADER, PAGE, SECTION, parameters
 
 if TYPE_CHECKING:

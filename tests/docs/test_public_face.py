@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.pages import PAGES, ROOT, blocks, name
+from tests.given.pages import PAGES, ROOT, blocks, name
 from tools import house
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 
 import airflow_poison
 from airflow_poison.get_provider_info import get_provider_info
-from tests.docs.pages import ROOT
+from tests.given.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ import pytest
 from airflow_poison.rules import SYSTEMS, policy_class, settings
 from airflow_poison.rules.policy import Policy
 from airflow_poison.values.errors import SettingError
-from tests.docs.pages import ROOT
+from tests.given.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

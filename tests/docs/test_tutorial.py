@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, blocks
+from tests.given.pages import ROOT, blocks
 from tests.unit.cli.test_documented import untimed
 
 PAGE = ROOT / "docs/tutorial/first-queue.md"

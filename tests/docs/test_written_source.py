@@ -7,7 +7,7 @@ from contextlib import chdir
 from tempfile import TemporaryDirectory
 from types import ModuleType
 
-from tests.docs.pages import ROOT, script
+from tests.given.pages import ROOT, script
 
 _page = sys.modules["page_write_a_source"] = ModuleType("page_write_a_source")
 """A module, for sources are pickled by where their class is."""

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from tests.faults.keeping import is_history, kept_in
 from tests.faults.ledger import append
 from tests.faults.world import RETENTION_IN_A_BUCKET
-from tests.store.s3.proxy import Answer, Harm, Proxy, Request, running
+from tests.given.proxy import Answer, Harm, Proxy, Request, running
 from tools.servers.s3 import LOOPBACK, options
 
 if TYPE_CHECKING:

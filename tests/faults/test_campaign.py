@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import forked
 from tests.faults import __main__ as campaign
 from tests.faults.points import named_points
+from tests.given import forked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,11 +11,11 @@ import pytest
 
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
-from tests import forked
 from tests.faults import planted
 from tests.faults.powerloss import Disk
-from tests.store.children import VERBS
-from tests.store.given import CONTROL, NOW, ids, park_all, send
+from tests.given import forked
+from tests.given.children import VERBS
+from tests.given.tables import CONTROL, NOW, ids, park_all, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess

@@ -10,7 +10,7 @@ from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.values.clock import SystemClock
-from tests.store.given import places
+from tests.given.tables import places
 
 if TYPE_CHECKING:
     from collections.abc import Callable

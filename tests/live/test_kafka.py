@@ -43,9 +43,9 @@ from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import InputError, OutputError, SourceError, TableChangedError
 from airflow_poison.values.fault_points import install
+from tests.given.command import run
 from tests.live.source_kills import rows
 from tests.live.topic import Topic, until
-from tests.unit.cli.running import run
 from tools.servers import s3
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.store.files import Replacement
 from airflow_poison.values.clock import SystemClock
+from tests.given.tables import places
 from tests.live import chromium
-from tests.store.given import places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

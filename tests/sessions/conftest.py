@@ -15,7 +15,7 @@ from airflow_poison.delivery.session import open_session
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import SystemClock
-from tests import forked
+from tests.given import forked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.delivery.crash_attribution import read_history
 from airflow_poison.values import fault_points
+from tests.given.endpoints import broker
 from tests.sessions.conftest import opened_session
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, message
-from tests.sessions.endpoints import broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

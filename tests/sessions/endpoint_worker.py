@@ -11,9 +11,9 @@ import warnings
 from typing import TYPE_CHECKING
 
 from airflow_poison.delivery.crash_attribution import read_history
+from tests.given.endpoints import saying
+from tests.given.messages import batch_of
 from tests.sessions.conftest import opened_session
-from tests.sessions.endpoints import saying
-from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
     from pathlib import Path

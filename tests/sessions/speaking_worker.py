@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.rules.service_broker import ServiceBroker
+from tests.given.messages import batch_of
 from tests.sessions.conftest import opened_session, policy
-from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

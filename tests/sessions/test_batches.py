@@ -9,9 +9,9 @@ import pytest
 
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.values.failures import FailureKind
+from tests.given.messages import batch_of
+from tests.given.reading import told
 from tests.sessions.conftest import policy
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,10 +13,10 @@ from airflow_poison.delivery.settlement import GiveBack
 from airflow_poison.dialogs.acts import target_handle
 from airflow_poison.dialogs.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, ErrorDocument
 from airflow_poison.rules.decisions import Dispose, Halt, Park
+from tests.given.endpoints import broker, deliveries, processes, specification, written
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.conftest import policy as msmq4
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, end_dialog, endpoint, error, message, timer
-from tests.sessions.endpoints import broker, deliveries, processes, specification, written
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,11 +15,11 @@ from airflow_poison.delivery import failurelog
 from airflow_poison.delivery.crash_attribution import read_history
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.values import fault_points
-from tests import forked
+from tests.given import forked
+from tests.given.endpoints import deliveries
+from tests.given.reading import told
 from tests.sessions import dialog_worker
 from tests.sessions.dialog_worker import deliver, die_at
-from tests.sessions.endpoints import deliveries
-from tests.sessions.reading import told
 
 if TYPE_CHECKING:
     from pathlib import Path

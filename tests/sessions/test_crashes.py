@@ -15,9 +15,9 @@ from airflow_poison.delivery.journal import MessageState
 from airflow_poison.delivery.wire import Task
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import FailureKind
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, told
 from tests.sessions.conftest import policy
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, told
 from tests.sessions.zygotes import living_sessions, zygotes
 
 if TYPE_CHECKING:

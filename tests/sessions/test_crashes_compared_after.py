@@ -10,8 +10,8 @@ import pytest
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from tests.sessions.conftest import Opener

@@ -21,10 +21,10 @@ from airflow_poison.outputs.output import outputs_of
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.rules.settings import LONGEST
 from airflow_poison.values.failures import FailureKind
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, told
 from tests.sessions.conftest import policy
 from tests.sessions.dirty_handlers import ERRORS, recurse
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable

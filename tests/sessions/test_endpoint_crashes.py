@@ -17,9 +17,9 @@ from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.values.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.values.failures import FailureKind
-from tests.sessions.endpoints import deliveries, saying, specification, written
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
+from tests.given.endpoints import deliveries, saying, specification, written
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.zygotes import living_sessions, zygotes
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.decisions import Halt
-from tests.sessions.endpoints import broker, deliveries, in_groups, saying, specification, written
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
+from tests.given.endpoints import broker, deliveries, in_groups, saying, specification, written
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,9 +14,9 @@ from airflow_poison.rules.decisions import Block, Counts, Dispose, Halt, Halted
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.policy import Opening
 from airflow_poison.values.events import EventType
-from tests.sessions.endpoints import broker, deliveries, processes, saying, specification, written
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
+from tests.given.endpoints import broker, deliveries, processes, saying, specification, written
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.zygotes import living_sessions
 
 if TYPE_CHECKING:

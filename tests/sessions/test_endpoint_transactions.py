@@ -18,10 +18,10 @@ from airflow_poison.rules.decisions import Park
 from airflow_poison.rules.msmq3 import Msmq3
 from airflow_poison.values.errors import ConfigurationWarning, ServerSessionError
 from airflow_poison.values.failures import FailureKind
+from tests.given.endpoints import deliveries, in_groups, saying, specification, written
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.conftest import policy as msmq4
-from tests.sessions.endpoints import deliveries, in_groups, saying, specification, written
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,7 +127,7 @@ def test_a_message_is_left_for_the_next_pass_when_its_word_can_count_no_further(
 
 
 def test_so_is_it_with_several_sessions_and_groups(session: Opener) -> None:
-    from tests.sessions.endpoints import broker
+    from tests.given.endpoints import broker
 
     report = session(SCRIPT, "none", policy=broker(2, rollback_limit=1_000_000)).deliver(in_groups("aab", ["raise", "ok", "ok"]))
 

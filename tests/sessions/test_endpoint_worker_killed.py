@@ -14,11 +14,11 @@ import pytest
 from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.default_messaging import DefaultMessaging
-from tests import forked
+from tests.given import forked
+from tests.given.endpoints import NEVER, deliveries, specification
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions import endpoint_worker
 from tests.sessions.conftest import policy as msmq4
-from tests.sessions.endpoints import NEVER, deliveries, specification
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,9 +9,9 @@ import pytest
 from airflow_poison import track_failures
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.dialogs.system_messages import ErrorDocument
+from tests.given.endpoints import broker, written
+from tests.given.reading import told
 from tests.sessions.dialogs import Seen, at_hand, dialog_batch, endpoint, error, message
-from tests.sessions.endpoints import broker, written
-from tests.sessions.reading import told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,10 +17,10 @@ from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.output import LastOutput, last_output
 from airflow_poison.delivery.verdicts import MAX_TRACE
 from airflow_poison.values.failures import Failure, FailureKind
-from tests import forked
+from tests.given import forked
+from tests.given.messages import batch_of
 from tests.sessions import speaking_worker
 from tests.sessions.conftest import policy
-from tests.sessions.messages import batch_of
 from tests.sessions.speaking_worker import LINES, THREADS
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from airflow_poison.delivery.outage import Detection, Verdict
 from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.failures import FailureKind, origin
+from tests.given.messages import batch_of
 from tests.sessions.conftest import policy
-from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
     from pathlib import Path

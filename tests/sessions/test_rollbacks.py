@@ -13,9 +13,9 @@ from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.errors import HandlerNotFoundError, InputError
 from airflow_poison.values.failures import FailureKind
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.conftest import policy
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.failures import FailureKind
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.conftest import policy
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from airflow_poison.delivery.session import BatchReport

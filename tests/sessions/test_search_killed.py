@@ -12,9 +12,9 @@ import pytest
 
 from airflow_poison.delivery.crash_attribution import TryNote, read_history, read_journals
 from airflow_poison.delivery.journal import Journal, MessageState, doubt_batches, left_open, settle, word
-from tests import forked
+from tests.given import forked
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions import frame_worker
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 
 if TYPE_CHECKING:
     from pathlib import Path

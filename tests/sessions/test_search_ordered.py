@@ -19,9 +19,9 @@ from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.msmq3 import Msmq3
 from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.rules.service_broker import ServiceBroker
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, told
 from tests.sessions.frame_handlers import alone, script
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, told
 
 if TYPE_CHECKING:
     from airflow_poison.delivery.session import BatchReport

@@ -12,10 +12,10 @@ import pytest
 from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.values.failures import FailureKind
-from tests import forked
+from tests.given import forked
+from tests.given.messages import batch_of
+from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions import worker
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.sample_handlers import nothing
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.delivery.crash_attribution import read_journals
+from tests.given.messages import batch_of
 from tests.sessions.conftest import opened_session, policy
-from tests.sessions.messages import batch_of
 
 if TYPE_CHECKING:
     from airflow_poison.values.message import Message

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.spark.session import get_session
-from tests.spark.drivers import SMALL
+from tests.given.drivers import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from tests.spark.drivers import Work, receive_and_tell, told
+from tests.given.drivers import Work, receive_and_tell, told
 from tests.spark.unruly import Unruly
 
 if TYPE_CHECKING:

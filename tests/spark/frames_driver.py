@@ -11,8 +11,8 @@ from dataclasses import replace
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.spark.session import get_session
 from airflow_poison.values.errors import PoisonError
-from tests.spark.drivers import SMALL, Work
-from tests.spark.transforms import SCHEMA, cast
+from tests.given.drivers import SMALL, Work
+from tests.given.transforms import SCHEMA, cast
 
 if __name__ == "__main__":
     from airflow_poison.values import fault_points

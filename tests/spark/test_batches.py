@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.delivery.handlers import Batching
-from tests.spark.drivers import Work
+from tests.given.drivers import Work
 
 if TYPE_CHECKING:
     from pathlib import Path

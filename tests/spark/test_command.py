@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli.main import main
-from tests.docs.pages import ROOT
+from tests.given.pages import ROOT
 
 if TYPE_CHECKING:
     import pytest

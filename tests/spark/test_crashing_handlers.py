@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison.spark.jobs import readable_error
 from airflow_poison.values.errors import ServerSessionError, SparkJobError
-from tests.spark.drivers import Work
+from tests.given.drivers import Work
 
 if TYPE_CHECKING:
     from pathlib import Path

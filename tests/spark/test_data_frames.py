@@ -31,9 +31,9 @@ from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import FRAME_COLUMNS
-from tests.spark import transforms
-from tests.spark.drivers import Ahead, Work, told
-from tests.spark.transforms import SCHEMA, bodies
+from tests.given import transforms
+from tests.given.drivers import Ahead, Work, told
+from tests.given.transforms import SCHEMA, bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.delivery.crash_attribution import read_history
 from airflow_poison.values.errors import SparkJobError
-from tests.spark.drivers import Ahead, Work, told
+from tests.given.drivers import Ahead, Work, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

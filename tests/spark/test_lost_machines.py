@@ -15,9 +15,9 @@ import pytest
 from airflow_poison.passes.alter import declare
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
+from tests.given.drivers import receive_and_tell, told
 from tests.sessions.platter import MACHINE, PLATTER, lose
 from tests.spark.culprits import Dangerous
-from tests.spark.drivers import receive_and_tell, told
 
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable

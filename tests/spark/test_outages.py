@@ -21,8 +21,8 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
+from tests.given.transforms import SCHEMA, bodies, cast, looked_up
 from tests.spark.away import Away
-from tests.spark.transforms import SCHEMA, bodies, cast, looked_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import Queue, a_queue
+from tests.given.passes import Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

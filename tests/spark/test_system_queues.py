@@ -13,7 +13,7 @@ from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
-from tests.spark.drivers import POLICY
+from tests.given.drivers import POLICY
 
 if TYPE_CHECKING:
     from pathlib import Path

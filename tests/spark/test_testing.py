@@ -10,8 +10,8 @@ import pytest
 from airflow_poison import Msmq4
 from airflow_poison.testing import receive
 from airflow_poison.values.errors import SettingError, TransformError
-from tests.spark import transforms
-from tests.spark.transforms import SCHEMA
+from tests.given import transforms
+from tests.given.transforms import SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

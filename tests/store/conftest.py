@@ -12,8 +12,8 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.store.objects import Objects
 from airflow_poison.values import fault_points
-from tests.store.given import CONTROL, NOW
-from tests.store.points import AtPoint
+from tests.given.points import AtPoint
+from tests.given.tables import CONTROL, NOW
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

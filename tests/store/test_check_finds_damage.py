@@ -19,9 +19,9 @@ from airflow_poison.store import checkpoints
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from tests.faults import test_damage as faults
+from tests.given.tables import CONTROL, LATER, NOW, claim, park_all, put, rows_of, seal
+from tests.given.tables import send as send_some
 from tests.store import test_foreign_hands as foreign
-from tests.store.given import CONTROL, LATER, NOW, claim, park_all, put, rows_of, seal
-from tests.store.given import send as send_some
 
 if TYPE_CHECKING:
     from collections.abc import Callable

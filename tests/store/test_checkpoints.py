@@ -21,12 +21,12 @@ from airflow_poison.store import checkpoints
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import SubQueue
-from tests.store import children
-from tests.store.given import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
+from tests.given import children
+from tests.given.tables import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 NONE = timedelta(0)
 

@@ -19,11 +19,11 @@ from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.files import Claim
 from airflow_poison.values.errors import ClaimLostError, QueueHaltedError, SettingError, StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
+from tests.given.tables import LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 def test_an_empty_queue_gives_no_claim_and_leaves_nothing_behind(queue: QueueTable) -> None:

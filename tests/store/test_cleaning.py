@@ -24,8 +24,8 @@ from airflow_poison.store.entries import entry_path
 from airflow_poison.store.files import Cleaned, Commit, Replacement
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue
-from tests.store import dialogs
-from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, copied, ids, park_all, put, rows_of, seal, send
+from tests.given import dialogs
+from tests.given.tables import CONTROL, LATER, LEASE, NOW, all_rows, claim, copied, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 NONE = timedelta(0)
 WEEK = timedelta(days=7)

@@ -17,11 +17,11 @@ from airflow_poison.store.history import as_ranges, from_ranges
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, batch, claim, ids, put, rows_of, seal, send
+from tests.given.tables import CONTROL, LATER, LEASE, NOW, all_rows, batch, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 def send_each(queue: QueueTable, count: int, start: int = 0) -> None:

@@ -15,13 +15,13 @@ from airflow_poison.store.files import Replacement, Transaction
 from airflow_poison.values.errors import ConservationError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import TRANSMISSION_QUEUE, SubQueue
-from tests.store.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
-from tests.store.given import LEASE, NOW, all_rows, claim, ids, put, rows_of, seal, send
+from tests.given.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
+from tests.given.tables import LEASE, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from airflow_poison.store.files import Claim, Snapshot
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 TOLD = Event(EventType.DROPPED, NOW, 1)
 

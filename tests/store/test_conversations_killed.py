@@ -11,9 +11,9 @@ from airflow_poison.fsck.check import check
 from airflow_poison.fsck.files import Severity
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
-from tests.store import children
-from tests.store.dialogs import act, endpoint, endpoints, letter, letters
-from tests.store.given import NOW, ids, send
+from tests.given import children
+from tests.given.dialogs import act, endpoint, endpoints, letter, letters
+from tests.given.tables import NOW, ids, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess

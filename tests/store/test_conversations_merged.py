@@ -12,15 +12,15 @@ import pytest
 from airflow_poison.dialogs.as_rows import newest
 from airflow_poison.store.files import Compacted
 from airflow_poison.values.errors import ConservationError, TableChangedError
-from tests.store.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
-from tests.store.given import NOW, claim, put, rows_of, seal, send
+from tests.given.dialogs import act, endpoint, endpoints, letter, letters, next_version, rows
+from tests.given.tables import NOW, claim, put, rows_of, seal, send
 from tests.store.test_conversations import files_of, live
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 def all_of(found: pa.Table) -> pa.Table:

@@ -15,7 +15,7 @@ from airflow_poison.store.entries import Reader
 from airflow_poison.values.errors import PoisonError, TableChangedError
 from airflow_poison.values.schema import SubQueue
 from tests.faults.test_damage import stopped_at
-from tests.store.given import CONTROL, NOW, ids, send
+from tests.given.tables import CONTROL, NOW, ids, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable

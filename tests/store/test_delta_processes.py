@@ -13,8 +13,8 @@ import pytest
 
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
-from tests.store import children
-from tests.store.given import CONTROL, NOW, ids, park_all, send
+from tests.given import children
+from tests.given.tables import CONTROL, NOW, ids, park_all, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -116,7 +116,7 @@ def test_a_creation_that_is_killed_leaves_no_half_queue(delta_root: str) -> None
 
 def test_the_environment_names_a_fault_at_process_start(delta_root: str, delta_queue: QueueTable) -> None:
     script = f"""
-from tests.store.given import send
+from tests.given.tables import send
 from airflow_poison.store import open_store
 send(open_store({delta_root!r}).open("orders"), 3)
 """

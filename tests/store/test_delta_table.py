@@ -24,13 +24,13 @@ from airflow_poison.store import entries as logs
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue, table_schema
-from tests.store.given import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
+from tests.given.tables import CONTROL, LATER, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 Row = tuple[int, str, int, bytes]
 

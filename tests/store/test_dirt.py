@@ -14,7 +14,7 @@ from airflow_poison.store.delta_store import DeltaStore, local_path
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import QueueNameError, StoreUnreachableError
 from airflow_poison.values.schema import DESTINATION, OUTBOX, SubQueue
-from tests.store.given import CONTROL, LATER, NOW, all_rows, ids, park_all, put, send
+from tests.given.tables import CONTROL, LATER, NOW, all_rows, ids, park_all, put, send
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore

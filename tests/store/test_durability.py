@@ -21,8 +21,8 @@ from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import DESTINATION, SubQueue
 from tests.faults.powerloss import Disk, PowerLostError
-from tests.store.dialogs import act, endpoint, letter, rows
-from tests.store.given import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbered, park_all, put, rows_of, seal, send
+from tests.given.dialogs import act, endpoint, letter, rows
+from tests.given.tables import CONTROL, LATER, LEASE, NOW, all_rows, claim, numbered, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable

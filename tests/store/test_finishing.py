@@ -15,7 +15,7 @@ from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import ClaimLostError, ConservationError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue, message_schema
-from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, outcome_of_a_third, put, rows_of, seal, send
+from tests.given.tables import LATER, LEASE, NOW, all_rows, claim, ids, outcome_of_a_third, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.control import Control
     from airflow_poison.store.files import Claim, Manifest
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 def test_a_pass_settles_what_it_does_not_stage_and_keeps_what_it_does(queue: QueueTable) -> None:

@@ -21,9 +21,9 @@ from airflow_poison.store.files import Replacement
 from airflow_poison.values.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
-from tests.store import dialogs
-from tests.store.children import start
-from tests.store.given import CONTROL, LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
+from tests.given import dialogs
+from tests.given.children import start
+from tests.given.tables import CONTROL, LATER, LEASE, NOW, batch, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.store.files import Claim, DataFile, Manifest
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 ROW = dict.fromkeys(table_schema().names) | {"lookup_id": 7, "sub_queue": "main", "move_count": 0}
 RETRY: dict[str, str | None] = {"sub_queue": "retry", "move_count": "1"}

@@ -17,9 +17,9 @@ from airflow_poison.store.control import FORMAT_VERSION
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import NewerFormatError
-from tests.store import given
-from tests.store.given import ids, send
-from tests.unit.passes.given import Handler, Queue, calls
+from tests.given import tables as given
+from tests.given.passes import Handler, Queue, calls
+from tests.given.tables import ids, send
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore

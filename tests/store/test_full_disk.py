@@ -26,10 +26,10 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ServerSessionError, StoreUnreachableError
-from tests.store import dialogs
+from tests.given import dialogs
+from tests.given.passes import DiedError, DyingEngine, Handler, Queue, a_queue, calls
 from tests.store.conftest import bucket_store
 from tests.store.disk import Disk, mounted
-from tests.unit.passes.given import DiedError, DyingEngine, Handler, Queue, a_queue, calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,11 +16,11 @@ from airflow_poison.store.files import Sent
 from airflow_poison.store.queue_table import QueueTable
 from airflow_poison.values.errors import ConservationError, QueueHaltedError
 from airflow_poison.values.schema import SubQueue
-from tests.store import children
-from tests.store.given import LEASE, NOW, all_rows, claim, ids, numbered, put, rows_of, seal, send
+from tests.given import children
+from tests.given.tables import LEASE, NOW, all_rows, claim, ids, numbered, put, rows_of, seal, send
 
 if TYPE_CHECKING:
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 TRANSMISSION, MAIN = SubQueue.TRANSMISSION, SubQueue.MAIN
 

@@ -16,7 +16,7 @@ from airflow_poison.store.entries import Reader
 from airflow_poison.store.files import Commit
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import NOW, all_rows, claim, ids, put, rows_of, seal, send
+from tests.given.tables import NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable

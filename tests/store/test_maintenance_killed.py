@@ -12,8 +12,8 @@ import pytest
 
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
-from tests.store import children
-from tests.store.given import CONTROL, NOW, all_rows, claim, copied, ids, put, rows_of, seal, send
+from tests.given import children
+from tests.given.tables import CONTROL, NOW, all_rows, claim, copied, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess

@@ -15,7 +15,7 @@ from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import ClaimLostError, QueueHaltedError
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import CONTROL, LEASE, NOW, numbered, put, rows_of, seal
+from tests.given.tables import CONTROL, LEASE, NOW, numbered, put, rows_of, seal
 
 if TYPE_CHECKING:
     from airflow_poison.store.files import Claim

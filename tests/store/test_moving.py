@@ -14,14 +14,14 @@ from airflow_poison.store.files import Returned
 from airflow_poison.values.errors import ConservationError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
+from tests.given.tables import LATER, LEASE, NOW, all_rows, claim, ids, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_poison.store.files import DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 class Picker:

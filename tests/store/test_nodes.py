@@ -22,9 +22,9 @@ from airflow_poison.store.objects import Objects
 from airflow_poison.values.clock import SystemClock, VirtualClock
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.schema import SubQueue
+from tests.given.passes import NO_RETRY
+from tests.given.tables import CONTROL, LATER, LEASE, NOW, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
 from tests.store.conftest import bucket_store
-from tests.store.given import CONTROL, LATER, LEASE, NOW, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
-from tests.unit.passes.given import NO_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.bucket_store import BucketStore
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
     Node = Callable[[str], BucketStore]
 

@@ -12,7 +12,7 @@ from airflow_poison.store import stage
 from airflow_poison.store.stage import OutcomeWriter
 from airflow_poison.values.errors import ClaimLostError, ServerSessionError
 from airflow_poison.values.schema import table_schema
-from tests.store.given import NOW
+from tests.given.tables import NOW
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import NOW, all_rows, claim, ids, put, send
+from tests.given.tables import NOW, all_rows, claim, ids, put, send
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.files import DataFile
     from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 RUNNING = frozenset({PlanState.RUNNING})
 MADE, CHANGED = Event(EventType.PLANNED, NOW), Event(EventType.PLAN_CHANGED, NOW)

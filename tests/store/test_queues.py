@@ -11,7 +11,7 @@ from airflow_poison.store import open_store
 from airflow_poison.store.control import FORMAT_VERSION
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import NewerFormatError, QueueNameError, QueueNotFoundError, StoreUnreachableError
-from tests.store.given import CONTROL, NOW, ids, send
+from tests.given.tables import CONTROL, NOW, ids, send
 
 if TYPE_CHECKING:
     from pathlib import Path

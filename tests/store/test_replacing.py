@@ -13,14 +13,14 @@ from airflow_poison.store.files import Replacement
 from airflow_poison.values.errors import ConservationError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import NOW, all_rows, claim, ids, put, send
+from tests.given.tables import NOW, all_rows, claim, ids, put, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 TOLD = Event(EventType.DROPPED, NOW, 1)
 

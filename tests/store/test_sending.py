@@ -11,14 +11,14 @@ from airflow_poison.store import appending
 from airflow_poison.store.files import Sent
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import NOW, all_rows, batch, ids, numbered, send
+from tests.given.tables import NOW, all_rows, batch, ids, numbered, send
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 def test_lookup_ids_begin_at_one_and_have_no_gaps(queue: QueueTable) -> None:

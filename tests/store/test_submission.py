@@ -25,8 +25,7 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
 from tests import local_driver
-
-from .given import CONTROL, NOW
+from tests.given.tables import CONTROL, NOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from airflow_poison.spark.session import get_session
-from tests.spark.drivers import SMALL
+from tests.given.drivers import SMALL
 from tools.servers.spark import APPLICATION
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from airflow_poison.passes.send import send
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock
-from tests.spark.drivers import POLICY, Ahead
+from tests.given.drivers import POLICY, Ahead
 from tests.spark.places.place import session
 from tests.spark.unruly import Unruly
 

@@ -13,10 +13,10 @@ from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.errors import TransformError
-from tests.spark import transforms
-from tests.spark.drivers import POLICY
+from tests.given import transforms
+from tests.given.drivers import POLICY
+from tests.given.transforms import SCHEMA, bodies
 from tests.spark.places.task import Task
-from tests.spark.transforms import SCHEMA, bodies
 
 if TYPE_CHECKING:
     from pathlib import Path

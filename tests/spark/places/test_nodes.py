@@ -23,14 +23,14 @@ from airflow_poison.store.control import QueueState
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import PoisonError, ReceiveStoppedError, ServerSessionError, SettingError, SparkJobError
 from airflow_poison.values.schema import SubQueue
-from tests.spark import transforms
-from tests.spark.drivers import POLICY
+from tests.given import transforms
+from tests.given.drivers import POLICY
+from tests.given.transforms import SCHEMA
 from tests.spark.grouped import Grouped
 from tests.spark.places.place import CLUSTER
 from tests.spark.places.task import BAD, MESSAGES, Returning, Task, bodies, cycles
 from tests.spark.places.test_frames import Transforming
 from tests.spark.places.travel import send_columns
-from tests.spark.transforms import SCHEMA
 from tools.servers import s3 as server
 
 if TYPE_CHECKING:

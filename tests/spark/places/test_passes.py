@@ -15,8 +15,8 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ClaimLostError, ReceiveStoppedError, SparkJobError
-from tests.sessions.endpoints import specification
-from tests.spark.drivers import POLICY, told
+from tests.given.drivers import POLICY, told
+from tests.given.endpoints import specification
 from tests.spark.grouped import Grouped
 from tests.spark.places.place import CONNECT, LOCAL
 from tests.spark.places.task import BAD, MESSAGES, Task, bodies, cycles, gateway_is_there, until_gone, what_this_process_has

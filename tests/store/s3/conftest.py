@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 from airflow_poison.store.bucket_store import BucketStore
-from tests.store.given import CONTROL, NOW
-from tests.store.s3 import proxy
+from tests.given import proxy
+from tests.given.tables import CONTROL, NOW
 from tools.servers import s3 as server
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from airflow_poison.store.objects import Objects, side_by_side
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue, table_schema
-from tests.store.given import LATER, NOW, claim, put, rows_of, seal, send
+from tests.given.tables import LATER, NOW, claim, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import EVENT, SubQueue
 from airflow_poison.watching.poller import QueueReader
-from tests.store.given import CONTROL, LATER, LEASE, NOW, numbered
+from tests.given.tables import CONTROL, LATER, LEASE, NOW, numbered
 from tests.store.s3 import histories
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from airflow_poison.fsck.files import Kind
 from airflow_poison.store.bucket_store import TRIAL
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import StoreConditionError, StoreUnreachableError
-from tests.store.given import CONTROL, NOW, ids, send
-from tests.store.s3.proxy import Harm
+from tests.given.proxy import Harm
+from tests.given.tables import CONTROL, NOW, ids, send
 
 if TYPE_CHECKING:
     from airflow_poison.fsck.check import CheckResult
     from airflow_poison.fsck.files import Finding
+    from tests.given.proxy import Request
     from tests.store.s3.conftest import Bucket
-    from tests.store.s3.proxy import Request
 
 CLOCK = SystemClock()
 

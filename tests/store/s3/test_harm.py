@@ -17,8 +17,8 @@ from airflow_poison.store.files import Commit
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
-from tests.store.s3.proxy import LATE_SECONDS, Harm, Request, Seeded
+from tests.given.proxy import LATE_SECONDS, Harm, Request, Seeded
+from tests.given.tables import LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,13 +17,13 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.files import Replacement
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import StoreUnreachableError
-from tests.store.given import NOW
-from tests.unit.passes.given import DiedError
+from tests.given.passes import DiedError
+from tests.given.tables import NOW
 
 if TYPE_CHECKING:
     from airflow_poison.desk.retention import RetainResult
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
     from tests.store.s3.conftest import Bucket
 
 MONTH = timedelta(days=30)

@@ -13,8 +13,8 @@ from airflow_poison.passes.take import take
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SourceError
+from tests.given.passes import rows_of
 from tests.unit.edges.conftest import POLICY
-from tests.unit.passes.given import rows_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,8 @@ from airflow_poison.store import objects
 from airflow_poison.store.bucket_store import BucketStore
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import StoreUnreachableError
-from tests.store.given import CONTROL, NOW, send
-from tests.store.s3.proxy import Harm
+from tests.given.proxy import Harm
+from tests.given.tables import CONTROL, NOW, send
 from tools.servers.s3 import LOOPBACK
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ClaimLostError, QueueNotFoundError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import LATER, LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, park_all, put, rows_of, seal, send
+from tests.given.tables import LATER, LEASE, NOW, all_rows, batch, claim, ids, outcome_of_a_third, park_all, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from tests.store.s3.conftest import Bucket

@@ -20,11 +20,11 @@ from airflow_poison.passes.relay import transmit
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
-from tests.unit.passes.given import DiedError, DyingEngine, a_queue
+from tests.given.passes import DiedError, DyingEngine, a_queue
 
 if TYPE_CHECKING:
     from airflow_poison import Message
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
 

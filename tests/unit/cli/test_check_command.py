@@ -17,9 +17,9 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
-from tests.docs.pages import ROOT, blocks
-from tests.store.given import send
-from tests.unit.cli.running import Ran, run
+from tests.given.command import Ran, run
+from tests.given.pages import ROOT, blocks
+from tests.given.tables import send
 
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable

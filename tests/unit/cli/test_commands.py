@@ -13,7 +13,7 @@ from airflow_poison.cli.command import noted_warnings
 from airflow_poison.rules import SYSTEMS, policy_from_dict
 from airflow_poison.rules.described import describe
 from airflow_poison.values.errors import ConfigurationWarning
-from tests.unit.cli.running import Ran, run
+from tests.given.command import Ran, run
 
 if TYPE_CHECKING:
     from pathlib import Path

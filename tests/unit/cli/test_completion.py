@@ -14,7 +14,7 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
-from tests.docs.pages import ROOT
+from tests.given.pages import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

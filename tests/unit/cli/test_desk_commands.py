@@ -30,7 +30,7 @@ from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.fault_points import install
 from airflow_poison.values.schema import SubQueue
-from tests.unit.cli.running import Ran, run
+from tests.given.command import Ran, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,7 @@ from airflow_poison.store.control import QueueState
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.events import EventType
-from tests.unit.cli.running import Ran, run
+from tests.given.command import Ran, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

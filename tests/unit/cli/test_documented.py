@@ -16,8 +16,8 @@ from airflow_poison.cli.command import REASON
 from airflow_poison.cli.main import COMMANDS, parser
 from airflow_poison.cli.selecting import SELECTION
 from airflow_poison.rules.simulation.scripted_host import OutcomeKind, Verb
-from tests.docs.pages import ROOT, blocks
-from tests.unit.cli.running import run
+from tests.given.command import run
+from tests.given.pages import ROOT, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

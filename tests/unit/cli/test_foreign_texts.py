@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from airflow_poison.cli.planned import _lines
 from airflow_poison.cli.terminal import block, line, one_line, screen, table, tell
 from airflow_poison.values.texts import visible
-from tests.unit.cli.running import run
+from tests.given.command import run
 
 if TYPE_CHECKING:
     Capture = pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.store import open_store
-from tests.unit.cli.running import Ran, run
+from tests.given.command import Ran, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock
-from tests.unit.cli.running import Ran, run
+from tests.given.command import Ran, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from airflow_poison.delivery.failurelog import FailureLog, FailureReader, Rollba
 from airflow_poison.delivery.journal import SECTOR, STATE_MASK, Journal, MessageState, attempts_of, read, sections, word
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.store import children
+from tests.given import children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

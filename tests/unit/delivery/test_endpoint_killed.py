@@ -31,7 +31,7 @@ from airflow_poison.rules.policy import FIRST, Access, Opening, Restart
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ConfigurationWarning
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.sessions.endpoints import NEVER, broker, in_groups, specification
+from tests.given.endpoints import NEVER, broker, in_groups, specification
 
 if TYPE_CHECKING:
     from airflow_poison.delivery.session import BatchReport

@@ -29,7 +29,7 @@ from airflow_poison.rules.loop import ReceiveLoop, Sessions
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.sessions.endpoints import broker, in_groups, specification
+from tests.given.endpoints import broker, in_groups, specification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,9 @@ from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.msmq4 import Msmq4, Msmq4Receiver
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.failures import Postpone, Unprocessable
+from tests.given.messages import batch_of
+from tests.given.reading import told
 from tests.sessions.conftest import opened_session
-from tests.sessions.messages import batch_of
-from tests.sessions.reading import told
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from airflow_poison.rules.loop import BATCH_MET_POISON, ReceiveLoop, Sessions
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.sessions.endpoints import specification
+from tests.given.endpoints import specification
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,8 +20,8 @@ from airflow_poison.rules.msmq3 import Msmq3
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.clock import VirtualClock
-from tests.sessions.endpoints import in_groups
-from tests.sessions.messages import batch_of
+from tests.given.endpoints import in_groups
+from tests.given.messages import batch_of
 
 if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy

@@ -15,7 +15,7 @@ from airflow_poison.delivery.stage import StageJob, Tally, deliver_partition
 from airflow_poison.rules.policy import Opening
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import TALLY
-from tests.sessions.endpoints import broker, deliveries, in_groups, saying, specification, written
+from tests.given.endpoints import broker, deliveries, in_groups, saying, specification, written
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.given.passes import Handler, Queue, a_queue
 from tests.unit.passes.conftest import STORES, at_point, store
-from tests.unit.passes.given import Handler, Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,13 +16,13 @@ from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.selection import Selection
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueryError
-from tests.unit.passes.given import a_queue
+from tests.given.passes import a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 BIG = 1234567890123456789
 

@@ -20,14 +20,14 @@ from airflow_poison.values import json_text
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import EDITS, edits_of
-from tests.unit.passes.given import a_queue
+from tests.given.passes import a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 PATCH = PlanAction(verb=Verb.EDIT, patch='{"new": 1.10}')
 EVERYWHERE = Selection(sub_queue=None)

@@ -13,15 +13,15 @@ from airflow_poison.desk.plans import cancel, pause, paused_by, plan, record, re
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.declaration import Canary
 from airflow_poison.values.schema import SubQueue
+from tests.given.passes import LEASE
 from tests.unit.desk.conftest import body
-from tests.unit.passes.given import LEASE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.desk.plans import PlanView
     from airflow_poison.store.queue_table import QueueTable
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 PUT_BACK = PlanAction(verb=Verb.PUT_BACK)
 

@@ -32,14 +32,14 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.failures import PoisonRows
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import NO_RETRY, Handler, rows_of
+from tests.given.passes import NO_RETRY, Handler, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.rules.policy import Policy
     from airflow_poison.values.message import Message
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 CARD, MAIL, TOKEN = "4111-1111-1111-1111", "ann@shop.example", "t0ps3cret"
 MASK = ["$.card", "$.customer.email", "properties.token"]

@@ -31,15 +31,15 @@ from airflow_poison.values.errors import (
     StoreUnreachableError,
 )
 from airflow_poison.values.schema import SubQueue
+from tests.given.passes import LEASE, NO_RETRY, DiedError
 from tests.unit.desk.conftest import body
-from tests.unit.passes.given import LEASE, NO_RETRY, DiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from airflow_poison.desk.plans import PlanView
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 MAIN, POISON, RETRY = SubQueue.MAIN, SubQueue.POISON, SubQueue.RETRY
 PUT_BACK = PlanAction(verb=Verb.PUT_BACK)

@@ -17,14 +17,14 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import DiedError
+from tests.given.passes import DiedError
 
 if TYPE_CHECKING:
     from airflow_poison.passes.alerts import Alert
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.values.message import Message
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 WHO = "dag:d/r/t"
 

@@ -23,12 +23,12 @@ from airflow_poison.passes.move import move, put_back
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import SettingError, StoreUnreachableError
 from airflow_poison.values.schema import SubQueue
+from tests.given.passes import LEASE, DiedError
 from tests.unit.desk.conftest import body
-from tests.unit.passes.given import LEASE, DiedError
 
 if TYPE_CHECKING:
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 DAY, MONTH = timedelta(days=1), timedelta(days=30)
 POISON = SubQueue.POISON

@@ -22,13 +22,13 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import QueryError, QueueNotFoundError, SettingError, TableChangedError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import NO_RETRY, DiedError
+from tests.given.passes import NO_RETRY, DiedError
 
 if TYPE_CHECKING:
     from airflow_poison.passes.alerts import Alert
     from airflow_poison.store.files import DataFile
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 MAIN, POISON = SubQueue.MAIN, SubQueue.POISON
 KEYS = {"error_type": "KeyError"}

@@ -18,7 +18,7 @@ from airflow_poison.values.schema import SubQueue
 from tests.unit.desk.conftest import body
 
 if TYPE_CHECKING:
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 ALL = list(range(1, 10))
 

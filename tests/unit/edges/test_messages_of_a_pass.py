@@ -16,8 +16,8 @@ from airflow_poison.passes.browse import browse
 from airflow_poison.passes.send import send
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
+from tests.given.passes import Queue, a_queue
 from tests.unit.edges.conftest import POLICY
-from tests.unit.passes.given import Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path

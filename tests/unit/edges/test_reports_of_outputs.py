@@ -26,9 +26,9 @@ from airflow_poison.outputs import table_rules as output_rules
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import OutputError
 from airflow_poison.values.schema import SubQueue
+from tests.given.landing import of, once, reached
+from tests.given.passes import Queue, a_queue
 from tests.unit.edges.conftest import POLICY
-from tests.unit.passes.given import Queue, a_queue
-from tests.unit.passes.landing import of, once, reached
 
 if TYPE_CHECKING:
     from airflow_poison.values.message import Message

@@ -24,7 +24,7 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.json_text import JsonError, Number, Pairs, decoded, tree, written
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import LEASE, NO_RETRY
+from tests.given.passes import LEASE, NO_RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

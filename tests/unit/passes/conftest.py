@@ -20,9 +20,9 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
+from tests.given.passes import Handler, Queue, a_queue
+from tests.given.points import AtPoint
 from tests.store.conftest import bucket_store
-from tests.store.points import AtPoint
-from tests.unit.passes.given import Handler, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,13 +16,13 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import PoisonError, TableChangedError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
-from tests.store.given import CONTROL
-from tests.unit.passes.broken_queues import NOW, a_file, checked, marks_of, path_of
+from tests.given.broken_queues import NOW, a_file, checked, marks_of, path_of
+from tests.given.tables import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 
 def accepted(queue: Queue) -> RepairResult:

@@ -15,7 +15,7 @@ from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import ConfigurationWarning, MessageClaimedError, QueueHaltedError, SettingError, SystemChangeError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import LEASE, NO_RETRY, a_queue
+from tests.given.passes import LEASE, NO_RETRY, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 SUBSCRIBED = {"told:alert:us": 7, "telling:alert:us": 9}
 COUNTED = {"rollbacks": 4}

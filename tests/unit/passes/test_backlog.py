@@ -18,14 +18,14 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import AlertError, SettingError
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import DiedError, a_queue
+from tests.given.passes import DiedError, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 HOUR = timedelta(hours=1)
 

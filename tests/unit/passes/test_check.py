@@ -18,8 +18,8 @@ from airflow_poison.passes.maintain import repair_store
 from airflow_poison.store.files import Replacement, Transaction
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import InputError, QueueNameError
-from tests.unit.passes.broken_queues import AN_HOUR, DAMAGE, NOW, a_file, checked, dialog, landing, orphan, outbox, path_of, stage, tear_last_commit
-from tests.unit.passes.given import LEASE, Queue, a_queue
+from tests.given.broken_queues import AN_HOUR, DAMAGE, NOW, a_file, checked, dialog, landing, orphan, outbox, path_of, stage, tear_last_commit
+from tests.given.passes import LEASE, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 MINUTE = timedelta(minutes=1)
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET", "question": "ANY"})

@@ -25,7 +25,7 @@ from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import DecisionOutdatedError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, a_queue, rows_of
+from tests.given.passes import LEASE, NO_RETRY, DiedError, a_queue, rows_of
 from tests.unit.passes.test_inspect import sent
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from airflow_poison.passes.decide import DecideResult
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 FAULT = Msmq4(receive_retry_count=1, max_retry_cycles=1)
 KINDS = [

@@ -24,7 +24,7 @@ from airflow_poison.rules.settings import LONGEST
 from airflow_poison.values.errors import InputError, MessageNotFoundError, MessageTooLargeError, SettingError
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.values.schema import MAX_BODY_BYTES, SubQueue, table_schema
-from tests.unit.passes.given import bodies, rows_of
+from tests.given.passes import bodies, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import VirtualClock
     from airflow_poison.values.message import Message
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 ODD = "\x00\x1b[31m\u202eevil\u202c\U0001f4a9\r\n\x7f\ufeff"
 INSTANT = pa.timestamp("us", tz="UTC")

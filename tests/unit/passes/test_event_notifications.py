@@ -15,14 +15,14 @@ from airflow_poison.passes.messages import Chosen
 from airflow_poison.passes.relay import pull, transmit
 from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE, QueueDisabledDocument
 from airflow_poison.values.errors import QueueHaltedError, ServiceNotFoundError, SettingError
-from tests.unit.passes.given import DiedError, Queue, a_queue
+from tests.given.passes import DiedError, Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 SEEN: list[tuple[str | None, bytes]] = []
 

@@ -19,15 +19,15 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import QueueHaltedError, SettingError
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import LEASE, a_queue
+from tests.given.passes import LEASE, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 MODES = ["browse", "exempt", "strict"]
 RECEIVING = ["exempt", "strict"]
@@ -126,7 +126,7 @@ def test_a_row_has_all_that_people_want_to_know(store: QueueStore, tmp_path: Pat
     queue.receive()
     [message] = look(queue, lookup_id=1).messages
     assert (message.sub_queue, message.abort_count, message.move_count, message.crash_count) == ("poison", 0, 1, 0)
-    assert (message.text, message.properties, message.reason) == ("bad day", {"kind": "order"}, "tests.unit.passes.given.BadMessageError: bad day")
+    assert (message.text, message.properties, message.reason) == ("bad day", {"kind": "order"}, "tests.given.passes.BadMessageError: bad day")
     assert message.last_error is not None
     assert message.last_error["kind"] == "exception"
     assert message.enqueued_at == queue.clock.now()

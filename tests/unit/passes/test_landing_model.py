@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from airflow_poison.passes.land import land, take_out, waiting_rows
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import MessageNotFoundError, OutputError
-from tests.unit.passes.given import DiedError, a_queue
-from tests.unit.passes.landing import both_outputs, broken, constrain, mended, of, reached
+from tests.given.landing import both_outputs, broken, constrain, mended, of, reached
+from tests.given.passes import DiedError, a_queue
 from tests.unit.passes.test_output_tables import POLICY, rows
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import pytest
 from airflow_poison.delivery.stage import FORCED_ROWS
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
-from tests.sessions.endpoints import specification
+from tests.given.endpoints import specification
+from tests.given.passes import Queue, a_queue, calls, rows_of
 from tests.sessions.platter import lose, watch
-from tests.unit.passes.given import Queue, a_queue, calls, rows_of
 
 if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy

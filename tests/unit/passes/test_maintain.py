@@ -28,7 +28,7 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import SettingError
-from tests.store import dialogs
+from tests.given import dialogs
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore

@@ -18,14 +18,14 @@ from airflow_poison.store.control import BLOCKED_BY, NOT_BEFORE_RESTART
 from airflow_poison.store.files import Replacement
 from airflow_poison.values.errors import InputError, MessageClaimedError, MessageNotFoundError, QueueNotFoundError, SettingError
 from airflow_poison.values.schema import SubQueue, table_schema
-from tests.unit.passes.given import LEASE, DiedError, bodies, rows_of
+from tests.given.passes import LEASE, DiedError, bodies, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 MAIN, RETRY, POISON, POSTPONED = SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON, SubQueue.POSTPONED
 PLACES = {1: MAIN, 2: MAIN, 3: RETRY, 4: RETRY, 5: POISON, 6: POISON, 7: POSTPONED, 8: POSTPONED}

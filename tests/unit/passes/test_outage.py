@@ -37,7 +37,7 @@ from airflow_poison.values.failures import Failure, FailureKind, Postpone, Unpro
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.conditions import MessagesAvailable
 from airflow_poison.watching.happenings import Happening, Position, begin, news, ripens
-from tests.unit.passes.given import DiedError, DyingEngine, Queue, a_queue
+from tests.given.passes import DiedError, DyingEngine, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.message import Message
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 RETRIES = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
 OUTAGE = Outage(at_least=20, probe=5, every=timedelta(minutes=5))

@@ -22,14 +22,14 @@ from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import PoisonRows
 from airflow_poison.values.schema import SubQueue
+from tests.given.passes import DiedError, DyingEngine, Queue
 from tests.unit.passes import test_outage
-from tests.unit.passes.given import DiedError, DyingEngine, Queue
 from tests.unit.passes.test_outage import OUTAGE, RETRIES, a_queue_of, as_sent, events
 
 if TYPE_CHECKING:
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.rules.policy import Policy
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 def _takes_batches(policy: Policy) -> bool:

@@ -18,7 +18,7 @@ from airflow_poison.passes.land import prepared
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import OutputError
-from tests.unit.passes.given import Queue, a_queue
+from tests.given.passes import Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,13 +20,13 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.store.parking import first_of_groups, waiting, waves
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import DiedError, DyingEngine, Handler, Queue, a_queue
+from tests.given.passes import DiedError, DyingEngine, Handler, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_poison.store import QueueStore
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 
 def a_group_queue(store: QueueStore, folder: Path) -> Queue:
@@ -90,7 +90,7 @@ def test_what_waits_is_not_claimed_nor_written_again(queue: Queue) -> None:
 
 
 def test_nothing_to_deliver_starts_no_engine(queue: Queue) -> None:
-    from tests.unit.passes.given import NoEngine
+    from tests.given.passes import NoEngine
 
     sent(queue, "a:bad", "a:ok").receive("one")
     assert queue.having(engine=NoEngine()).receive("two").behind == 1

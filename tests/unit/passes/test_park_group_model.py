@@ -27,8 +27,8 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError
 from airflow_poison.values.failures import Postpone
-from tests.store.points import AtPoint
-from tests.unit.passes.given import LEASE, DiedError, Queue, a_queue
+from tests.given.passes import LEASE, DiedError, Queue, a_queue
+from tests.given.points import AtPoint
 
 if TYPE_CHECKING:
     from airflow_poison.values.message import Message

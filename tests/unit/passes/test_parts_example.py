@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 CLOCK = VirtualClock()
 

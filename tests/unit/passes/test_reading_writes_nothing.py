@@ -11,11 +11,11 @@ import pytest
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import PoisonError
 from airflow_poison.watching.poller import QueueReader
-from tests.unit.cli.running import run
-from tests.unit.passes.broken_queues import DAMAGE, checked
+from tests.given.broken_queues import DAMAGE, checked
+from tests.given.command import run
 
 if TYPE_CHECKING:
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 LOOKS = ["list", "show orders", "history orders", "inspect orders", "decide"]
 

@@ -14,9 +14,9 @@ from airflow_poison.fsck.check import check_folder
 from airflow_poison.fsck.files import Kind
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
-from tests.sessions.endpoints import broker, specification
+from tests.given.endpoints import broker, specification
+from tests.given.passes import LEASE, NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls
 from tests.unit.passes.damages import JOURNAL, LEFT_FOR_THE_NEXT, LOG, overwritten
-from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ import pytest
 
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
-from tests.sessions.endpoints import broker, specification
-from tests.unit.passes.given import Queue, a_queue, calls, one_each, rows_of
+from tests.given.endpoints import broker, specification
+from tests.given.passes import Queue, a_queue, calls, one_each, rows_of
 
 if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy

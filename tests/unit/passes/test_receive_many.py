@@ -21,7 +21,7 @@ from airflow_poison.passes.runs import QueueRun, ReceiveManyResult, ReceiveResul
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, QueueHaltedError, QueueNotFoundError, ReceiveStoppedError, SettingError
-from tests.unit.passes.given import NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls, one_each
+from tests.given.passes import NO_RETRY, DiedError, DyingEngine, Handler, Queue, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

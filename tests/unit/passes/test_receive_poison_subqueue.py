@@ -12,11 +12,11 @@ from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import QueueHaltedError
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import LEASE, DiedError, DyingEngine, calls
+from tests.given.passes import LEASE, DiedError, DyingEngine, calls
 
 if TYPE_CHECKING:
     from airflow_poison.passes.alerts import Alert
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 DROPPING = PoisonSubQueue(receive_retry_count=0, receive_error_handling="Drop")
 FAULTING = PoisonSubQueue(receive_retry_count=0, receive_error_handling="Fault")

@@ -9,11 +9,11 @@ import pytest
 
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.control import QueueState
-from tests.unit.passes.given import DiedError, bodies, rows_of
+from tests.given.passes import DiedError, bodies, rows_of
 
 if TYPE_CHECKING:
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 REJECT = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Reject")
 

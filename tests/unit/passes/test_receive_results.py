@@ -21,8 +21,8 @@ from airflow_poison.store.control import QueueState
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import HandlerNotFoundError, QueueHaltedError, SettingError
 from airflow_poison.values.schema import TALLY, SubQueue
-from tests.store.dialogs import endpoint, endpoints, letter, letters, rows
-from tests.unit.passes.given import NO_RETRY, NoEngine, a_queue, calls, one_each
+from tests.given.dialogs import endpoint, endpoints, letter, letters, rows
+from tests.given.passes import NO_RETRY, NoEngine, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.message import Message
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 FAULT = replace(NO_RETRY, receive_error_handling="Fault")
 MINUTE = timedelta(minutes=1)
@@ -90,7 +90,7 @@ def test_a_message_that_faults_halts_the_queue(queue: Queue) -> None:
     assert "message 2" in control.reason
     assert result.halted is not None
     assert (result.halted["how"], result.halted["lookup_id"]) == ("faulted", 2)
-    assert result.halted["error"] == "tests.unit.passes.given.BadMessageError: bad"
+    assert result.halted["error"] == "tests.given.passes.BadMessageError: bad"
     assert (result.received, result.settled, result.halted_messages, result.untouched) == (4, 1, 1, 2)
 
 
@@ -146,7 +146,7 @@ def test_an_unprocessable_message_ends_at_once(queue: Queue) -> None:
     policy = Msmq4(receive_retry_count=5, max_retry_cycles=2, receive_error_handling="Move")
     queue.sent("never", "bad")
 
-    result = queue.receive(policy=policy, unprocessable=("tests.unit.passes.given:BadMessageError",))
+    result = queue.receive(policy=policy, unprocessable=("tests.given.passes:BadMessageError",))
 
     assert (result.poisoned, result.parked) == (2, 0)
     assert calls(queue.handler) == one_each(1, 2)

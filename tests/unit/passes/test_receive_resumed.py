@@ -15,8 +15,8 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import ClaimLostError, ConservationError
 from airflow_poison.values.schema import SubQueue
-from tests.sessions.endpoints import broker, specification
-from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
+from tests.given.endpoints import broker, specification
+from tests.given.passes import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 RETRIES = Msmq4(receive_retry_count=3, max_retry_cycles=0, receive_error_handling="Move")
 POINTS = [

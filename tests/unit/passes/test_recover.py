@@ -14,14 +14,14 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import MessageNotFoundError
 from airflow_poison.values.events import EventType
-from tests.unit.passes.given import a_queue
+from tests.given.passes import a_queue
 from tests.unit.passes.test_inspect import sent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 
 @pytest.fixture

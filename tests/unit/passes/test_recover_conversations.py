@@ -29,14 +29,14 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ConversationLockedError, ConversationNotFoundError, DecisionOutdatedError, SettingError
-from tests.unit.passes.given import Handler, Queue
+from tests.given.passes import Handler, Queue
 
 if TYPE_CHECKING:
     from airflow_poison.passes.decide import DecideResult
     from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 PARTS = Contract("parts", {"order": "INITIATOR", "shipped": "TARGET"})
 ORDERS = ["end_then_enable", "enable_then_end"]

@@ -29,9 +29,9 @@ from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import MessageNotFoundError, OutputError, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
-from tests.unit.cli.running import run
-from tests.unit.passes.given import DiedError, Queue, a_queue
-from tests.unit.passes.landing import BODIES, both_outputs, broken, constrain, mended, number, of, once, reached, receive, settle
+from tests.given.command import run
+from tests.given.landing import BODIES, both_outputs, broken, constrain, mended, number, of, once, reached, receive, settle
+from tests.given.passes import DiedError, Queue, a_queue
 from tests.unit.passes.test_output_tables import POLICY, a_table, field, rows
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from airflow_poison.store.control import QueueState
 from airflow_poison.store.files import Replacement
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.schema import DESTINATION, OUTBOX, SubQueue, table_schema
-from tests.unit.passes.given import DiedError, a_queue, bodies, rows_of
+from tests.given.passes import DiedError, a_queue, bodies, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 SYSTEM_QUEUE = "_SYSTEM.Exception.Destination.ME1"
 

@@ -16,8 +16,8 @@ from airflow_poison.spark.nodes import EVERY
 from airflow_poison.spark.shares import GRACE_SECONDS
 from airflow_poison.store.bucket_folder import BucketFolder
 from airflow_poison.values.errors import ClaimLostError, ExecutorError, ReceiveStoppedError, SparkJobError, StoreUnreachableError
+from tests.given.passes import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, a_queue, calls, one_each
 from tests.store.conftest import bucket_store
-from tests.unit.passes.given import LEASE, NO_RETRY, DiedError, DyingEngine, NoEngine, a_queue, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow_poison.outputs.output import Output
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 
 @dataclass

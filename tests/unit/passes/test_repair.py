@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 from airflow_poison.fsck.files import Kind
 from airflow_poison.passes.maintain import repair
 from airflow_poison.values.errors import TableChangedError
-from tests.unit.passes.broken_queues import AN_HOUR, DAMAGE, NOW, checked, deliver_and_die, orphan, outbox
+from tests.given.broken_queues import AN_HOUR, DAMAGE, NOW, checked, deliver_and_die, orphan, outbox
 
 if TYPE_CHECKING:
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 MENDED = {
     "last commit empty": "loss of power",

@@ -18,7 +18,7 @@ from airflow_poison.store.files import Replacement
 from airflow_poison.values.errors import MessageClaimedError
 from airflow_poison.values.failures import FailureKind
 from airflow_poison.values.schema import SubQueue, table_schema
-from tests.unit.passes.given import LEASE, DiedError, DyingEngine, a_queue
+from tests.given.passes import LEASE, DiedError, DyingEngine, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 SUBSCRIBED = {"told:alert:us": 7, "telling:alert:us": 9}
 ZOS = ActivationSpecification(stop_endpoint_if_delivery_fails=False, zos=True)

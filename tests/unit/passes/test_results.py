@@ -30,9 +30,9 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import OutputError, QueueHaltedError, ServerSessionError, SettingError
-from tests import forked
-from tests.unit.passes.given import DiedError, DyingEngine, Queue, a_queue
-from tests.unit.passes.landing import of, reached
+from tests.given import forked
+from tests.given.landing import of, reached
+from tests.given.passes import DiedError, DyingEngine, Queue, a_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,11 +11,11 @@ from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.events import ROUTINE
-from tests.unit.passes.given import NoEngine
+from tests.given.passes import NoEngine
 
 if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 with warnings.catch_warnings(action="ignore"):
     AT_MOST_ONCE = Msmq4(transaction_scope_required=False)

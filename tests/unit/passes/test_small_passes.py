@@ -15,7 +15,7 @@ from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
-from tests.spark.transforms import bodies
+from tests.given.transforms import bodies
 
 if TYPE_CHECKING:
     from pathlib import Path

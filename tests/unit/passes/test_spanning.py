@@ -15,7 +15,7 @@ from airflow_poison.rules.service_broker import ROLLBACKS
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import QueueHaltedError, QueueNotFoundError, SettingError
 from airflow_poison.values.events import EventType
-from tests.unit.passes.given import DiedError, Queue, a_queue
+from tests.given.passes import DiedError, Queue, a_queue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 OFF = QueueState.DISABLED
 ON = QueueState.ENABLED

@@ -13,8 +13,8 @@ from airflow_poison.delivery import platform
 from airflow_poison.delivery.journal import Journal, MessageState, word
 from airflow_poison.delivery.stage import Order
 from airflow_poison.passes.delivering import LocalEngine
-from tests.sessions.endpoints import broker, specification
-from tests.unit.passes.given import NO_RETRY, DiedError, calls, one_each
+from tests.given.endpoints import broker, specification
+from tests.given.passes import NO_RETRY, DiedError, calls, one_each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 SUSPECTS = (2, 4)
 

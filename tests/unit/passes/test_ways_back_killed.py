@@ -15,14 +15,14 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.events import EventType
 from tests.faults.test_damage import KilledError
-from tests.unit.passes.broken_queues import DAMAGE, NOW, a_file, path_of
+from tests.given.broken_queues import DAMAGE, NOW, a_file, path_of
 from tests.unit.passes.test_accepted_loss import lose_newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.passes.maintain import RepairResult
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 _OF_WAYS_BACK = ("store.repair.", "store.lose.", "store.log.before_mark")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from airflow_poison.sources.source import JsonValue, Source
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 COLUMNS: list[tuple[str, pa.DataType]] = [("id", pa.int64()), ("region", pa.string())]

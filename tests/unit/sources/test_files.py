@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from airflow_poison.passes.take import TakeResult
-    from tests.store.points import AtPoint
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
+    from tests.given.points import AtPoint
 
 _numbers = count()
 AT_ONCE = timedelta(0)

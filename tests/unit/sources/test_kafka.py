@@ -25,7 +25,7 @@ from airflow_poison.values.mapping import ColumnMapping
 
 if TYPE_CHECKING:
     from airflow_poison.sources.schemas import Schema
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 SERVERS = {"bootstrap.servers": "127.0.0.1:1"}
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.passes.send import SendResult
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 LINES = b'{"id": 1.10, "name": "caf\xc3\xa9"}\r\n\n{"id": 12345678901234567.89}\n{"id": \n'

@@ -20,7 +20,7 @@ from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.errors import InputError, SettingError, SourceError
 from airflow_poison.values.fault_points import install
 from airflow_poison.values.mapping import ColumnMapping
-from tests.unit.passes.given import DiedError, Queue
+from tests.given.passes import DiedError, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,7 @@ class TestMarkedContract(TestOutboxContract):
 
 def _queue_of(test: TestJdbcContract) -> Queue:
     from airflow_poison.store.memory import MemoryStore
-    from tests.unit.passes.given import a_queue
+    from tests.given.passes import a_queue
 
     return a_queue(MemoryStore(), test.database.path.parent)
 

@@ -21,14 +21,14 @@ from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.errors import InputError, MalformedError, SourceError, SourceTakenError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import SubQueue
-from tests.unit.passes.given import DiedError, Queue
+from tests.given.passes import DiedError, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_poison.passes.take import TakeResult
     from airflow_poison.sources.source import Position
-    from tests.store.points import AtPoint
+    from tests.given.points import AtPoint
 
 _numbers = count()
 

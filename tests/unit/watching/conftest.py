@@ -8,7 +8,7 @@ import pytest
 
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.memory import MemoryStore
-from tests.store.given import CONTROL, NOW
+from tests.given.tables import CONTROL, NOW
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,7 +18,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.happenings import Happening, Position, begin, news, ripens
-from tests.store.given import LATER, LEASE, NOW, claim, park_all, send
+from tests.given.tables import LATER, LEASE, NOW, claim, park_all, send
 
 if TYPE_CHECKING:
     from datetime import datetime

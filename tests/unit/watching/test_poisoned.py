@@ -9,7 +9,7 @@ from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.conditions import FilesGone, condition_from_dict
 from airflow_poison.watching.happenings import Happening, poison_files, poisoned
-from tests.store.given import NOW, send
+from tests.given.tables import NOW, send
 from tests.unit.watching.test_news import MOVE, Reader, receive
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from airflow_poison.values.errors import QueueNotFoundError
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
 from airflow_poison.watching.poller import Poller, QueueReader, Until, poller_of
-from tests.store.given import CONTROL, NOW, park_all, send
+from tests.given.tables import CONTROL, NOW, park_all, send
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine

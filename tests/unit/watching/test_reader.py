@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import PoisonError, QueueNotFoundError
 from airflow_poison.watching.poller import QueueReader, Reading
-from tests.store.given import CONTROL, NOW, send
+from tests.given.tables import CONTROL, NOW, send
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore

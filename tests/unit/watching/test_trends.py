@@ -18,7 +18,7 @@ from airflow_poison.store import row_groups
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.watching.poller import QueueReader, Reading
 from airflow_poison.watching.trends import HOURS, Trend, Trends
-from tests.store.given import NOW, send
+from tests.given.tables import NOW, send
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore

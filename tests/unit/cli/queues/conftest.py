@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.unit.cli.running import Ran, run
+from tests.given.command import Ran, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.store.queue_table import QueueTable
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 TAKE = "--handler tests.unit.cli.shop:take --engine local --isolation none"
 MOVE = "--system Msmq4 --set ReceiveErrorHandling=Move ReceiveRetryCount=0 MaxRetryCycles=0"

@@ -13,8 +13,8 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
+from tests.given.command import Ran, run
 from tests.unit.cli.queues.given import MOVE, TAKE, orders
-from tests.unit.cli.running import Ran, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable

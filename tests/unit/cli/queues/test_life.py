@@ -22,7 +22,7 @@ from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, orders
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 
 def test_messages_are_sent_received_shown_put_back_and_told_of(poison: Callable[..., Ran]) -> None:

@@ -10,7 +10,7 @@ from tests.unit.cli.queues.given import MOVE, TAKE, answer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 LOOKING = "--outage at_least=6 probe=2 every=1h"
 

@@ -18,7 +18,7 @@ from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, messages, ord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 CARD = "4111-1111"
 BODY = f"""'{{"card": "{CARD}", "n": 1}}'"""

@@ -22,7 +22,7 @@ from tests.unit.cli.queues.given import MOVE, TAKE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 
 def start(line: str, **more: Any) -> subprocess.Popen[str]:

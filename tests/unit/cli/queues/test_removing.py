@@ -15,7 +15,7 @@ from tests.unit.cli.queues.given import MOVE, answer, messages, orders
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, said: str) -> None:

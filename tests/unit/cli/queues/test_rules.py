@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 RULES = [
     {"name": "again", "verb": "put_back", "when": {"text": "bad1"}, "at_most": 2},

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.unit.cli.running import Ran
+    from tests.given.command import Ran
 
 
 COLUMNS: list[tuple[str, pa.DataType]] = [

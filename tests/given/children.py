@@ -21,8 +21,8 @@ from airflow_poison.values import fault_points
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
-from tests.store import dialogs
-from tests.store.given import CONTROL, LATER, NOW, claim, numbered, outcome_of_a_third, put, rows_of, seal, send
+from tests.given import dialogs
+from tests.given.tables import CONTROL, LATER, NOW, claim, numbered, outcome_of_a_third, put, rows_of, seal, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.store.children"])
+_CONTEXT.set_forkserver_preload(["tests.given.children"])
 
 
 def start(act: Callable[..., None], *arguments: object) -> ForkServerProcess:

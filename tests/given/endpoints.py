@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.service_broker import ServiceBroker
-from tests.sessions.messages import batch_of
+from tests.given.messages import batch_of
 
 if TYPE_CHECKING:
     from pathlib import Path

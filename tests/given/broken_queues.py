@@ -26,7 +26,7 @@ from airflow_poison.store.data_files import commit_prefix
 from airflow_poison.store.files import Claim, Commit, DataFile, Replacement, Transaction
 from airflow_poison.values import fault_points
 from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
-from tests.unit.passes.given import LEASE, DiedError, DyingEngine, Queue
+from tests.given.passes import LEASE, DiedError, DyingEngine, Queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

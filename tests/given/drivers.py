@@ -87,7 +87,7 @@ class Work:
 
     def start(self, key: str) -> subprocess.Popen[str]:
         """Receive in a new process with its own Spark."""
-        command = [sys.executable, "-m", "tests.spark.drivers", self.root, key, json.dumps(self.policy.to_dict())]
+        command = [sys.executable, "-m", "tests.given.drivers", self.root, key, json.dumps(self.policy.to_dict())]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=Path(__file__).parents[2])
 
     def start_frames(self, key: str) -> subprocess.Popen[str]:

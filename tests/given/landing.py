@@ -10,14 +10,14 @@ from deltalake import DeltaTable
 
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.values import fault_points
-from tests.unit.passes.given import DiedError
+from tests.given.passes import DiedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from airflow_poison.values.message import Message
-    from tests.unit.passes.given import Queue
+    from tests.given.passes import Queue
 
 BODIES = ("5", "-1", "7", "-2", "9")
 

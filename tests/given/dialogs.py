@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from airflow_poison.store.files import Transaction
 from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, table_schema
-from tests.store.given import NOW
+from tests.given.tables import NOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
