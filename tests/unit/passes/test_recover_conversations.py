@@ -361,7 +361,7 @@ def test_sb_32_a_removal_says_which_service_waits_for_an_answer(shop: Shop, capl
     result = remove_messages(shop.table, shop.clock, [bad])
     assert result.to_dict()["awaited"] == {shop.d1: "Orders"}
     remove(shop.table, later, shop.clock)
-    assert f"Service 'Orders' waits for an answer in conversation {shop.d1}: end it with QueueHook().end" in caplog.text
+    assert f"Service 'Orders' waits for an answer in conversation {shop.d1}: end it with QueueHook().queue('warehouse').end" in caplog.text
     shop.warehouse.sent("plain")
     assert remove_messages(shop.table, shop.clock, [max(shop.warehouse.rows())]).awaited == {}
 
