@@ -18,7 +18,6 @@ from airflow_poison.cli.command import (
     Argument,
     command,
     hook_of,
-    opened_queue,
     option,
     others_on_stderr,
     say,
@@ -133,6 +132,7 @@ def receive(args: Namespace) -> None:
 def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceivePass:
     """Return the pass that options declare, over the queue, which is made when it is missing. Raises InputError."""
     from airflow_poison.spark.executors import checked_files
+    from airflow_poison.values.errors import QueueNotFoundError
 
     engine = values.one_of("--engine", args.engine or "spark", _ENGINES)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
@@ -144,17 +144,23 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
     if args.store is None:
         hook_of(args).import_here(files)
     settings = _settings(args, policy, most)
-    opened_queue(args, policy)
-    return the_queue(args).receive_pass(
-        settings,
-        _engine(args, engine, files, progress),
-        run="the command line",
-        redriven=lambda view: progress(
-            f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back"
-        ),
-        small_pass=_small_pass(args),
-        progress=progress,
-    )
+    queue = the_queue(args)
+    try:
+        with others_on_stderr():
+            return queue.receive_pass(
+                settings,
+                _engine(args, engine, files, progress),
+                run="the command line",
+                redriven=lambda view: progress(
+                    f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back"
+                ),
+                small_pass=_small_pass(args),
+                progress=progress,
+            )
+    except QueueNotFoundError as error:
+        if policy is None:
+            raise QueueNotFoundError(f"{error} Here, --system SYSTEM makes it.") from error
+        raise
 
 
 def _settings(args: Namespace, policy: Policy | None, most: int) -> Receive:
