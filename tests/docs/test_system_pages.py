@@ -156,13 +156,13 @@ def test_choices_are_found() -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_the_verbs_of_a_page_are_methods_of_the_hook(system: str) -> None:
+def test_the_verbs_of_a_page_are_methods_of_a_queue(system: str) -> None:
     """The source is read, not imported: importing it would start Airflow in this process."""
-    tree = ast.parse((ROOT / "airflow_poison/hooks/poison.py").read_text())
-    [hook] = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    tree = ast.parse((ROOT / "airflow_poison/queue.py").read_text())
+    [queue] = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Queue")
     verbs = set(VERB.findall(page(system).read_text()))
     assert {"enable", "remove"} <= verbs
-    assert verbs - {node.name for node in hook.body if isinstance(node, ast.FunctionDef)} == set()
+    assert verbs - {node.name for node in queue.body if isinstance(node, ast.FunctionDef)} == set()
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
