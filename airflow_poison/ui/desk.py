@@ -20,24 +20,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.desk.sql import Limits, limited
 from airflow_poison.store.files import PlanState
 from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, shown
-from airflow_poison.values.errors import (
-    ClaimLostError,
-    ConversationError,
-    DecisionOutdatedError,
-    InputError,
-    MessageClaimedError,
-    MessageNotFoundError,
-    PlanNotFoundError,
-    PlanStateError,
-    PoisonError,
-    QueryError,
-    QueryTimeoutError,
-    QueueHaltedError,
-    QueueNameError,
-    QueueNotFoundError,
-    SettingError,
-    SystemChangeError,
-)
+from airflow_poison.values import errors
+from airflow_poison.values.errors import PoisonError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -52,24 +36,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BAD, NOT_THERE, CHANGED, UNREADABLE = 400, 404, 409, 503
-STATUSES: dict[type[PoisonError], int] = {
-    SettingError: BAD,
-    InputError: BAD,
-    QueryTimeoutError: UNREADABLE,
-    QueryError: BAD,
-    QueueNotFoundError: BAD,
-    QueueNameError: BAD,
-    MessageNotFoundError: NOT_THERE,
-    PlanNotFoundError: NOT_THERE,
-    PlanStateError: CHANGED,
-    MessageClaimedError: CHANGED,
-    DecisionOutdatedError: CHANGED,
-    ClaimLostError: CHANGED,
-    ConversationError: CHANGED,
-    QueueHaltedError: CHANGED,
-    SystemChangeError: CHANGED,
+STATUSES: dict[int, tuple[type[PoisonError], ...]] = {
+    UNREADABLE: (errors.QueryTimeoutError,),
+    BAD: (errors.SettingError, errors.InputError, errors.QueryError, errors.QueueNotFoundError, errors.QueueNameError),
+    NOT_THERE: (errors.MessageNotFoundError, errors.PlanNotFoundError),
+    CHANGED: (
+        errors.PlanStateError,
+        errors.MessageClaimedError,
+        errors.DecisionOutdatedError,
+        errors.ClaimLostError,
+        errors.ConversationError,
+        errors.QueueHaltedError,
+        errors.SystemChangeError,
+    ),
 }
-"""Errors whose text people may see, and their statuses; of a queue that is not there, the one that messages are sent to.
+"""Errors whose text people may see, by their statuses; of a queue that is not there, the one that messages are sent to.
 
 Other errors name paths, so the answer to a change has the same text as the answer to a read.
 """
@@ -237,7 +218,7 @@ def asking(conn_id: str, name: str, who: str | None = None) -> Iterator[Queue]:
         try:
             yield queue
         except PoisonError as error:
-            status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
+            status = next((status for status, kinds in STATUSES.items() if isinstance(error, kinds)), None)
             if status is None:
                 raise
             log.warning("A change was refused: %s", error)

@@ -51,12 +51,8 @@ OF_TASK, MOST_IN_COLUMN = ("dag_id", "run_id", "task_id"), 250
 _OF_ACTION = ("verb", "target", "function")
 
 
-class AuditError(Exception):
-    """The entry could not be written, so nothing may be done."""
-
-
 def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) -> int:
-    """Write an entry; return its id. Raises AuditError."""
+    """Write an entry of the audit log; return its id. Raises HTTPException where that cannot be done."""
     action = body.get("action")
     told = {"conn_id": conn_id} | {name: _cut(body[name]) for name in NOTED if name in body}
     if isinstance(action, dict):
@@ -73,7 +69,8 @@ def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) ->
             return int(entry.id)
     except SQLAlchemyError as error:
         log.exception("The audit log of Airflow cannot be written: %s by %s", event, name)
-        raise AuditError from error
+        text = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
+        raise HTTPException(UNREADABLE, text, HEADERS) from error
 
 
 def add_plan(entry_id: int, plan_id: str) -> None:
@@ -198,19 +195,10 @@ def _asked(kind: type[Fields]) -> Callable[..., Awaitable[Asked[Fields]]]:
     async def read(request: Request, user: GetUserDep, conn_id: ConnId = QueueHook.default_conn_name) -> Asked[Fields]:
         body = _object(await _body(request))
         event = f"poison_{request.scope['endpoint'].__name__}"
-        entry = await to_thread.run_sync(partial(noted, event, user, conn_id, body))
+        entry = await to_thread.run_sync(partial(note, event, user, conn_id, body))
         return Asked(_checked(kind, body), conn_id, user, f"airflow:{user.get_name()}", entry)
 
     return read
-
-
-def noted(event: str, user: GetUserDep, conn_id: str, body: dict[str, Any]) -> int:
-    """Write an entry of the audit log; return its id. Raises HTTPException where that cannot be done."""
-    try:
-        return note(event, user, conn_id, body)
-    except AuditError as error:
-        text = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
-        raise HTTPException(UNREADABLE, text, HEADERS) from error
 
 
 async def _body(request: Request) -> bytes:
