@@ -34,6 +34,7 @@ from airflow_poison.passes.browse import look_up, overview
 from airflow_poison.passes.conversations import conversation as conversation_view
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service, transmission_queue
 from airflow_poison.passes.dialogs import begin_dialogs, send_on, set_timer
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.event_notifications import create, drop, notifications
 from airflow_poison.passes.history import recorded_events
 from airflow_poison.passes.inspect import inspect
@@ -46,6 +47,7 @@ from airflow_poison.passes.relay import send_to
 from airflow_poison.passes.send import send
 from airflow_poison.passes.take import positions, reset_position, take
 from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
+from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.policy import Restart
 from airflow_poison.rules.settings import choice
 from airflow_poison.store import open_store
@@ -55,7 +57,7 @@ from airflow_poison.values.errors import InputError, PlanNotFoundError, PlanStat
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
     from airflow_poison.passes.browse import MessageRow, QueueOverview
     from airflow_poison.passes.conversations import ConversationRow, ConversationView, UnsentMessage
     from airflow_poison.passes.dialogs import ActResult
+    from airflow_poison.passes.due import ReturnResult
     from airflow_poison.passes.history import History
     from airflow_poison.passes.inspect import InspectResult
     from airflow_poison.passes.land import WaitingRows
@@ -87,7 +90,7 @@ if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.queue_disabling import Inspection
     from airflow_poison.sources.kafka import Kafka
-    from airflow_poison.sources.source import Connection, Source
+    from airflow_poison.sources.source import Connection, Source, Take
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
@@ -398,13 +401,30 @@ class Queue:
         with self._acting(reason):
             return remove(self.table, lookup_id, self.clock)
 
-    def remove_conversation(self, conversation_id: str, *, unmask: bool = False, reason: str = "") -> RemoveResult:
+    def remove_conversation(self, conversation_id: str, *, run: str | None = None, unmask: bool = False, reason: str = "") -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError.
 
+        :param run: a key of the removal, for its events. :param unmask: what is returned has the values that the queue hides.
+        """
+        with self._acting(reason):
+            return remove_messages(self.table, self.clock, conversation_id=conversation_id, run=run, unmask=unmask)
+
+    def remove_messages(self, lookup_ids: Collection[int], *, run: str | None = None, unmask: bool = False, reason: str = "") -> RemoveResult:
+        """Take messages out of whichever sub-queues they are in, in one commit; return them. Raises MessageNotFoundError, MessageClaimedError.
+
+        :param run: a key: that a removal with the same key has taken a message out is no error.
         :param unmask: what is returned has the values that the queue hides.
         """
         with self._acting(reason):
-            return remove_messages(self.table, self.clock, conversation_id=conversation_id, unmask=unmask)
+            return remove_messages(self.table, self.clock, lookup_ids, run=run, unmask=unmask)
+
+    def return_due(self, policy: Policy | None = None) -> ReturnResult:
+        """Move every message whose time has come from ``retry`` and ``postponed`` to ``main``.
+
+        :param policy: None: the one that is recorded in the queue.
+        """
+        ruling = policy or policy_from_dict(self.table.snapshot().control.policy)
+        return return_due(self.table, self.clock, return_order=ruling.return_order)
 
     # Rows that wait for their outputs --------------------------------------------------------------------------------
 
@@ -613,14 +633,14 @@ class Queue:
         """Record the rules for a queue's poison, in place of those that it has. Raises SettingError and QueryError."""
         return declare_rules(self.table, rules, self.clock)
 
-    def run_rules(self, *, dry_run: bool = False, run: str = "") -> RulesResult:
+    def run_rules(self, *, dry_run: bool = False, rules: Sequence[Rule] | None = None, run: str = "") -> RulesResult:
         """Do what a queue's rules say, as far as it is time.
 
-        :param dry_run: only say what each rule has and would take; nothing is written.
+        :param dry_run: only say what each rule has and would take; nothing is written. :param rules: for that; None: the recorded ones.
         :param run: a key: however often it is called with it, each rule makes one plan.
         """
         if dry_run:
-            return rule_runs.dry_run(self.reading, self.clock)
+            return rule_runs.dry_run(self.reading, self.clock, rules)
         return rule_runs.run_rules(self.table, self.clock, who=self.actor, store=self.store.tables, run=run)
 
     def redrive_on_new_handler(self, canary: Canary | Mapping[str, Any] | None) -> Canary | None:
@@ -640,15 +660,17 @@ class Queue:
         mapping: ColumnMapping | None = None,
         limit: int | None = None,
         between: tuple[str, str] | None = None,
+        read: Callable[[Take], Iterator[pa.RecordBatch]] | None = None,
     ) -> TakeResult:
         """Send what is new in a source, with its new position, in one commit. Raises SourceError, InputError; then nothing was sent.
 
         :param key: a second take with the same key takes nothing.
         :param limit: take at most so many messages, as far as the source can stop there.
         :param between: a backfill: what lies between two places of the source, whatever was taken before.
+        :param read: reads the records elsewhere, for example in Spark's executors; None: here.
         """
         connected = source.connected(self.store.connections)
-        return take(self.table, connected, key=key, clock=self.clock, mapping=mapping, limit=limit, between=between)
+        return take(self.table, connected, key=key, clock=self.clock, mapping=mapping, limit=limit, between=between, read=read)
 
     def positions(self) -> tuple[SourcePosition, ...]:
         """Return how far each source was taken into a queue."""
