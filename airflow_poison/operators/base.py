@@ -193,6 +193,11 @@ def whole(parameter: str, given: int | str) -> int:
         raise SettingError(parameter, given, "a whole number, or text of one") from None
 
 
+def number(parameter: str, given: int | str | None) -> int | None:
+    """Return the same; None for nothing, and for empty text. Raises SettingError."""
+    return None if given is None or not str(given).strip() else whole(parameter, given)
+
+
 PATIENCE_SECONDS = 2.0
 """Of a task that is being killed: Airflow gives it five seconds."""
 
