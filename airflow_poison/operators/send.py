@@ -162,8 +162,8 @@ class QueueSendOperator(WithLineage, QueueOperator):
         queue = hook.queue(self.queue_name, self.policy, mask=self.mask)
         table, key = queue.table, self._key(context, hook, queue.table)
         try:
-            if self.source is not None:
-                return self._take_from(self.source, hook, queue, key)
+            if (source := self._source(hook, table, key)) is not None:
+                return self._take_from(source, hook, queue, key)
             result = send(table, self._batches(hook, table, key, queue.clock.now()), key=key, clock=queue.clock)
         finally:
             leave_server()
@@ -179,6 +179,11 @@ class QueueSendOperator(WithLineage, QueueOperator):
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
+
+    def _source(self, hook: QueueHook, queue: QueueTable, key: str) -> Source | None:
+        """Return the source, where what is sent comes from one."""
+        del hook, queue, key
+        return self.source
 
     def _refuse_a_sources(self) -> None:
         for name in ("max_messages", "backfill", "on_spark"):
