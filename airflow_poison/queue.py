@@ -30,16 +30,19 @@ from airflow_poison.desk.retention import Retention, declare_retention, retain
 from airflow_poison.desk.rules import declare_rules
 from airflow_poison.fsck.check import check_queue, check_store
 from airflow_poison.passes.alter import alter, disable, enable, opened, restart, set_park_group
-from airflow_poison.passes.browse import overview
+from airflow_poison.passes.browse import look_up, overview
+from airflow_poison.passes.conversations import conversation as conversation_view
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service, transmission_queue
 from airflow_poison.passes.declaration import Receive
 from airflow_poison.passes.delivering import SupervisedEngine
 from airflow_poison.passes.dialogs import begin_dialogs, send_on, set_timer
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.event_notifications import create, drop, notifications
 from airflow_poison.passes.history import recorded_events
 from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.land import take_out, take_out_refused, waiting_rows
 from airflow_poison.passes.maintain import RETENTION, maintain
+from airflow_poison.passes.messages import Chosen
 from airflow_poison.passes.move import move, put_back, remove, remove_messages
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.recovery import Ending, left, recover
@@ -48,16 +51,17 @@ from airflow_poison.passes.runs import run_key
 from airflow_poison.passes.send import send
 from airflow_poison.passes.take import positions, reset_position, take
 from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
+from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.policy import Restart
 from airflow_poison.rules.settings import choice
 from airflow_poison.store import open_store
 from airflow_poison.values.actor import acting, is_anybody_acting, shell_user
 from airflow_poison.values.clock import SystemClock
-from airflow_poison.values.errors import InputError, PlanNotFoundError, SettingError, SourceError
+from airflow_poison.values.errors import InputError, PlanNotFoundError, PlanStateError, SettingError, SourceError
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -66,7 +70,7 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.found import FindResult, GroupsResult
-    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.desk.plans import Plan, PlanView
     from airflow_poison.desk.retention import RetainResult
     from airflow_poison.desk.rule_runs import RulesResult
     from airflow_poison.desk.rules import Rule
@@ -75,11 +79,12 @@ if TYPE_CHECKING:
     from airflow_poison.dialogs.services import Service
     from airflow_poison.fsck.check import CheckResult
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.passes.browse import QueueOverview
-    from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
+    from airflow_poison.passes.browse import MessageRow, QueueOverview
+    from airflow_poison.passes.conversations import ConversationRow, ConversationView, UnsentMessage
     from airflow_poison.passes.declaration import Canary, ReceiveOptions
     from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.dialogs import ActResult
+    from airflow_poison.passes.due import ReturnResult
     from airflow_poison.passes.history import History
     from airflow_poison.passes.inspect import InspectResult
     from airflow_poison.passes.land import WaitingRows
@@ -94,10 +99,11 @@ if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.queue_disabling import Inspection
     from airflow_poison.sources.kafka import Kafka
-    from airflow_poison.sources.source import Connection, Source
+    from airflow_poison.sources.source import Connection, Source, Take
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
+    from airflow_poison.values.events import EventType
     from airflow_poison.values.message import Message
     from airflow_poison.values.schema import SubQueue
 
@@ -213,7 +219,7 @@ class Queue:
     @cached_property
     def reading(self) -> QueueTable:
         """The queue's table, for verbs that only read: nothing in its folder is changed. Raises QueueNotFoundError."""
-        return self.store.tables.open(self.name, read_only=True)
+        return self.__dict__.get("table") or self.store.tables.open(self.name, read_only=True)
 
     def _acting(self, reason: str = "") -> AbstractContextManager[None]:
         """Record the events of a block with the actor, and why; those of a block that says so already keep its actor."""
@@ -299,13 +305,13 @@ class Queue:
         """Look at the queue: its state, its settings, and what each sub-queue holds. No message is read."""
         return overview(self.reading, self.clock)
 
-    def history(self, *, lookup_ids: Collection[int] | None = None, limit: int | None = 50) -> History:
+    def history(self, *, lookup_ids: Collection[int] | None = None, types: Collection[EventType] | None = None, limit: int | None = 50) -> History:
         """Return the recorded events of the queue, the newest last.
 
-        :param lookup_ids: only events of these messages.
+        :param lookup_ids: only events of these messages. :param types: only events of these types.
         :param limit: at most so many, the newest; None: all.
         """
-        return recorded_events(self.reading, lookup_ids=lookup_ids, limit=limit)
+        return recorded_events(self.reading, lookup_ids=lookup_ids, types=types, limit=limit)
 
     def check(self) -> CheckResult:
         """Hold the queue against what a store promises, over its whole history."""
@@ -427,6 +433,13 @@ class Queue:
         """
         return inspect(self.table, self.clock, lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)
 
+    def look_up(self, lookup_ids: Collection[int], *, unmask: bool = False) -> tuple[MessageRow, ...]:
+        """Return those of these messages that are there, whole, wherever they are; claimed ones, too.
+
+        :param unmask: with the values that the queue hides.
+        """
+        return look_up(self.reading, Chosen.ids(lookup_ids), unmask=unmask)
+
     def move(self, lookup_ids: Collection[int], target: SubQueue | str = "main", *, run: str | None = None, reason: str = "") -> int:
         """Move messages to ``main`` or to ``poison``, all or none; return how many. Raises MessageNotFoundError and MessageClaimedError.
 
@@ -462,13 +475,30 @@ class Queue:
         with self._acting(reason):
             return remove(self.table, lookup_id, self.clock)
 
-    def remove_conversation(self, conversation_id: str, *, unmask: bool = False, reason: str = "") -> RemoveResult:
+    def remove_conversation(self, conversation_id: str, *, run: str | None = None, unmask: bool = False, reason: str = "") -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError.
 
+        :param run: a key of the removal, for its events. :param unmask: what is returned has the values that the queue hides.
+        """
+        with self._acting(reason):
+            return remove_messages(self.table, self.clock, conversation_id=conversation_id, run=run, unmask=unmask)
+
+    def remove_messages(self, lookup_ids: Collection[int], *, run: str | None = None, unmask: bool = False, reason: str = "") -> RemoveResult:
+        """Take messages out of whichever sub-queues they are in, in one commit; return them. Raises MessageNotFoundError, MessageClaimedError.
+
+        :param run: a key: that a removal with the same key has taken a message out is no error.
         :param unmask: what is returned has the values that the queue hides.
         """
         with self._acting(reason):
-            return remove_messages(self.table, self.clock, conversation_id=conversation_id, unmask=unmask)
+            return remove_messages(self.table, self.clock, lookup_ids, run=run, unmask=unmask)
+
+    def return_due(self, policy: Policy | None = None) -> ReturnResult:
+        """Move every message whose time has come from ``retry`` and ``postponed`` to ``main``.
+
+        :param policy: None: the one that is recorded in the queue.
+        """
+        ruling = policy or policy_from_dict(self.table.snapshot().control.policy)
+        return return_due(self.table, self.clock, return_order=ruling.return_order)
 
     # Rows that wait for their outputs --------------------------------------------------------------------------------
 
@@ -526,7 +556,7 @@ class Queue:
         :param order: ``lookup_id``, ``enqueued_at``, ``move_count``, ``abort_count``, ``crash_count``, ``error_type``, ``message_type`` or
             ``group_id``.
         """
-        return find(self.table, selection_of(selection), offset=offset, limit=limit, order=order, descending=descending)
+        return find(self.reading, selection_of(selection), offset=offset, limit=limit, order=order, descending=descending)
 
     def query(self, sql: str, *, limit: int | None = None) -> pa.Table:
         """Answer a SELECT on ``messages``, all of the queue, and its ``events``. Raises QueryError.
@@ -540,9 +570,9 @@ class Queue:
 
         :param action: a ``PlanAction``, a dict of its parameters, or its verb: ``put_back``, ``move``, ``send_to``, ``remove``, ``edit``.
         :param limit: only so many messages, those with the lowest lookup ids.
-        Raises SettingError, QueryError.
+        Raises SettingError, QueryError, QueueNotFoundError.
         """
-        return plan(self.reading, selection_of(selection), action_of(action), self.clock, limit=limit).view
+        return self._planned(self.reading, selection_of(selection), action_of(action), limit).view
 
     def record(
         self,
@@ -555,18 +585,27 @@ class Queue:
         canary: CanaryLike = None,
         reason: str = "",
         key: str = "",
+        version: int | None = None,
     ) -> str:
-        """Plan, and record the plan in the queue, so that ``apply`` does what it says; return its id. Parameters as of ``redrive``."""
+        """Plan, and record the plan in the queue, so that ``apply`` does what it says; return its id. Parameters as of ``redrive``.
+
+        :param version: of a plan that was shown: what has changed since then is left out. Raises PlanStateError when nothing else is left.
+        """
         wanted, act, first = selection_of(selection), action_of(action), canary_of(canary)
         if key:
             try:
                 return find_plan(self.table, id_of(key)).plan
             except PlanNotFoundError:
                 pass
-        if act.verb is Verb.SEND_TO and act.target:
-            check_target(act.target, self.table, self.store.tables)
-        planned = plan(self.table, wanted, act, self.clock, limit=limit)
+        planned = self._planned(self.table, wanted, act, limit, version)
+        if version is not None and not planned.view.messages:
+            raise PlanStateError(f"No message of queue {self.name!r} is in the selection any more. Nothing was done; look at it again.")
         return record(self.table, planned, self.clock, who=self.actor, reason=reason, rate=rate, chunk=chunk, canary=first, key=key)
+
+    def _planned(self, table: QueueTable, wanted: Selection, act: PlanAction, limit: int | None, version: int | None = None) -> Plan:
+        if act.verb is Verb.SEND_TO and act.target:
+            check_target(act.target, table, self.store.tables)
+        return plan(table, wanted, act, self.clock, limit=limit, version=version)
 
     def redrive(
         self,
@@ -631,16 +670,18 @@ class Queue:
         plan: str,
         reason: str = "",
         *,
+        apply: bool = True,
         patience: timedelta | None = NOT_AT_ALL,
         progress: Callable[[PlanView], object] = lambda _view: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> PlanView:
         """Go on with a plan that is paused, or whose process has died, and apply it; one that its canary has stopped goes on without it.
 
-        Parameters as of ``apply``. Raises PlanNotFoundError, PlanStateError.
+        :param apply: False: whoever calls ``apply`` then does the rest.
+        The other parameters as of ``apply``. Raises PlanNotFoundError, PlanStateError.
         """
-        resume(self.table, plan, self.clock, who=self.actor, reason=reason)
-        return self.apply(plan, patience=patience, progress=progress, stop=stop)
+        resumed = resume(self.table, plan, self.clock, who=self.actor, reason=reason)
+        return resumed if not apply else self.apply(plan, patience=patience, progress=progress, stop=stop)
 
     def cancel(self, plan: str, reason: str = "") -> PlanView:
         """End a plan; what it has done stays done. Raises PlanNotFoundError, PlanStateError."""
@@ -666,14 +707,14 @@ class Queue:
         """Record the rules for a queue's poison, in place of those that it has. Raises SettingError and QueryError."""
         return declare_rules(self.table, rules, self.clock)
 
-    def run_rules(self, *, dry_run: bool = False, run: str = "") -> RulesResult:
+    def run_rules(self, *, dry_run: bool = False, rules: Sequence[Rule] | None = None, run: str = "") -> RulesResult:
         """Do what a queue's rules say, as far as it is time.
 
-        :param dry_run: only say what each rule has and would take; nothing is written.
+        :param dry_run: only say what each rule has and would take; nothing is written. :param rules: for that; None: the recorded ones.
         :param run: a key: however often it is called with it, each rule makes one plan.
         """
         if dry_run:
-            return rule_runs.dry_run(self.reading, self.clock)
+            return rule_runs.dry_run(self.reading, self.clock, rules)
         return rule_runs.run_rules(self.table, self.clock, who=self.actor, store=self.store.tables, run=run)
 
     def redrive_on_new_handler(self, canary: Canary | Mapping[str, Any] | None) -> Canary | None:
@@ -693,15 +734,17 @@ class Queue:
         mapping: ColumnMapping | None = None,
         limit: int | None = None,
         between: tuple[str, str] | None = None,
+        read: Callable[[Take], Iterator[pa.RecordBatch]] | None = None,
     ) -> TakeResult:
         """Send what is new in a source, with its new position, in one commit. Raises SourceError, InputError; then nothing was sent.
 
         :param key: a second take with the same key takes nothing.
         :param limit: take at most so many messages, as far as the source can stop there.
         :param between: a backfill: what lies between two places of the source, whatever was taken before.
+        :param read: reads the records elsewhere, for example in Spark's executors; None: here.
         """
         connected = source.connected(self.store.connections)
-        return take(self.table, connected, key=key, clock=self.clock, mapping=mapping, limit=limit, between=between)
+        return take(self.table, connected, key=key, clock=self.clock, mapping=mapping, limit=limit, between=between, read=read)
 
     def positions(self) -> tuple[SourcePosition, ...]:
         """Return how far each source was taken into a queue."""
@@ -844,6 +887,13 @@ class Queue:
         Raises ConversationNotFoundError (8426) for a handle that the queue does not know.
         """
         return conversations(self.reading, handle=conversation, ended=ended)
+
+    def conversation(self, conversation: str, limit: int = 50) -> ConversationView:
+        """Return one conversation endpoint of the queue with its messages. Raises ConversationNotFoundError (8426).
+
+        :param limit: how many messages, at least 1.
+        """
+        return conversation_view(self.reading, conversation, limit)
 
     def transmission_queue(self) -> tuple[UnsentMessage, ...]:
         """Return what waits at this side until the partners' queues take it, and why, as ``sys.transmission_queue`` shows it (spec SB-19)."""

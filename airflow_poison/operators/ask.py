@@ -16,7 +16,6 @@ from airflow_poison.operators.base import QueueOperator, task_key
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.rules.queue_disabling import REMOVAL
 from airflow_poison.rules.settings import choice
-from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.notifications import Targets
     from airflow_poison.operators.question import Question
     from airflow_poison.passes.halts import HaltedEndpoint
-    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.queue import Queue
 
 PARKS: tuple[type[BaseException], ...] = (getattr(exceptions, "TaskAwaitingInput", TaskDeferred), TaskDeferred)
 """What a task that waits for people raises; before Airflow 3.3 it is deferred."""
@@ -96,15 +95,15 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         from airflow_poison.passes.halts import halted_endpoint
 
         hook = QueueHook(self.conn_id)
-        table = hook.queue(self.queue_name).reading
-        halt = halted_endpoint(table, self.sub_queue)
+        queue = hook.queue(self.queue_name)
+        halt = halted_endpoint(queue.reading, self.sub_queue)
         if halt is None:
             raise AirflowSkipException(f"Queue {self.queue_name!r} receives: there is nothing to decide.")
-        asked = self._question(table, halt)
+        asked = self._question(queue, halt)
         answers = {decision.value: answer for decision, answer in asked.options.items()}
         self.subject, self.body, self.options = asked.subject, asked.body, list(answers.values())
         self.defaults = None if self.on_timeout is OnTimeout.FAIL else [answers.get(self.on_timeout.value, answers["leave"])]
-        self.notifiers = [lambda given: self._tell(given, hook, table.uri, halt, asked)]  # type: ignore[list-item]  # it is only called
+        self.notifiers = [lambda given: self._tell(given, hook, queue.reading.uri, halt, asked)]  # type: ignore[list-item]  # it is only called
         self.log.info("%s", asked.subject)
         try:
             super().execute(context)
@@ -134,17 +133,17 @@ class QueueAskOperator(QueueOperator, HITLOperator):
         at = answer["responded_at"].isoformat()
         return {"decision": str(decision), "halt": dict(halt), "answer": chosen[0], "timed_out": timed_out, "by": by, "at": at}
 
-    def _question(self, table: QueueTable, halt: HaltedEndpoint) -> Question:
+    def _question(self, queue: Queue, halt: HaltedEndpoint) -> Question:
         from airflow_poison.operators.question import question
         from airflow_poison.passes.decide import suspect, suspect_conversation
 
-        message, others = suspect(table, SystemClock(), halt)
+        message, others = suspect(queue.reading, queue.clock, halt)
         return question(
             halt,
             message,
             others,
-            conversation=suspect_conversation(table, message),
-            system=str(table.snapshot().control.policy.get("system", "")),
+            conversation=suspect_conversation(queue.reading, message),
+            system=str(queue.reading.snapshot().control.policy.get("system", "")),
             to_queue=self.to_queue,
             end=ended_with_error(self.error, self.description),
             most_of_body=self.most_of_body,

@@ -18,6 +18,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
 from airflow_poison.hooks.poison import QueueHook
+from airflow_poison.passes.declaration import whole
 from airflow_poison.passes.runs import installed, run_key
 from airflow_poison.values.errors import PoisonError, SettingError
 
@@ -237,6 +238,11 @@ def one_lookup_id(given: int | str) -> int:
     if len(numbers) != 1:
         raise SettingError("lookup_id", given, "one whole number")
     return numbers[0]
+
+
+def number(parameter: str, given: int | str | None) -> int | None:
+    """Return the same; None for nothing, and for empty text. Raises SettingError."""
+    return None if given is None or not str(given).strip() else whole(parameter, given)
 
 
 PATIENCE_SECONDS = 2.0

@@ -17,7 +17,7 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import conf
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_poison.hooks.connection import actor_here, found_connection
+from airflow_poison.hooks.connection import found_connection
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
@@ -29,13 +29,13 @@ from airflow_poison.operators.base import (
     actor,
     logged,
     lookup_ids_of,
+    number,
     subscriber,
     task_key,
 )
-from airflow_poison.passes.declaration import Receive, whole
+from airflow_poison.passes.declaration import Receive
 from airflow_poison.sources.kafka import Kafka
-from airflow_poison.triggers.plan import ENDED, PlanTrigger
-from airflow_poison.values.clock import SystemClock
+from airflow_poison.triggers.plan import PlanTrigger, pause_when_ended
 from airflow_poison.values.errors import InputError, PlanStateError, SettingError, recalled
 from airflow_poison.values.texts import Plain, visible
 
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from airflow_poison.desk.selection import Selection
     from airflow_poison.notifications import Targets
     from airflow_poison.passes.declaration import Canary
+    from airflow_poison.queue import Queue
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -101,15 +102,13 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
     def execute(self, context: Context) -> Any:
         """Run the rules. Raises QueryError, SettingError, QueueNotFoundError, AlertError."""
         hook = QueueHook(self.conn_id)
+        queue = hook.queue(self.queue_name)
         if self.only_tries:
-            from airflow_poison.desk.rule_runs import dry_run
-
-            return self._told(dry_run(hook.queue(self.queue_name).reading, SystemClock(), self.rules))
-        table = hook.queue(self.queue_name).table
-        key = task_key(context, hook, table.uri, "rules")
-        result = self._told(self._run(hook, table, key, context))
+            return self._told(queue.run_rules(dry_run=True, rules=self.rules))
+        queue.actor, key = actor(context), task_key(context, hook, queue.table.uri, "rules")
+        result = self._told(self._run(queue, key, subscriber(context, hook), context))
         if self.wait:
-            self._ask(table, key, result, context)
+            self._ask(queue.table, key, result, context)
         return result
 
     def execute_complete(  # type: ignore[override]  # it is called with what was parked with it
@@ -132,20 +131,17 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         by = None if user is None else {"id": user["id"], "name": user["name"]}
         return {**result, "answer": list(chosen), "timed_out": timed_out, "by": by}
 
-    def _run(self, hook: QueueHook, table: QueueTable, key: str, context: Context) -> RulesResult:
-        from airflow_poison.desk.rule_runs import run_rules
-        from airflow_poison.desk.rules import declare_rules
+    def _run(self, queue: Queue, key: str, name: str, context: Context) -> RulesResult:
         from airflow_poison.passes.alerts import alert_subscription
 
-        clock, name = SystemClock(), subscriber(context, hook)
         if self.alerts:
-            alert_subscription(table, name, clock, self.alerts.kinds()).begin()
+            alert_subscription(queue.table, name, queue.clock, self.alerts.kinds()).begin()
         if self.rules is not None:
-            declare_rules(table, self.rules, clock)
-        hook.queue(self.queue_name).redrive_by_itself(Receive(), lambda view: self.log.warning("Redrive for a new handler: %s", logged(view)))
-        result = run_rules(table, clock, who=actor(context), store=hook.store(), run=key)
+            queue.declare_rules(self.rules)
+        queue.redrive_by_itself(Receive(), lambda view: self.log.warning("Redrive for a new handler: %s", logged(view)))
+        result = queue.run_rules(run=key)
         if self.alerts:
-            self.alerts.send(table, name, context, clock, self.log)
+            self.alerts.send(queue.table, name, context, queue.clock, self.log)
         return result
 
     def _ask(self, table: QueueTable, key: str, result: Mapping[str, Any], context: Context) -> None:
@@ -169,18 +165,12 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
 
     def _decided(self, hook: QueueHook, plan: str, name: str, *, agreed: bool) -> PlanView:
         """Do a plan, or cancel it. A decision that was made meanwhile, also by a killed try of this task, stays."""
-        from airflow_poison.desk.applying import apply
-        from airflow_poison.desk.plans import cancel, find_plan, resume
-        from airflow_poison.values.errors import PlanStateError
+        from airflow_poison.queue import Queue
 
-        store, clock, who = hook.store(), SystemClock(), f"airflow:{name}"
-        table = store.open(self.queue_name)
+        queue = Queue(hook.queues(), self.queue_name, f"airflow:{name}")
         with suppress(PlanStateError):
-            if not agreed:
-                return cancel(table, plan, clock, who=who)
-            resume(table, plan, clock, who=who)
-            return apply(table, plan, clock, store=store)
-        return find_plan(table, plan)
+            return queue.resume(plan) if agreed else queue.cancel(plan)
+        return queue.find_plan(plan)
 
     def _told(self, result: RulesResult) -> dict[str, Any]:
         for each in result.rules:
@@ -334,13 +324,14 @@ class QueueRedriveOperator(QueueOperator):
         Raises SettingError, QueryError, QueueNotFoundError, PlanStateError when the task was ended; AirflowFailException for a plan that its canary
         has stopped, or that was cancelled or undone.
         """
-        from airflow_poison.desk.plans import paused_by, resume
+        from airflow_poison.desk.plans import paused_by
         from airflow_poison.store.files import PlanState
 
-        hook, clock, who = QueueHook(self.conn_id), SystemClock(), actor_here()
-        table = hook.store().open(self.queue_name)
+        hook = QueueHook(self.conn_id)
+        queue = hook.queue(self.queue_name)
+        key = task_key(context, hook, queue.table.uri, "redrive")
         hook.import_here()
-        plan = hook.queue(self.queue_name).record(
+        plan = queue.record(
             self.selection,
             self.action,
             limit=number("limit", self.limit),
@@ -348,18 +339,18 @@ class QueueRedriveOperator(QueueOperator):
             chunk=number("chunk", self.chunk),
             canary=self.canary,
             reason=self.reason,
-            key=task_key(context, hook, table.uri, "redrive"),
+            key=key,
         )
-        view = hook.queue(self.queue_name).find_plan(plan)
+        view = queue.find_plan(plan)
         self.log.info("Queue %r, plan %s: %s %s messages, %s.", self.queue_name, plan, view.action.verb.value, f"{view.messages:,}", view.state)
-        if view.state == PlanState.PAUSED and paused_by(table, plan) == who:
-            resume(table, plan, clock, who=who, reason="the task runs again")
-        self._pause = lambda: pause_when_ended(hook, self.queue_name, plan, who)
+        if view.state == PlanState.PAUSED and paused_by(queue.table, plan) == queue.actor:
+            queue.resume(plan, "the task runs again", apply=False)
+        self._pause = lambda: pause_when_ended(hook, self.queue_name, plan, queue.actor)
         try:
-            view = self._followed(hook, table, plan, who)
+            view = self._followed(queue, plan)
         except PlanStateError:  # it was cancelled or undone
-            view = hook.queue(self.queue_name).find_plan(plan)
-        return self._result(table, view)
+            view = queue.find_plan(plan)
+        return self._result(queue.table, view)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> dict[str, Any]:
         """Go on. Raises the error with which the queue could not be looked at."""
@@ -375,13 +366,12 @@ class QueueRedriveOperator(QueueOperator):
             pausing.start()
             pausing.join(PATIENCE_SECONDS)
 
-    def _followed(self, hook: QueueHook, table: QueueTable, plan: str, who: str) -> PlanView:
+    def _followed(self, queue: Queue, plan: str) -> PlanView:
         from airflow_poison.desk.applying import apply, follow
-        from airflow_poison.desk.plans import find_plan
         from airflow_poison.store.files import PlanState
 
         waiting = {PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED}
-        clock, store = SystemClock(), hook.store()
+        table, clock, store = queue.table, queue.clock, queue.store.tables
 
         def stop() -> bool:
             return self._ended
@@ -392,10 +382,10 @@ class QueueRedriveOperator(QueueOperator):
         try:
             view = apply(table, plan, clock, store=store, progress=self._tell, stop=stop, wait=self._wait_or_defer)
         except _LongWaitError as wait:
-            view, version, at = find_plan(table, plan), -1, (datetime.now(UTC) + timedelta(seconds=wait.seconds)).isoformat()
+            view, version, at = queue.find_plan(plan), -1, (datetime.now(UTC) + timedelta(seconds=wait.seconds)).isoformat()
         if view.state in waiting and not stop():
             name, conn_id, interval = self.queue_name, self.conn_id, self.poll_interval
-            trigger = PlanTrigger(name, plan, version=version, not_before=at, who=who, conn_id=conn_id, poll_interval=interval)
+            trigger = PlanTrigger(name, plan, version=version, not_before=at, who=queue.actor, conn_id=conn_id, poll_interval=interval)
             self.defer(trigger=trigger, method_name="execute_complete")
         return view
 
@@ -504,18 +494,3 @@ class QueueQueryOperator(QueueOperator):
 def as_given(value: Any) -> Any:
     """Return what templates can be in: the plain values of a selection, an action or a canary."""
     return value.to_dict() if isinstance(value, Plain) else value
-
-
-def number(name: str, given: int | str | None) -> int | None:
-    """Return a whole number, or text of one; None for nothing. Raises SettingError."""
-    return None if given is None or given == "" else whole(name, given)
-
-
-def pause_when_ended(hook: QueueHook, queue_name: str, plan: str, who: str) -> None:
-    """Pause a plan, as its task was ended; nothing happens when the plan has ended, too."""
-    from airflow_poison.desk.plans import pause
-
-    try:
-        pause(hook.store().open(queue_name), plan, SystemClock(), who=who, reason=ENDED)
-    except PlanStateError as error:  # it has ended, or was stopped
-        hook.log.info("%s", error)

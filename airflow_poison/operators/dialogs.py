@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
-from airflow_poison.operators.base import QueueOperator, task_key
+from airflow_poison.operators.base import QueueOperator, number, task_key
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
 from airflow_poison.rules.settings import whole_number
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_poison.dialogs.acts import Dialog
     from airflow_poison.dialogs.services import Service
     from airflow_poison.notifications import Targets
+    from airflow_poison.queue import Queue
     from airflow_poison.rules.policy import Policy
 
 
@@ -61,16 +62,6 @@ def span(name: str, given: timedelta | str | float | None) -> timedelta | None:
     if found is None:
         raise SettingError(name, given, f"a duration such as {EXAMPLES}")
     return found
-
-
-def number(name: str, given: int | str | None) -> int | None:
-    """Return a whole number, also from its text; empty text is none. Raises SettingError."""
-    if given is None or isinstance(given, int) or not given.strip():
-        return given if isinstance(given, int) else None
-    try:
-        return int(given)
-    except ValueError:
-        raise SettingError(name, given, "a whole number") from None
 
 
 def ended_with_error(error: int | str, description: str) -> EndConversation:
@@ -207,6 +198,12 @@ class ConversationOperator(QueueOperator):
         self.conversation = conversation
         self.wait = wait
 
+    def _opened(self, context: Context) -> tuple[Queue, str]:
+        """Return the queue, and the key of what the task does."""
+        hook = QueueHook(self.conn_id)
+        queue = hook.queue(self.queue_name)
+        return queue, task_key(context, hook, queue.table.uri)
+
 
 class QueueSendOnConversationOperator(ConversationOperator):
     """Send on a conversation, in one commit: all or none. Starts no JVM.
@@ -232,10 +229,8 @@ class QueueSendOnConversationOperator(ConversationOperator):
         Raises ConversationNotFoundError (8426), ConversationSendError (8429), ConversationLockedError, SettingError, InputError; then nothing was
         sent.
         """
-        hook = QueueHook(self.conn_id)
-        key = task_key(context, hook, hook.queue(self.queue_name).table.uri)
-        wait = span("wait", self.wait) or timedelta(0)
-        result = hook.queue(self.queue_name).send_on(self.conversation, messages(self.messages), key=key, wait=wait)
+        queue, key = self._opened(context)
+        result = queue.send_on(self.conversation, messages(self.messages), key=key, wait=span("wait", self.wait) or timedelta(0))
         if result.repeated:
             self.log.info("An earlier try has sent these messages; nothing was sent now.")
         else:
@@ -293,10 +288,10 @@ class QueueEndConversationOperator(ConversationOperator):
 
         Raises ConversationNotFoundError (8426), ConversationEndedError (8427), ConversationLockedError, SettingError; then nothing has changed.
         """
-        hook = QueueHook(self.conn_id)
-        result = hook.queue(self.queue_name).end_conversation(
+        queue, key = self._opened(context)
+        result = queue.end_conversation(
             self.conversation,
-            key=task_key(context, hook, hook.queue(self.queue_name).table.uri),
+            key=key,
             error=number("error", self.error),
             description=self.description,
             cleanup=self.cleanup,

@@ -8,11 +8,10 @@ QueueAlertOperator: alert people about events of a queue.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_poison.hooks.connection import acting_here, actor_here
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links.queue import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
@@ -22,7 +21,6 @@ from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.queue_disabling import REMOVAL
 from airflow_poison.values.actor import acting
-from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import DecisionOutdatedError, QueueNotFoundError, SettingError
 from airflow_poison.values.texts import visible
 
@@ -36,11 +34,9 @@ if TYPE_CHECKING:
     from airflow_poison.desk.retention import Retention
     from airflow_poison.notifications import Targets
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.passes.decide import DecideResult
     from airflow_poison.passes.halts import HaltedEndpoint
-    from airflow_poison.passes.move import RemoveResult
+    from airflow_poison.queue import Queue
     from airflow_poison.rules.policy import Policy
-    from airflow_poison.store.queue_table import QueueTable
 
 
 class QueueAlertOperator(QueueOperator):
@@ -91,13 +87,14 @@ class QueueAlertOperator(QueueOperator):
         """Give what is outstanding. Raises AlertError when a notifier failed, QueueNotFoundError unless it is a teardown."""
         hook = QueueHook(self.conn_id)
         try:
-            queue = hook.queue(self.queue_name).table
+            queue = hook.queue(self.queue_name)
+            table = queue.table
         except QueueNotFoundError:
             if not self.is_teardown:
                 raise
             self.log.info("There is no queue %r: the run has not made it. So there are no alerts.", self.queue_name)
             return []
-        given = self.alerts.send(queue, subscriber(context, hook), context, SystemClock(), self.log)
+        given = self.alerts.send(table, subscriber(context, hook), context, queue.clock, self.log)
         self.log.info("%s alerts of queue %r given.", len(given), self.queue_name)
         return given
 
@@ -156,43 +153,40 @@ class QueueRecoverOperator(QueueOperator):
         from airflow_poison.values.texts import counted
 
         hook = QueueHook(self.conn_id)
-        table = hook.queue(self.queue_name).table
+        queue = hook.queue(self.queue_name)
         decided, halt = str(self.decision["decision"]), HaltedEndpoint.from_dict(self.decision["halt"])
         if self.decision["timed_out"]:
-            self._tell(context, hook, table, halt)
+            self._tell(context, hook, queue, halt)
         if decided == Decision.LEAVE:
             raise AirflowSkipException(f"Queue {halt.name!r} is left {halt.state.value}{_because(self.decision)}.")
 
-        def act(run: str) -> DecideResult:
-            return decide(
-                table,
-                hook.store(),
-                SystemClock(),
-                decided,
-                halt,
-                run=run,
-                to_queue=self.to_queue,
-                end=ended_with_error(self.error, self.description),
-                told=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
-            )
-
         user = self.decision["by"]
         try:
-            with acting(actor_here() if user is None else f"airflow:{user['name']}", str(self.decision["answer"])):
-                result = act(task_key(context, hook, table.uri))
+            with acting(queue.actor if user is None else f"airflow:{user['name']}", str(self.decision["answer"])):
+                result = decide(
+                    queue.table,
+                    queue.store.tables,
+                    queue.clock,
+                    decided,
+                    halt,
+                    run=task_key(context, hook, queue.table.uri),
+                    to_queue=self.to_queue,
+                    end=ended_with_error(self.error, self.description),
+                    told=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+                )
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error
         went = f"{counted(result.messages, 'message')} went to {result.to!r}" if result.to else f"{counted(result.messages, 'message')} gone"
         self.log.info("Queue %r is enabled%s. %s. %s", halt.name, _because(self.decision), went, WHEN_ENABLED)
         return result.to_dict()
 
-    def _tell(self, context: Context, hook: QueueHook, table: QueueTable, halt: HaltedEndpoint) -> None:
+    def _tell(self, context: Context, hook: QueueHook, queue: Queue, halt: HaltedEndpoint) -> None:
         from airflow_poison.operators.question import tell_about
 
         reason = f"No decision in time about queue {halt.name!r}, which is {halt.state.value}; so: {self.decision['answer']}."
         self.log.warning("%s", reason)
         todo = "Start a new run of the DAG to be asked again, or use QueueHook: inspect, remove, enable."
-        key = task_key(context, hook, table.uri, UNDECIDED, *halt.identity)
+        key = task_key(context, hook, queue.table.uri, UNDECIDED, *halt.identity)
         tell_about(halt, UNDECIDED, reason, todo, key=key, targets=self.on_undecided, context=context, log=self.log)
 
 
@@ -254,29 +248,27 @@ class QueueAlterOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises SettingError, QueueNotFoundError, and MessageClaimedError for a restart while a pass receives."""
         del context
-        result = self._act().to_dict()
-        self.log.info("Queue %r, %s: %s", self.queue_name, self.action, result)
-        return result
-
-    def _act(self) -> EnableResult | DisableResult | AlterResult | RestartResult:
         from airflow_poison.rules.settings import choice
 
-        hook, action = QueueHook(self.conn_id), choice("action", self.action, Action)
+        action = choice("action", self.action, Action)
         if (action is Action.ALTER) != bool(self.settings or self.system or self.park_group is not None):
             raise SettingError(
                 "settings", self.settings, f"values by name, a system, or park_group, with action='alter', none otherwise (action={action.value!r})"
             )
+        result = self._do(action, QueueHook(self.conn_id).queue(self.queue_name)).to_dict()
+        self.log.info("Queue %r, %s: %s", self.queue_name, self.action, result)
+        return result
+
+    def _do(self, action: Action, queue: Queue) -> EnableResult | DisableResult | AlterResult | RestartResult:
         match action:
             case Action.ENABLE:
-                return hook.queue(self.queue_name).enable(reason=self.reason)
+                return queue.enable(reason=self.reason)
             case Action.DISABLE | Action.STOP_ENDPOINT:
-                return hook.queue(self.queue_name).disable(self.reason, endpoint_only=action is Action.STOP_ENDPOINT)
+                return queue.disable(self.reason, endpoint_only=action is Action.STOP_ENDPOINT)
             case Action.ALTER:
-                return hook.queue(self.queue_name).alter(self.settings, self.system, park_group=self.park_group, reason=self.reason)
+                return queue.alter(self.settings, self.system, park_group=self.park_group, reason=self.reason)
             case Action.RESTART_ENDPOINT | Action.RESTART_SERVER | Action.RESTART_BROKER:
-                return hook.queue(self.queue_name).restart(action.removeprefix("restart_"), reason=self.reason)
-            case _:
-                assert_never(action)
+                return queue.restart(action.removeprefix("restart_"), reason=self.reason)
 
 
 class QueueInspectOperator(QueueOperator):
@@ -324,13 +316,12 @@ class QueueInspectOperator(QueueOperator):
         from airflow_poison.rules.queue_disabling import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
-        hook = QueueHook(self.conn_id)
-        result = hook.queue(self.queue_name).inspect(lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
-        table = hook.queue(self.queue_name).reading if result.messages else None
+        queue = QueueHook(self.conn_id).queue(self.queue_name)
+        result = queue.inspect(lookup_id=number, conversation_id=self.conversation_id, mode=self.mode, every=self.every)
         for message in result.messages:
             counts, size = f"abort count {message.abort_count}, move count {message.move_count}", len(message.body)
             self.log.info("Message %s in %s: %s, %s bytes. %s", message.lookup_id, message.sub_queue, counts, size, visible(message.reason or ""))
-            if table is not None and (shown := printed_body(table, message)) is not None:
+            if (shown := printed_body(queue.reading, message)) is not None:
                 self.log.info("%s", shown)
         if not result.messages:
             self.log.info(NO_MESSAGE)
@@ -432,20 +423,17 @@ class QueueMoveOperator(WithLineage, QueueOperator):
 
     def _move(self, context: Context) -> dict[str, int]:
         hook = QueueHook(self.conn_id)
+        queue = hook.queue(self.queue_name)
         if self.to_queue is not None and self.target != QUEUE:
             raise SettingError("to_queue", self.to_queue, f"nothing unless target={QUEUE!r} (target={self.target!r})")
         if self.lookup_ids is None:
             if self.target != "main":
                 raise SettingError("lookup_ids", self.lookup_ids, f"the messages that go to {self.target!r}")
-            return {"main": hook.queue(self.queue_name).put_back(reason=self.reason)}
-        numbers = lookup_ids_of(self.lookup_ids)
-
-        def move(run: str) -> dict[str, int]:
-            if self.target == QUEUE:
-                return dict(hook.queue(self.queue_name).send_to(numbers, self.to_queue, run=run, reason=self.reason).to)
-            return {self.target: hook.queue(self.queue_name).move(numbers, self.target, run=run, reason=self.reason)}
-
-        return move(task_key(context, hook, self.queue_name, self.target))
+            return {"main": queue.put_back(reason=self.reason)}
+        numbers, run = lookup_ids_of(self.lookup_ids), task_key(context, hook, self.queue_name, self.target)
+        if self.target == QUEUE:
+            return dict(queue.send_to(numbers, self.to_queue, run=run, reason=self.reason).to)
+        return {self.target: queue.move(numbers, self.target, run=run, reason=self.reason)}
 
 
 class QueueRemoveOperator(QueueOperator):
@@ -473,19 +461,19 @@ class QueueRemoveOperator(QueueOperator):
 
     def execute(self, context: Context) -> dict[str, object]:
         """Remove them. Raises SettingError, QueueNotFoundError, MessageNotFoundError, MessageClaimedError; then all stay."""
-        from airflow_poison.passes.move import remove_messages, unanswered
+        from airflow_poison.passes.move import unanswered
 
         hook = QueueHook(self.conn_id)
-        table = hook.queue(self.queue_name).table
-        numbers = None if self.lookup_ids is None else lookup_ids_of(self.lookup_ids)
-
-        def remove(run: str) -> RemoveResult:
-            return remove_messages(table, SystemClock(), numbers, self.conversation_id, run=run)
-
-        with acting_here(self.reason):
-            result = remove(task_key(context, hook, table.uri))
+        queue = hook.queue(self.queue_name)
+        if (self.lookup_ids is None) == (self.conversation_id is None):
+            raise SettingError("lookup_ids", self.lookup_ids, "either lookup_ids or conversation_id")
+        run = task_key(context, hook, queue.table.uri)
+        if self.lookup_ids is not None:
+            result = queue.remove_messages(lookup_ids_of(self.lookup_ids), run=run, reason=self.reason)
+        else:
+            result = queue.remove_conversation(str(self.conversation_id), run=run, reason=self.reason)
         self.log.info("Removed %s messages of %r.", f"{len(result.messages):,}", self.queue_name)
-        for sentence in unanswered(table.name, result.awaited):
+        for sentence in unanswered(queue.name, result.awaited):
             self.log.warning("%s", sentence)
         return result.to_dict()
 
@@ -509,13 +497,10 @@ class QueueReturnOperator(QueueOperator):
         """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
         del context
         from airflow_poison import stats
-        from airflow_poison.passes.due import return_due
-        from airflow_poison.rules import policy_from_dict
 
-        queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy).table
-        policy = self.policy or policy_from_dict(queue.snapshot().control.policy)
-        result = return_due(queue, SystemClock(), return_order=policy.return_order)
-        stats.moved("returned", result.returned + result.postponed, queue, self.conn_id)
+        queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
+        result = queue.return_due(self.policy)
+        stats.moved("returned", result.returned + result.postponed, queue.table, self.conn_id)
         postponed = f"({result.postponed:,} more were postponed by a handler)"
         waiting = f"{result.waiting:,} wait in retry, the next is due at {result.next_due_at}"
         self.log.info("Returned %s messages of %r to main %s; %s.", f"{result.returned:,}", self.queue_name, postponed, waiting)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links.queue import MessagesLink, QueueLink
-from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server, task_key
+from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server, number, task_key
 from airflow_poison.passes.runs import run_key
 from airflow_poison.rules import checked_policy
 from airflow_poison.sources.source import Source
-from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import InputError, SettingError, StoreUnreachableError
 from airflow_poison.values.masking import checked_mask
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_poison.queue import Queue
     from airflow_poison.rules.policy import Policy
     from airflow_poison.sources.paths import PathFiles
     from airflow_poison.sources.source import Take
@@ -158,13 +158,13 @@ class QueueSendOperator(WithLineage, QueueOperator):
         from airflow_poison.passes.send import send
 
         self._mapping()  # before a queue is made
-        hook, clock = QueueHook(self.conn_id), SystemClock()
-        queue = hook.queue(self.queue_name, self.policy, mask=self.mask).table
-        key = self._key(context, hook, queue)
+        hook = QueueHook(self.conn_id)
+        queue = hook.queue(self.queue_name, self.policy, mask=self.mask)
+        table, key = queue.table, self._key(context, hook, queue.table)
         try:
-            if (source := self._source(hook, queue, key)) is not None:
+            if (source := self._source(hook, table, key)) is not None:
                 return self._take_from(source, hook, queue, key)
-            result = send(queue, self._batches(hook, queue, key, clock.now()), key=key, clock=clock)
+            result = send(table, self._batches(hook, table, key, queue.clock.now()), key=key, clock=queue.clock)
         finally:
             leave_server()
         if result.repeated:
@@ -172,7 +172,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
                 "An earlier send with this key has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name
             )
         else:
-            self._sent(queue, result.sent)
+            self._sent(table, result.sent)
             self.log.info("Sent %s messages to %r, lookup ids from %s.", f"{result.sent:,}", self.queue_name, result.first_lookup_id)
             self._warn_of_malformed(result.malformed)
             self._warn_of_the_same_files(context, hook)
@@ -196,21 +196,16 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
         return partial(SendStage.of_queue(queue.folder, key).records, spark=lambda: hook.spark(self.py_files))
 
-    def _take_from(self, source: Source, hook: QueueHook, queue: QueueTable, key: str) -> dict[str, object]:
+    def _take_from(self, source: Source, hook: QueueHook, queue: Queue, key: str) -> dict[str, object]:
         """Send what is new in a source."""
-        from airflow_poison.hooks.connection import found_connection
-        from airflow_poison.passes.take import take
-
-        connected = source.connected(found_connection)
-        result = take(
-            queue,
+        connected = source.connected(queue.store.connections)
+        result = queue.take(
             connected,
             key=key,
-            clock=SystemClock(),
             mapping=self._mapping(),
-            limit=_whole(self.max_messages),
+            limit=number("max_messages", self.max_messages),
             between=_between(self.backfill),
-            read=self._reads_on_spark(hook, queue, key) if self.on_spark else None,
+            read=self._reads_on_spark(hook, queue.table, key) if self.on_spark else None,
         )
         if result.repeated:
             self.log.info("An earlier run with this key has taken %s messages from %s; nothing was taken now.", f"{result.sent:,}", result.source)
@@ -218,7 +213,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
             self.log.info("Nothing is new in %s: %s.", result.source, result.position)
         else:
             self.lineage.reads(self, connected.asset_uri)
-            self._sent(queue, result.sent)
+            self._sent(queue.table, result.sent)
             self.log.info("Took %s from %s: %s messages to %r. Now: %s.", result.what, result.source, f"{result.sent:,}", queue.name, result.position)
         if not result.repeated:
             self._warn_of_malformed(result.malformed)
@@ -317,16 +312,6 @@ class QueueSendOperator(WithLineage, QueueOperator):
             conversation=self.conversation,
             expires_after=self.expires_after,
         )
-
-
-def _whole(given: int | str | None) -> int | None:
-    """Return a number that may have been a template. Raises SettingError."""
-    if given is None or isinstance(given, int):
-        return given
-    try:
-        return int(given)
-    except ValueError as error:
-        raise SettingError("max_messages", given, "a whole number from 1 on, or None for all that is new") from error
 
 
 def _between(given: Sequence[str] | None) -> tuple[str, str] | None:

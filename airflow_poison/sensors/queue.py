@@ -237,11 +237,11 @@ class QueuePoisonGoneSensor(QueueSensor):
         del context
         from airflow_poison.watching.happenings import poison_files
 
-        table = QueueHook(self.conn_id).queue(str(self.queue_name)).reading
-        snapshot = table.snapshot()
-        if self.condition.paths and not self.condition.met(snapshot, SystemClock().now()).met:
+        queue = QueueHook(self.conn_id).queue(str(self.queue_name))
+        snapshot = queue.reading.snapshot()
+        if self.condition.paths and not self.condition.met(snapshot, queue.clock.now()).met:
             return PokeReturnValue(is_done=False)
-        left = poison_files(table, snapshot, self._wanted)
+        left = poison_files(queue.reading, snapshot, self._wanted)
         self.condition = FilesGone(paths=tuple(file.path for file in left))
         self.log.info("Queue %r: what is waited for is in %s files of poison.", self.queue_name, len(left))
         messages = None if self._wanted is None else len(self._wanted)

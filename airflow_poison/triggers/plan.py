@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.watching.poller import Readings
 
-ENDED = "its task was ended"
-"""Why a plan is paused when its task was marked or cleared."""
-
 
 class PlanTrigger(BaseTrigger):
     """Wait until something can be done for a plan: a pass has ended, a canary is decided, the plan was resumed, or it has ended.
@@ -82,20 +79,21 @@ class PlanTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Pause the plan, because its task was ended."""
-        await asyncio.to_thread(self._pause)
+        await asyncio.to_thread(pause_when_ended, QueueHook(self.conn_id), self.queue_name, self.plan, self.who)
 
     def _table(self) -> QueueTable:
         return QueueHook(self.conn_id).queue(self.queue_name).reading
 
-    def _pause(self) -> None:
-        from airflow_poison.desk.plans import pause
-        from airflow_poison.values.clock import SystemClock
-        from airflow_poison.values.errors import PlanStateError
 
-        try:
-            pause(QueueHook(self.conn_id).store().open(self.queue_name), self.plan, SystemClock(), who=self.who, reason=ENDED)
-        except PlanStateError as error:  # it has ended, or was stopped
-            self.log.info("%s", error)
+def pause_when_ended(hook: QueueHook, queue_name: str, plan: str, who: str) -> None:
+    """Pause a plan, as its task was ended; nothing happens when the plan has ended, too."""
+    from airflow_poison.queue import Queue
+    from airflow_poison.values.errors import PlanStateError
+
+    try:
+        Queue(hook.queues(), queue_name, who).pause(plan, "its task was ended")
+    except PlanStateError as error:  # it has ended, or was stopped
+        hook.log.info("%s", error)
 
 
 @dataclass(frozen=True, slots=True)

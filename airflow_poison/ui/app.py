@@ -151,7 +151,7 @@ def _unmasks(
     """Say whether hidden values are shown; who asks for them needs the right, and leaves an entry in the audit log."""
     if unmask:
         answers.acts(user, conn_id)
-        posts.noted("poison_unmask", user, conn_id, {"queue": queue, "lookup_id": lookup_id})
+        posts.note("poison_unmask", user, conn_id, {"queue": queue, "lookup_id": lookup_id})
     return unmask
 
 

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from airflow.api_fastapi.core_api.security import GetUserDep
     from sqlalchemy.orm import Session
 
+    from airflow_poison.ui.posts import Answer, Asked
+
 ASKS = "QueueAskOperator"
+TASK = ("dag_id", "run_id", "task_id", "map_index")
+"""What names a task instance, in the tables of Airflow and in requests."""
 WAITS = [TaskInstanceState[name] for name in ("AWAITING_INPUT", "DEFERRED") if name in TaskInstanceState.__members__]
 """The states of a task that waits for people; before Airflow 3.3 it is deferred."""
 MOST = 500
@@ -40,43 +44,37 @@ def pending(user: GetUserDep, conn_id: str, queue: str) -> dict[str, object]:
     return {"conn_id": conn_id, "queue": queue, "decisions": [_plain(each, user) for each in asked if _may(user, "GET", each.dag_id)]}
 
 
-def answer(user: GetUserDep, conn_id: str, task: tuple[str, str, str, int], option: str) -> dict[str, object]:
+def answer(asked: Asked[Answer]) -> dict[str, object]:
     """Answer a question as Airflow's page of required actions does. Raises NotThereError, RefusedError, and HTTPException of Airflow's own API."""
-    dag_id, run_id, task_id, map_index = task
+    user, given, option = asked.user, asked.fields, asked.fields.option
     with create_session(scoped=False) as session:
-        asked = next((each for each in _pending(session, task) if _is_about(each, conn_id)), None)
-        if asked is None or not _may(user, "GET", dag_id):
-            raise NotThereError(f"Task {task_id!r} of DAG {dag_id!r}, run {run_id!r}, asks nothing now: it was answered, or its time is over.")
-        if not _may(user, "PUT", dag_id):
-            raise RefusedError(FORBIDDEN, f"To answer, you need Airflow's right to answer required actions of DAG {dag_id!r}.")
-        if option not in asked.options:
-            raise RefusedError(BAD, f"option={option!r} is no answer to it; allowed: {', '.join(map(repr, asked.options))}.")
+        found = next((each for each in _pending(session, given) if _is_about(each, asked.conn_id)), None)
+        if found is None or not _may(user, "GET", given.dag_id):
+            task = f"Task {given.task_id!r} of DAG {given.dag_id!r}, run {given.run_id!r}"
+            raise NotThereError(f"{task}, asks nothing now: it was answered, or its time is over.")
+        if not _may(user, "PUT", given.dag_id):
+            raise RefusedError(FORBIDDEN, f"To answer, you need Airflow's right to answer required actions of DAG {given.dag_id!r}.")
+        if option not in found.options:
+            raise RefusedError(BAD, f"option={option!r} is no answer to it; allowed: {', '.join(map(repr, found.options))}.")
         payload = UpdateHITLDetailPayload(chosen_options=[option])
+        place: dict[str, Any] = {"dag_id": given.dag_id, "dag_run_id": given.run_id, "task_id": given.task_id, "map_index": given.map_index}
         try:
-            update_hitl_detail(
-                dag_id=dag_id,
-                dag_run_id=run_id,
-                task_id=task_id,
-                update_hitl_detail_payload=payload,
-                user=user,
-                session=session,
-                map_index=map_index,
-            )
+            update_hitl_detail(**place, update_hitl_detail_payload=payload, user=user, session=session)
         except HTTPException as error:  # another user was faster, or this user may not answer
             raise RefusedError(error.status_code, str(error.detail)) from error
-    return {"dag_id": dag_id, "run_id": run_id, "task_id": task_id, "map_index": map_index, "option": option, "by": user.get_name()}
+    return {**_task(given), "option": option, "by": user.get_name()}
 
 
-def _pending(session: Session, task: tuple[str, str, str, int] | None = None) -> list[Any]:
-    of_task = and_(
-        *(getattr(RenderedTaskInstanceFields, name) == getattr(TaskInstance, name) for name in ("dag_id", "run_id", "task_id", "map_index"))
-    )
+def _task(of: Any) -> dict[str, Any]:
+    """Return what names a task instance, of a row or a request."""
+    return {name: getattr(of, name) for name in TASK}
+
+
+def _pending(session: Session, task: Answer | None = None) -> list[Any]:
+    of_task = and_(*(getattr(RenderedTaskInstanceFields, name) == column for name, column in _task(TaskInstance).items()))
     wanted = (
         select(
-            TaskInstance.dag_id,
-            TaskInstance.run_id,
-            TaskInstance.task_id,
-            TaskInstance.map_index,
+            *_task(TaskInstance).values(),
             HITLDetail.subject,
             HITLDetail.body,
             HITLDetail.options,
@@ -91,8 +89,7 @@ def _pending(session: Session, task: tuple[str, str, str, int] | None = None) ->
         .limit(MOST)
     )
     if task is not None:
-        names = ("dag_id", "run_id", "task_id", "map_index")
-        wanted = wanted.where(*(getattr(TaskInstance, name) == value for name, value in zip(names, task, strict=True)))
+        wanted = wanted.where(*(getattr(TaskInstance, name) == value for name, value in _task(task).items()))
     return list(session.execute(wanted))
 
 
@@ -116,10 +113,7 @@ def _plain(asked: Any, user: GetUserDep) -> dict[str, object]:
     place = f"dags/{quote(asked.dag_id, '')}/runs/{quote(asked.run_id, '')}/tasks/{quote(asked.task_id, '')}"
     mapped = f"/mapped/{asked.map_index}" if asked.map_index >= 0 else ""
     return {
-        "dag_id": asked.dag_id,
-        "run_id": asked.run_id,
-        "task_id": asked.task_id,
-        "map_index": asked.map_index,
+        **_task(asked),
         "subject": asked.subject,
         "body": asked.body or "",
         "options": list(asked.options),

@@ -1,4 +1,4 @@
-"""The desk of a queue at the pages: messages of a selection, error groups, plans and their states; thin over the room `desk`.
+"""The desk of a queue at the pages: messages of a selection, error groups, plans and their states, and what people change; thin over `Queue`.
 
 Plans that this server applies or undoes: few at the same time, the others wait their turn. Everything that counts is in the queue's table.
 
@@ -12,27 +12,48 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event, Lock, Timer
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk.sql import Limits, limited
 from airflow_poison.store.files import PlanState
-from airflow_poison.ui.changes import BAD, CHANGED, changing, refusing
-from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, opened_store, shown
-from airflow_poison.values.clock import SystemClock
+from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, shown
+from airflow_poison.values import errors
 from airflow_poison.values.errors import PoisonError
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping
+    from collections.abc import Hashable, Iterator
+    from contextlib import AbstractContextManager
 
-    from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.plans import PlanView
     from airflow_poison.desk.selection import Selection
-    from airflow_poison.store import QueueStore
+    from airflow_poison.queue import Queue
     from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.ui.posts import Action, Applied, Asked, OfPlan, OnQueue, Planned
 
 log = logging.getLogger(__name__)
+
+BAD, NOT_THERE, CHANGED, UNREADABLE = 400, 404, 409, 503
+STATUSES: dict[int, tuple[type[PoisonError], ...]] = {
+    UNREADABLE: (errors.QueryTimeoutError,),
+    BAD: (errors.SettingError, errors.InputError, errors.QueryError, errors.QueueNotFoundError, errors.QueueNameError),
+    NOT_THERE: (errors.MessageNotFoundError, errors.PlanNotFoundError),
+    CHANGED: (
+        errors.PlanStateError,
+        errors.MessageClaimedError,
+        errors.DecisionOutdatedError,
+        errors.ClaimLostError,
+        errors.ConversationError,
+        errors.QueueHaltedError,
+        errors.SystemChangeError,
+    ),
+}
+"""Errors whose text people may see, by their statuses; of a queue that is not there, the one that messages are sent to.
+
+Other errors name paths, so the answer to a change has the same text as the answer to a read.
+"""
 
 AT_ONCE = 2
 """So many plans are applied or undone at the same time in each worker of the API server."""
@@ -136,7 +157,6 @@ class Applies:
                 self._pool.submit(self._run, key)
 
 
-_GOES_ON = frozenset({PlanState.RUNNING.value, PlanState.CANARY.value})
 _FULL = "The API server applies as many plans as it can at this time. Nothing was done; try again when one has ended."
 _OF_CODE = (
     "edits with a function run where tasks run, not in the API server: use QueueHook, QueueRedriveOperator or 'airflow poison redrive'; or edit with "
@@ -188,6 +208,23 @@ def _of_version(table: QueueTable, question: Hashable, ask: Callable[[], dict[st
     return found
 
 
+@contextmanager
+def asking(conn_id: str, name: str, who: str | None = None) -> Iterator[Queue]:
+    """Open a queue, for ``who`` to change it; errors of ``STATUSES`` become what people see: their text, without the place of the store.
+
+    Raises NotThereError, RefusedError and NotReadableError.
+    """
+    with opened(conn_id, name, who) as queue:
+        try:
+            yield queue
+        except PoisonError as error:
+            status = next((status for status, kinds in STATUSES.items() if isinstance(error, kinds)), None)
+            if status is None:
+                raise
+            log.warning("A change was refused: %s", error)
+            raise RefusedError(status, str(error).replace(queue.store.tables.uri, "the store")) from error
+
+
 # Reading ----------------------------------------------------------------------------------------------------------------
 
 
@@ -206,42 +243,36 @@ def messages(conn_id: str, name: str, place: str | None, selection: str, page: P
 
     :param place: the sub-queue, where the selection does not say it. :param selection: JSON.
     """
-    from airflow_poison.desk.found import find
 
     def ask() -> dict[str, object]:
-        found = find(table, wanted, offset=page.offset, limit=page.limit, order=page.order, descending=page.desc)
+        found = queue.find(wanted, offset=page.offset, limit=page.limit, order=page.order, descending=page.desc)
         rows = [shown(row.without_body()) for row in found.messages]
         return {"version": found.version, "messages": rows, "total": found.total, "more": max(0, found.total - page.offset - len(rows))}
 
-    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
+    with asking(conn_id, name) as queue:
         wanted = _selection(selection, place)
         where = None if wanted.sub_queue is None else wanted.sub_queue.value
-        return {"conn_id": conn_id, "queue": name, "sub_queue": where, **_of_version(table, ("messages", _text(wanted), page), ask)}
+        answer = _of_version(queue.reading, ("messages", _text(wanted), page), ask)
+        return {"conn_id": conn_id, "queue": name, "sub_queue": where, **answer}
 
 
 def groups(conn_id: str, name: str, selection: str) -> dict[str, object]:
     """Return the error groups of a selection."""
-    from airflow_poison.desk.found import groups as counted
-
-    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
+    with asking(conn_id, name) as queue:
         wanted = _selection(selection)
-        return {"conn_id": conn_id, **_of_version(table, ("groups", _text(wanted)), lambda: counted(table, wanted, SystemClock()).to_dict())}
+        return {"conn_id": conn_id, **_of_version(queue.reading, ("groups", _text(wanted)), lambda: queue.groups(wanted).to_dict())}
 
 
 def plans(conn_id: str, name: str) -> dict[str, object]:
     """Return the recorded plans of a queue, the newest first."""
-    from airflow_poison.desk.plans import plans as recorded
-
-    with opened(conn_id, name) as table:
-        return {"conn_id": conn_id, "queue": name, "plans": [_plain(conn_id, each) for each in recorded(table)]}
+    with opened(conn_id, name) as queue:
+        return {"conn_id": conn_id, "queue": name, "plans": [_plain(conn_id, each) for each in queue.plans()]}
 
 
 def plan(conn_id: str, name: str, plan_id: str) -> dict[str, object]:
     """Return a recorded plan, and what this server does with it."""
-    from airflow_poison.desk.plans import find_plan
-
-    with opened(conn_id, name) as table, refusing(opened_store(conn_id)):
-        return _plain(conn_id, find_plan(table, plan_id))
+    with asking(conn_id, name) as queue:
+        return _plain(conn_id, queue.find_plan(plan_id))
 
 
 def _plain(conn_id: str, view: PlanView) -> dict[str, object]:
@@ -250,141 +281,114 @@ def _plain(conn_id: str, view: PlanView) -> dict[str, object]:
 
 def _selection(text: str, place: str | None = None) -> Selection:
     """Return the selection of a query's parameter. Raises RefusedError, SettingError."""
+    from airflow_poison.desk.selection import Selection
+
+    expected = 'expected an object, for example {"sub_queue": "poison"}.'
     try:
         found = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
-        raise RefusedError(BAD, f'selection={text[:100]!r} is no JSON; expected an object, for example {{"sub_queue": "poison"}}.') from error
-    return _selected({"sub_queue": place} | found if place is not None and isinstance(found, dict) else found)
+        raise RefusedError(BAD, f"selection={text[:100]!r} is no JSON; {expected}") from error
+    if not isinstance(found, dict):
+        raise RefusedError(BAD, f"selection={str(found)[:100]!r}: {expected}")
+    return Selection.from_dict(found if place is None else {"sub_queue": place} | found)
 
 
 def _text(selection: Selection) -> str:
     return json.dumps(selection.to_dict(), sort_keys=True)
 
 
-def _selected(values: object) -> Selection:
-    from airflow_poison.desk.selection import Selection
-
-    if not isinstance(values, dict):
-        raise RefusedError(BAD, f'selection={str(values)[:100]!r}: expected an object, for example {{"sub_queue": "poison"}}.')
-    return Selection.from_dict(values)
+# Acting: each function has the name of its path, or says which ----------------------------------------------------------
 
 
-# Acting -----------------------------------------------------------------------------------------------------------------
+def changing(asked: Asked[Any]) -> AbstractContextManager[Queue]:
+    """Open the queue of a request for who has sent it."""
+    return asking(asked.conn_id, asked.fields.queue, asked.who)
 
 
-def dry_run(conn_id: str, name: str, selection: Mapping[str, Any], action: Mapping[str, Any], limit: int | None) -> dict[str, object]:
-    """Say what an action would do to a selection's messages; nothing is written."""
-    from airflow_poison.desk.plans import plan as planned
-
-    store = opened_store(conn_id)
-    with opened(conn_id, name) as table, refusing(store), limited(LIMITS):
-        return planned(table, _selected(selection), _action(action, table, store), SystemClock(), limit=limit).view.to_dict()
+def enable(asked: Asked[OnQueue]) -> dict[str, object]:
+    """Let a queue receive again; what was sent to it meanwhile arrives."""
+    with changing(asked) as queue:
+        return queue.enable(reason=asked.fields.reason).to_dict()
 
 
-def begin(
-    conn_id: str,
-    name: str,
-    selection: Mapping[str, Any],
-    action: Mapping[str, Any],
-    *,
-    version: int,
-    limit: int | None,
-    who: str,
-    reason: str,
-    pace: tuple[int | None, int | None],
-    canary: Mapping[str, Any] | None,
-) -> dict[str, object]:
-    """Record the plan for the version that was shown, and begin to apply it; what has changed since then is left out.
+def disable(asked: Asked[OnQueue]) -> dict[str, object]:
+    """Set a queue to OFF."""
+    with changing(asked) as queue:
+        return queue.disable(asked.fields.reason).to_dict()
 
-    :param pace: messages a second, and of one commit.
-    """
-    from airflow_poison.desk.plans import find_plan, record
-    from airflow_poison.desk.plans import plan as planned
-    from airflow_poison.passes.declaration import Canary
 
+def dry_run(asked: Asked[Planned]) -> dict[str, object]:
+    """Say what an action would do to a selection's messages (``plan``); nothing is written."""
+    given = asked.fields
+    with asking(asked.conn_id, given.queue) as queue, limited(LIMITS):
+        return queue.plan(given.selection, _values(given.action), limit=given.limit).to_dict()
+
+
+def begin(asked: Asked[Applied]) -> dict[str, object]:
+    """Record the plan for the version that was shown, and begin to apply it (``apply``); what has changed since then is left out."""
     if applies().full:
         raise NotReadableError(_FULL)
-    with changing(conn_id, name) as (table, store):
-        first = None if canary is None else Canary(**canary)
+    given = asked.fields
+    with changing(asked) as queue:
         with limited(LIMITS):
-            found = planned(table, _selected(selection), _action(action, table, store), SystemClock(), limit=limit, version=version)
-        if not found.view.messages:
-            raise RefusedError(CHANGED, f"No message of queue {name!r} is in the selection any more. Nothing was done; look at it again.")
-        rate, chunk = pace
-        plan_id = record(table, found, SystemClock(), who=who, reason=reason, rate=rate, chunk=chunk, canary=first)
-        _go_on(conn_id, table, store, plan_id)
-        return _plain(conn_id, find_plan(table, plan_id))
+            plan_id = queue.record(
+                given.selection,
+                _values(given.action),
+                limit=given.limit,
+                rate=given.rate,
+                chunk=given.chunk,
+                canary=None if given.canary is None else given.canary.model_dump(),
+                reason=given.reason,
+                version=given.version,
+            )
+        return _begun(asked, queue, plan_id, lambda stop: queue.apply(plan_id, stop=stop))
 
 
-def pause(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+def pause(asked: Asked[OfPlan]) -> dict[str, object]:
     """Let nothing more become of a plan until it is resumed."""
-    from airflow_poison.desk.plans import pause
-
-    with changing(conn_id, name) as (table, _):
-        return _plain(conn_id, pause(table, plan_id, SystemClock(), who=who, reason=reason))
+    with changing(asked) as queue:
+        return _plain(asked.conn_id, queue.pause(asked.fields.plan, asked.fields.reason))
 
 
-def resume(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+def resume(asked: Asked[OfPlan]) -> dict[str, object]:
     """Go on with a plan that is paused, that its canary has stopped, or whose process has ended."""
-    from airflow_poison.desk.plans import find_plan, resume
-
-    with changing(conn_id, name) as (table, store):
-        view = find_plan(table, plan_id)
+    plan_id, reason = asked.fields.plan, asked.fields.reason
+    with changing(asked) as queue:
+        view = queue.find_plan(plan_id)
         if view.action.function:
             raise RefusedError(CHANGED, f"Plan {plan_id!r} cannot go on here: {_OF_CODE}.")
         if view.state == PlanState.UNDOING.value:
-            _take_back(conn_id, table, plan_id, who, reason)
-        else:
-            if view.state not in _GOES_ON:
-                resume(table, plan_id, SystemClock(), who=who, reason=reason)
-            _go_on(conn_id, table, store, plan_id)
-        return _plain(conn_id, find_plan(table, plan_id))
+            return _begun(asked, queue, plan_id, lambda stop: queue.undo(plan_id, reason, stop=stop))
+        if view.state not in _WAITS:
+            queue.resume(plan_id, reason, apply=False)
+        return _begun(asked, queue, plan_id, lambda stop: queue.apply(plan_id, stop=stop))
 
 
-def cancel(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+def cancel(asked: Asked[OfPlan]) -> dict[str, object]:
     """End a plan; what it has done stays done."""
-    from airflow_poison.desk.plans import cancel
-
-    with changing(conn_id, name) as (table, _):
-        return _plain(conn_id, cancel(table, plan_id, SystemClock(), who=who, reason=reason))
+    with changing(asked) as queue:
+        return _plain(asked.conn_id, queue.cancel(asked.fields.plan, asked.fields.reason))
 
 
-def undo(conn_id: str, name: str, plan_id: str, who: str, reason: str) -> dict[str, object]:
+def undo(asked: Asked[OfPlan]) -> dict[str, object]:
     """Begin to take back what a plan has done to messages that were not received, moved or edited since."""
-    from airflow_poison.desk.plans import find_plan
-
-    with changing(conn_id, name) as (table, _):
-        view = find_plan(table, plan_id)
+    plan_id, reason = asked.fields.plan, asked.fields.reason
+    with changing(asked) as queue:
+        view = queue.find_plan(plan_id)
         if not view.undoable or view.state == PlanState.UNDONE.value:
             why = "it has been undone" if view.undoable else "its messages are in other queues, and can be moved back only from there"
-            raise RefusedError(CHANGED, f"Plan {plan_id!r} of queue {name!r} cannot be undone: {why}. Nothing has changed.")
-        _take_back(conn_id, table, plan_id, who, reason)
-        return _plain(conn_id, find_plan(table, plan_id))
+            raise RefusedError(CHANGED, f"Plan {plan_id!r} of queue {queue.name!r} cannot be undone: {why}. Nothing has changed.")
+        return _begun(asked, queue, plan_id, lambda stop: queue.undo(plan_id, reason, stop=stop))
 
 
-def _go_on(conn_id: str, table: QueueTable, store: QueueStore, plan_id: str) -> None:
-    from airflow_poison.desk.applying import apply
-
-    applies().begin((conn_id, table.name, plan_id), lambda stop: apply(table, plan_id, SystemClock(), store=store, stop=stop))
-
-
-def _take_back(conn_id: str, table: QueueTable, plan_id: str, who: str, reason: str) -> None:
-    from airflow_poison.desk.applying import undo
-
-    applies().begin((conn_id, table.name, plan_id), lambda stop: undo(table, plan_id, SystemClock(), who=who, reason=reason, stop=stop))
+def _begun(asked: Asked[Any], queue: Queue, plan_id: str, work: Work) -> dict[str, object]:
+    """Begin to go on with a plan, and return it."""
+    applies().begin((asked.conn_id, queue.name, plan_id), work)
+    return _plain(asked.conn_id, queue.find_plan(plan_id))
 
 
-def _action(values: Mapping[str, Any], table: QueueTable, store: QueueStore) -> PlanAction:
-    """Return the action of a request; refuses one that would run code by a name from the request, or that sends to a missing queue.
-
-    Raises RefusedError, SettingError, QueueNotFoundError.
-    """
-    from airflow_poison.desk.actions import PlanAction, Verb
-    from airflow_poison.desk.applying import check_target
-
-    if values.get("function"):
-        raise RefusedError(BAD, f"function={str(values['function'])[:100]!r}: {_OF_CODE}.")
-    action = PlanAction.from_dict(values)
-    if action.verb is Verb.SEND_TO and action.target:
-        check_target(action.target, table, store)
-    return action
+def _values(action: Action) -> dict[str, Any]:
+    """Return the values of a request's action; refuses one that would run code by a name from the request. Raises RefusedError."""
+    if action.function:
+        raise RefusedError(BAD, f"function={action.function[:100]!r}: {_OF_CODE}.")
+    return action.model_dump(exclude_unset=True)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from airflow_poison.hooks.connection import StoreConnection
     from airflow_poison.passes.browse import MessageRow, QueueOverview
     from airflow_poison.passes.conversations import ConversationRow
+    from airflow_poison.queue import Queue
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.events import EventType
     from airflow_poison.watching.poller import QueueReader, Reading
     from airflow_poison.watching.trends import Trend, Trends
@@ -75,7 +75,6 @@ def queues(conn_id: str) -> dict[str, object]:
     """Return every queue of a connection's store, which cannot be read, and whether there is a store. Raises NotThereError, NotReadableError."""
     from airflow_poison.passes.browse import overview_of
 
-    clock = SystemClock()
     settings, store = opened_connection(conn_id)
     with told(f"The store of connection {conn_id!r}"):
         names, absence = store.names(), store.absence
@@ -85,7 +84,7 @@ def queues(conn_id: str) -> dict[str, object]:
     overviews: list[QueueOverview] = []
     memory = _memory(conn_id, settings, store)
     with memory.lock:
-        now, until = clock.now(), time.monotonic() + TREND_SECONDS
+        now, until = SystemClock().now(), time.monotonic() + TREND_SECONDS
         memory.trends.forget_others(names)
         for name, sight in memory.reader.at(names).items():
             if isinstance(sight, PoisonError):
@@ -179,12 +178,11 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
 
     :param unmask: with the values that the queue hides; ``masked`` are the paths of those that are not shown.
     """
-    from airflow_poison.passes.browse import look_up, recorded_mask
-    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.browse import recorded_mask
 
-    with opened(conn_id, name) as table:
-        mask = None if unmask else recorded_mask(table)
-        found = look_up(table, Chosen.ids([lookup_id]), unmask=unmask)
+    with opened(conn_id, name) as queue:
+        mask = None if unmask else recorded_mask(queue.reading)
+        found = queue.look_up([lookup_id], unmask=unmask)
         if not found:
             raise NotThereError(
                 f"Message {lookup_id} is not in queue {name!r}: it was settled, moved or removed, or never sent. Its events may say which."
@@ -196,16 +194,14 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
             "message": _with_body(row),
             "original": _original(row),
             "masked": [] if mask is None else list(mask.paths),
-            "history": _history(table, lookup_id),
+            "history": _history(queue, lookup_id),
         }
 
 
 def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
     """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.passes.history import recorded_events
-
-    with opened(conn_id, name) as table:
-        found = recorded_events(table, lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
+    with opened(conn_id, name) as queue:
+        found = queue.history(lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
         return {"conn_id": conn_id, **found.to_dict()}
 
 
@@ -228,16 +224,11 @@ def _original(row: MessageRow) -> dict[str, object] | None:
     return {name: sent[name] for name in ("body", "body_encoding", "body_bytes", "body_cut")}
 
 
-def _history(table: QueueTable, lookup_id: int) -> list[dict[str, object]]:
-    from airflow_poison.passes.history import plain, recorded_events
+def _history(queue: Queue, lookup_id: int) -> list[dict[str, object]]:
+    from airflow_poison.passes.history import plain
 
-    found = recorded_events(table, lookup_ids=[lookup_id], limit=MOST_EVENTS).events
-    return [_with_links(plain(event)) for event in found]
-
-
-def _with_links(event: dict[str, Any]) -> dict[str, object]:
-    links = links_of(str(event["details"].get(WHO, "")))
-    return event | {"type": event["event"], "links": links}
+    found = queue.history(lookup_ids=[lookup_id], limit=MOST_EVENTS).events
+    return [plain(event) | {"type": event.type.value, "links": links_of(str(event.details.get(WHO, "")))} for event in found]
 
 
 def links_of(who: str) -> dict[str, str | None]:
@@ -255,10 +246,8 @@ log = logging.getLogger(__name__)
 
 def queue(conn_id: str, name: str) -> dict[str, object]:
     """Return one queue: state, reason, depths, ages, policy, claims, and how many conversations go on. Raises NotThereError, NotReadableError."""
-    from airflow_poison.passes.browse import overview
-
-    with opened(conn_id, name) as table:
-        return {"conn_id": conn_id, **plain_overview(overview(table, SystemClock())), **_conversations(table)}
+    with opened(conn_id, name) as queue:
+        return {"conn_id": conn_id, **plain_overview(queue.overview()), **_conversations(queue)}
 
 
 def plain_overview(seen: QueueOverview) -> dict[str, object]:
@@ -266,16 +255,16 @@ def plain_overview(seen: QueueOverview) -> dict[str, object]:
     return {name: value for name, value in seen.to_dict().items() if name != "uri"} | {"at": seen.at.isoformat(), "halted": seen.halted}
 
 
-def _conversations(table: QueueTable) -> dict[str, object]:
+def _conversations(queue: Queue) -> dict[str, object]:
     """Return whether a queue has conversations, and how many go on; None where counting them takes long, or cannot be done."""
     from airflow_poison.passes.conversations import number
 
-    if not table.snapshot().has_conversations:
+    if not queue.reading.snapshot().has_conversations:
         return {"has_conversations": False, "conversations": 0}
     try:
-        return {"has_conversations": True, "conversations": number(table)}
+        return {"has_conversations": True, "conversations": number(queue.reading)}
     except DAMAGED as error:  # all else of the queue can be read
-        log.warning("The conversations of queue %r cannot be counted: %s", table.name, error)
+        log.warning("The conversations of queue %r cannot be counted: %s", queue.name, error)
         return {"has_conversations": True, "conversations": None}
 
 
@@ -285,34 +274,31 @@ _TELLS = frozenset({ConversationState.STARTED_INBOUND, ConversationState.CONVERS
 
 def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[str, object]:
     """Return the conversations of a queue; those with failures, errors and waiting messages first. Raises NotThereError, NotReadableError."""
-    from airflow_poison.passes.conversations import conversations as browse
 
     def urgency(row: ConversationRow) -> tuple[int, bool, int, str]:
         return -row.failures, row.error is None, -sum(row.waiting.values()), row.handle
 
-    with opened(conn_id, name) as table:
-        rows = sorted(browse(table, ended=ended), key=urgency)
+    with opened(conn_id, name) as queue:
+        rows = sorted(queue.conversations(ended=ended), key=urgency)
     shown = [row.to_dict() for row in rows[:limit]]
-    return {"conn_id": conn_id, "queue": name, "at": SystemClock().now().isoformat(), "conversations": shown, "more": len(rows) - len(shown)}
+    return {"conn_id": conn_id, "queue": name, "at": queue.clock.now().isoformat(), "conversations": shown, "more": len(rows) - len(shown)}
 
 
 def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, object]:
     """Return one conversation: what waits for it, what has not left for its partner, and what ends it. Raises NotThereError, NotReadableError."""
-    from airflow_poison.passes.conversations import conversation as browse
-
-    with opened(conn_id, name) as table:
+    with opened(conn_id, name) as queue:
         try:
-            seen = browse(table, handle, limit)
+            seen = queue.conversation(handle, limit)
         except ConversationNotFoundError as error:
             why = "nothing of it was received, it was forgotten after its end, or the handle is the partner's"
             raise NotThereError(f"Queue {name!r} has no conversation {handle!r}: {why}.") from error
-        halts = _halts(table, handle)
+        halts = _halts(queue, handle)
         return {
             "conn_id": conn_id,
             "queue": name,
-            "at": SystemClock().now().isoformat(),
+            "at": queue.clock.now().isoformat(),
             "conversation": {**seen.row.to_dict(), "far_handle": seen.row.far_handle},
-            "far_queue": _far_queue(opened_store(conn_id), seen.row.far_service),
+            "far_queue": _far_queue(queue.store.tables, seen.row.far_service),
             "messages": [row.without_body() for row in seen.messages],
             "more": seen.more,
             "unsent": dict(seen.unsent),
@@ -321,13 +307,10 @@ def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, 
         }
 
 
-def _halts(table: QueueTable, handle: str) -> bool:
+def _halts(queue: Queue, handle: str) -> bool:
     """Return whether it is a message of this conversation that has halted the queue."""
-    from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
-
-    suspect = table.snapshot().control.halted_by
-    return suspect is not None and any(row.conversation_id == handle for row in look_up(table, Chosen.ids([suspect])))
+    suspect = queue.reading.snapshot().control.halted_by
+    return suspect is not None and any(row.conversation_id == handle for row in queue.look_up([suspect]))
 
 
 def _far_queue(store: QueueStore, service: str) -> dict[str, object] | None:
@@ -381,28 +364,26 @@ class RefusedError(Exception):
 
 
 @contextmanager
-def opened(conn_id: str, name: str) -> Iterator[QueueTable]:
-    """Open a queue to read it. Raises NotThereError, and NotReadableError also for what the block raises."""
-    store = opened_store(conn_id)
+def opened(conn_id: str, name: str, who: str | None = None) -> Iterator[Queue]:
+    """Open a queue to read it, or for ``who`` changes it. Raises NotThereError, and NotReadableError also for what the block raises."""
+    from airflow_poison.queue import Queue, Store
+
+    _, store = opened_connection(conn_id)
     with told(f"Queue {name!r} of connection {conn_id!r}"):
+        queue = Queue(Store(store, actor=who), name)
         try:
-            table = store.open(name, read_only=True)
+            _ = queue.table if who else queue.reading
         except (QueueNotFoundError, QueueNameError) as error:
             why = ""
-            if store.absence:
+            if store.absence and not who:
                 why = ": its folder does not exist where the API server runs, whose log says which"
                 log.warning("Queue %r of connection %r cannot be shown: %s", name, conn_id, error)
             raise NotThereError(f"There is no queue {name!r} in the store of connection {conn_id!r}{why}.") from error
-        yield table
-
-
-def opened_store(conn_id: str) -> QueueStore:
-    """Return the store of a connection of type ``poison``. Raises NotThereError for every other id, so that ids cannot be guessed."""
-    return opened_connection(conn_id)[1]
+        yield queue
 
 
 def opened_connection(conn_id: str) -> tuple[StoreConnection, QueueStore]:
-    """Do the same; return also what the connection says."""
+    """Return what a connection of type ``poison`` says, and its store. Raises NotThereError for every other id, so that ids cannot be guessed."""
     hook = QueueHook(conn_id)
     if not _is_poison(hook):
         raise NotThereError(f"No connection of type 'poison' has the id {conn_id!r}.")

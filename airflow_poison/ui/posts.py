@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import changes, decisions, desk
+from airflow_poison.ui import decisions, desk
 from airflow_poison.ui.answers import HEADERS, ConnId, answered, busy, refusal, written
 from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
 from airflow_poison.values import json_text
@@ -51,12 +51,8 @@ OF_TASK, MOST_IN_COLUMN = ("dag_id", "run_id", "task_id"), 250
 _OF_ACTION = ("verb", "target", "function")
 
 
-class AuditError(Exception):
-    """The entry could not be written, so nothing may be done."""
-
-
 def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) -> int:
-    """Write an entry; return its id. Raises AuditError."""
+    """Write an entry of the audit log; return its id. Raises HTTPException where that cannot be done."""
     action = body.get("action")
     told = {"conn_id": conn_id} | {name: _cut(body[name]) for name in NOTED if name in body}
     if isinstance(action, dict):
@@ -73,7 +69,8 @@ def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) ->
             return int(entry.id)
     except SQLAlchemyError as error:
         log.exception("The audit log of Airflow cannot be written: %s by %s", event, name)
-        raise AuditError from error
+        text = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
+        raise HTTPException(UNREADABLE, text, HEADERS) from error
 
 
 def add_plan(entry_id: int, plan_id: str) -> None:
@@ -109,10 +106,13 @@ class _Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class OnQueue(_Fields):
+class _OfQueue(_Fields):
+    queue: Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class OnQueue(_OfQueue):
     """What every change of a queue says."""
 
-    queue: Annotated[str, Field(min_length=1, max_length=100)]
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
 
 
@@ -139,10 +139,9 @@ class First(_Fields):
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 
-class Planned(_Fields):
+class Planned(_OfQueue):
     """A selection of a queue's messages, and what is to become of them."""
 
-    queue: Annotated[str, Field(min_length=1, max_length=100)]
     selection: dict[str, Any]
     action: Action
     limit: Annotated[int, Field(ge=1)] | None = None
@@ -196,19 +195,10 @@ def _asked(kind: type[Fields]) -> Callable[..., Awaitable[Asked[Fields]]]:
     async def read(request: Request, user: GetUserDep, conn_id: ConnId = QueueHook.default_conn_name) -> Asked[Fields]:
         body = _object(await _body(request))
         event = f"poison_{request.scope['endpoint'].__name__}"
-        entry = await to_thread.run_sync(partial(noted, event, user, conn_id, body))
+        entry = await to_thread.run_sync(partial(note, event, user, conn_id, body))
         return Asked(_checked(kind, body), conn_id, user, f"airflow:{user.get_name()}", entry)
 
     return read
-
-
-def noted(event: str, user: GetUserDep, conn_id: str, body: dict[str, Any]) -> int:
-    """Write an entry of the audit log; return its id. Raises HTTPException where that cannot be done."""
-    try:
-        return note(event, user, conn_id, body)
-    except AuditError as error:
-        text = "Airflow's audit log cannot be written, so nothing was done. The log of the API server says why."
-        raise HTTPException(UNREADABLE, text, HEADERS) from error
 
 
 async def _body(request: Request) -> bytes:
@@ -247,14 +237,14 @@ def _checked(kind: type[Fields], body: dict[str, Any]) -> Fields:
         raise HTTPException(BAD, neutral_text(told), HEADERS) from error
 
 
-async def _done(act: Callable[..., dict[str, object]], *given: object) -> Response:
+async def _done(act: Callable[[Asked[Any]], dict[str, object]], asked: Asked[Any]) -> Response:
     """Carry a change out in a thread and answer with what it gives. It is not given up when who asked goes away. Raises HTTPException."""
     global _acts  # noqa: PLW0603  (of the event loop alone)
     if _acts >= MOST_ACTS:
         raise busy(_BUSY)
     _acts += 1
     try:
-        return answered(written(await to_thread.run_sync(partial(act, *given), limiter=_actors())))
+        return answered(written(await to_thread.run_sync(partial(act, asked), limiter=_actors())))
     except (NotThereError, NotReadableError, RefusedError) as error:
         raise refusal(error) from error
     finally:
@@ -266,81 +256,30 @@ def _actors() -> CapacityLimiter:
     return CapacityLimiter(ACTORS)
 
 
-# Routes: each function has the name of its path ----------------------------------------------------------------------
-
-
-async def enable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) -> Response:
-    """Let a queue receive again."""
-    return await _done(changes.enable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
-
-
-async def disable(asked: Annotated[Asked[OnQueue], Depends(_asked(OnQueue))]) -> Response:
-    """Set a queue to OFF."""
-    return await _done(changes.disable, asked.conn_id, asked.fields.queue, asked.who, asked.fields.reason)
-
-
-async def plan(asked: Annotated[Asked[Planned], Depends(_asked(Planned))]) -> Response:
-    """Say what would become of the messages of a selection; nothing is written."""
-    fields = asked.fields
-    return await _done(desk.dry_run, asked.conn_id, fields.queue, fields.selection, _given(fields.action), fields.limit)
-
-
-async def apply(asked: Annotated[Asked[Applied], Depends(_asked(Applied))]) -> Response:
-    """Record a plan and begin to apply it."""
-    return await _done(_begun, asked)
-
-
 def _begun(asked: Asked[Applied]) -> dict[str, object]:
-    fields = asked.fields
-    begun = desk.begin(
-        asked.conn_id,
-        fields.queue,
-        fields.selection,
-        _given(fields.action),
-        version=fields.version,
-        limit=fields.limit,
-        who=asked.who,
-        reason=fields.reason,
-        pace=(fields.rate, fields.chunk),
-        canary=None if fields.canary is None else fields.canary.model_dump(),
-    )
+    begun = desk.begin(asked)
     add_plan(asked.entry, str(begun["plan"]))
     return begun
 
 
-def _given(action: Action) -> dict[str, Any]:
-    return action.model_dump(exclude_unset=True)
+def _route(name: str, kind: type[BaseModel], act: Callable[[Asked[Any]], dict[str, object]]) -> Callable[..., Awaitable[Response]]:
+    """Return the route of a change; it has the name of its path."""
+
+    async def change(asked: Annotated[Any, Depends(_asked(kind))]) -> Response:
+        return await _done(act, asked)
+
+    change.__name__ = name
+    return change
 
 
-async def pause(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
-    """Let a plan rest."""
-    return await _of_plan(desk.pause, asked)
-
-
-async def resume(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
-    """Go on with a plan."""
-    return await _of_plan(desk.resume, asked)
-
-
-async def cancel(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
-    """End a plan."""
-    return await _of_plan(desk.cancel, asked)
-
-
-async def undo(asked: Annotated[Asked[OfPlan], Depends(_asked(OfPlan))]) -> Response:
-    """Take back what a plan has done."""
-    return await _of_plan(desk.undo, asked)
-
-
-async def _of_plan(act: Callable[..., dict[str, object]], asked: Asked[OfPlan]) -> Response:
-    return await _done(act, asked.conn_id, asked.fields.queue, asked.fields.plan, asked.who, asked.fields.reason)
-
-
-async def decide(asked: Annotated[Asked[Answer], Depends(_asked(Answer))]) -> Response:
-    """Answer what QueueAskOperator asks."""
-    given = asked.fields
-    task = (given.dag_id, given.run_id, given.task_id, given.map_index)
-    return await _done(decisions.answer, asked.user, asked.conn_id, task, given.option)
-
-
-ROUTES: tuple[Callable[..., Awaitable[Response]], ...] = (plan, apply, pause, resume, cancel, undo, enable, disable, decide)
+ROUTES = (
+    _route("plan", Planned, desk.dry_run),
+    _route("apply", Applied, _begun),
+    _route("pause", OfPlan, desk.pause),
+    _route("resume", OfPlan, desk.resume),
+    _route("cancel", OfPlan, desk.cancel),
+    _route("undo", OfPlan, desk.undo),
+    _route("enable", OnQueue, desk.enable),
+    _route("disable", OnQueue, desk.disable),
+    _route("decide", Answer, decisions.answer),
+)

@@ -15,13 +15,13 @@ from airflow_poison.dialogs.services import Contract, MessageType, Service
 from airflow_poison.dialogs.system_messages import ERROR, ErrorDocument
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
+from airflow_poison.operators.base import number
 from airflow_poison.operators.dialogs import (
     QueueBeginDialogOperator,
     QueueEndConversationOperator,
     QueueSendOnConversationOperator,
     dialogs,
     messages,
-    number,
     span,
 )
 from airflow_poison.operators.manage import QueueInspectOperator, QueueRecoverOperator
