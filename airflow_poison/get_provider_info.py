@@ -43,7 +43,7 @@ def get_provider_info() -> dict[str, object]:
                 "to_openlineage_converter": "airflow_poison.lineage.convert_asset_to_openlineage",
             }
         ],
-        "queues": ["airflow_poison.assets.PoisonMessageQueueProvider"],
+        "queues": ["airflow_poison.queues.PoisonMessageQueueProvider"],
         "connection-types": [_connection_type()],
     }
 

@@ -77,7 +77,7 @@ def test_a_message_queue_trigger_becomes_a_queue_event_trigger() -> None:
 def test_without_common_messaging_the_provider_can_still_be_imported() -> None:
     code = (
         "import sys; sys.modules['airflow.providers.common.messaging'] = None;"
-        "from airflow_poison.assets import PoisonMessageQueueProvider as Provider; print(Provider.scheme)"
+        "from airflow_poison.queues import PoisonMessageQueueProvider as Provider; print(Provider.scheme)"
     )
     ran = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert ran.stdout.strip().endswith("poison"), ran.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ from airflow_poison.delivery.handlers import Batching, Transformation
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Service
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
+from airflow_poison.passes.declaration import Receive
 from airflow_poison.taskgroups import retry_cycle
 from airflow_poison.values.errors import HandlerNotFoundError, SettingError
 
@@ -37,9 +39,6 @@ GIVEN: dict[str, Any] = {
     "evolve": True,
     "provenance": True,
 }
-KEPT_AS = {"output": "outputs"}
-"""Airflow's operators have an output of their own."""
-OF_OUTPUT = {"output_schema": "schema", "output_keys": "keys", "evolve": "evolve", "provenance": "provenance"}
 BATCHES: dict[str, Any] = {"batch": "polars", "batch_size": 77, "schema": "carrier string"}
 SEVERAL = {"queues", "parallelism"}
 """Settings of the operator alone."""
@@ -91,8 +90,11 @@ WAYS = [by_operator, by_function, by_cycle, by_submission]
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_receive_takes_the_settings_of_a_pass(way: Any) -> None:
     receives = way(**GIVEN)
-    of_output = {name: receives.output_settings[kept_as] for name, kept_as in OF_OUTPUT.items()}
-    assert {name: getattr(receives, KEPT_AS.get(name, name)) for name in GIVEN.keys() - of_output} | of_output == GIVEN
+    own = {"py_files": receives.py_files, "conn_id": receives.conn_id}
+    options = {name: value for name, value in GIVEN.items() if name not in own}
+    assert own == {name: GIVEN[name] for name in own}
+    wanted = Receive.of("orders", handler="json:loads", policy=POLICY, **options)
+    assert replace(receives.rendered(), handler="json:loads") == wanted
     assert {"queue_name", "handler", "max_messages", "outputs", "py_files", "conn_id"} <= set(receives.template_fields)
     assert [asset.uri for asset in receives.outlets] == ["file:///lake/landed"]
 
@@ -100,8 +102,8 @@ def test_every_way_to_receive_takes_the_settings_of_a_pass(way: Any) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_receive_gives_rows_to_a_function(way: Any) -> None:
     receives = way(deliver=upsert)
-    assert receives.deliver is upsert
-    assert [output.uri for output in receives.declared_outputs()] == [""]
+    assert receives.rendered().deliver is upsert
+    assert [output.uri for output in receives.rendered().outputs] == [""]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -109,14 +111,12 @@ def test_every_way_to_receive_takes_the_queues_that_a_transaction_spans(way: Any
     with pytest.raises(SettingError, match="Service Broker's rules"):
         way(spans=["bills"])
     monkeypatch.setitem(globals(), "POLICY", ServiceBroker())
-    assert way(spans=["bills"]).spans == ("bills",)
+    assert way(spans=["bills"]).rendered().spans == ("bills",)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_to_receive_takes_batches(way: Any) -> None:
-    receives = way(**BATCHES)
-    assert {name: getattr(receives, name) for name in BATCHES} == BATCHES
-    assert receives.batching == Batching("polars", 77, "carrier string")
+    assert way(**BATCHES).rendered().batching == Batching("polars", 77, "carrier string")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -190,8 +190,8 @@ TRANSFORMING = [transforming_operator, transforming_submission, transforming_cyc
 def test_every_way_to_receive_takes_a_transformation(way: Any) -> None:
     receives = way(schema="carrier string", mixes_rows=True, output="/lake/landed")
 
-    assert (receives.transform, receives.handler, receives.batching) == (f"{__name__}:clean", None, None)
-    assert receives.given_handler == Transformation(clean, "carrier string", mixes_rows=True)
+    assert (receives.transform, receives.handler, receives.rendered().batching) == (f"{__name__}:clean", None, None)
+    assert receives.rendered().handler == Transformation(clean, "carrier string", mixes_rows=True)
     assert "transform" in receives.template_fields
 
 

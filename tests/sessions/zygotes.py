@@ -12,7 +12,7 @@ def zygotes() -> list[psutil.Process]:
 
 def _is_zygote(process: psutil.Process) -> bool:
     try:
-        return any("sessions.zygote" in word for word in process.cmdline())
+        return any("delivery.zygote" in word for word in process.cmdline())
     except psutil.NoSuchProcess:  # also of one that has ended and is still in the list of processes
         return False
 
