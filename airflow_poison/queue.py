@@ -431,7 +431,7 @@ class Queue:
         :param unmask: with the values that the queue hides.
         Raises QueueHaltedError when the queue is halted and is not browsed.
         """
-        return inspect(self.table, self.clock, lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)
+        return inspect(self.reading, self.clock, lookup_id=lookup_id, conversation_id=conversation_id, mode=mode, every=every, unmask=unmask)
 
     def look_up(self, lookup_ids: Collection[int], *, unmask: bool = False) -> tuple[MessageRow, ...]:
         """Return those of these messages that are there, whole, wherever they are; claimed ones, too.
@@ -804,7 +804,7 @@ class Queue:
 
     def event_notifications(self) -> dict[str, str]:
         """Return the services that get a message whenever the queue is disabled, by the names of the notifications."""
-        return dict(notifications(self.table.snapshot().control))
+        return dict(notifications(self.reading.snapshot().control))
 
     def create_event_notification(self, name: str, service: str, *, reason: str = "") -> None:
         """Have a service get a message whenever the queue is disabled: CREATE EVENT NOTIFICATION … FOR BROKER_QUEUE_DISABLED (spec SB-16).
