@@ -15,13 +15,12 @@ import numpy as np
 from airflow_poison.fsck.claims import read_claims
 from airflow_poison.fsck.files import Kind, check_files, intrusions, restorable
 from airflow_poison.fsck.ledger import MESSAGES
-from airflow_poison.store import data_files, disk, history
+from airflow_poison.store import data_files, disk, history, log_damage
 from airflow_poison.store.data_files import CLAIM, CONTROL
 from airflow_poison.store.delta_log import DeltaLog
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.entries import LOG, entry_path
 from airflow_poison.store.files import SEQUENCE, Commit
-from airflow_poison.store.log_damage import ASIDE, accept_loss, cut_behind_checkpoint, diagnose, keep, put_aside, restore_entries, set_aside
 from airflow_poison.store.past import covering, read_past
 from airflow_poison.store.stage import stage_folder
 from airflow_poison.values.errors import TableChangedError
@@ -37,18 +36,6 @@ if TYPE_CHECKING:
     from airflow_poison.values.clock import Clock
 
 
-# Damage -------------------------------------------------------------------------------------------------------------
-
-
-# Setting aside --------------------------------------------------------------------------------------------------------
-
-
-# The ways back of a repair --------------------------------------------------------------------------------------------
-
-
-# Words ----------------------------------------------------------------------------------------------------------------
-
-
 _BROKEN = frozenset({Kind.FILE_MISSING, Kind.FILE_CHANGED})
 
 
@@ -57,16 +44,16 @@ _BROKEN = frozenset({Kind.FILE_MISSING, Kind.FILE_CHANGED})
 
 def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
     """Repair the log itself. Raises TableChangedError for what needs people's consent, or a backup."""
-    if set_aside(root):
+    if log_damage.set_aside(root):
         yield "took away what a loss of power had left of the log"
-    back = restore_entries(root)
+    back = log_damage.restore_entries(root)
     if back:
         yield f"put {len(back)} damaged commit(s) back from their copies: version {', '.join(map(str, back))}"
-    found = diagnose(root)
+    found = log_damage.diagnose(root)
     checkpoint = covering(root) if found.lost else None
     if checkpoint is not None and found.lost[-1].version < checkpoint:
         yield _cut_behind(root, checkpoint)
-        found = diagnose(root)
+        found = log_damage.diagnose(root)
     if found.lost or found.unmarked:
         if not accept_loss:
             lost = [mark.version for mark in found.lost] or [found.version]
@@ -81,7 +68,7 @@ def repair_log(root: str, *, accept_loss: bool) -> Iterator[str]:
 
 
 def _cut_behind(root: str, checkpoint: int) -> str:
-    aside = cut_behind_checkpoint(root, checkpoint)
+    aside = log_damage.cut_behind_checkpoint(root, checkpoint)
     return f"set {len(aside)} entries of the log aside that a checkpoint covers"
 
 
@@ -164,7 +151,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     details = {"removed": sum(file.rows for file in messages), "files": [file.path for file in broken]}
     remains = [path for path in (Path(root, file.path) for file in broken) if path.exists()]
     for path in remains:
-        keep(root, path)
+        log_damage.keep(root, path)
     added = data_files.write_events(LocalFolder(root), state.version + 1, events)
     removed = {file.path: file for file in (*broken, *claims.values())}
     if not log.commit(state, Commit("lose", add=added, remove=[*removed.values()], details=details, scratch=added)):
@@ -174,7 +161,7 @@ def give_up_files(root: str, clock: Clock) -> Iterator[str]:
     for key in claims:
         folder = Path(root, stage_folder(key))
         if folder.exists():
-            put_aside(root, folder)
+            log_damage.put_aside(root, folder)
         yield f"gave up the claim of the pass {key}: what it had done is forgotten, and its other messages are delivered again"
     for file in broken:
         ids = lost.get(file.path, {})
@@ -187,19 +174,19 @@ def give_up_commits(root: str) -> str:
 
     Returns what was done. Raises TableChangedError, OSError.
     """
-    found = diagnose(root)
+    found = log_damage.diagnose(root)
     before = min((mark.version for mark in found.lost), default=found.version)
     known = _sequence(root, before - 1)
     on_disk = list(_files_on_disk(root))
     brought = [file for file in on_disk if file.min_lookup_id > known]
     last = max((file.max_lookup_id for file in on_disk), default=known)
     for file in brought:
-        keep(root, Path(root, file.path))
-    broken = accept_loss(root, max(known, last))
+        log_damage.keep(root, Path(root, file.path))
+    broken = log_damage.accept_loss(root, max(known, last))
     for file in brought:
         Path(root, file.path).unlink(missing_ok=True)
     which = f"version {broken[0]}" + (f" to {broken[-1]}" if len(broken) > 1 else "")
-    ids = f"; lookup ids {known + 1} to {last} are lost, their files are in {ASIDE}" if last > known else ""
+    ids = f"; lookup ids {known + 1} to {last} are lost, their files are in {log_damage.ASIDE}" if last > known else ""
     return f"went on without {len(broken)} lost commit(s), {which}{ids}; neither versions nor lookup ids are used again"
 
 

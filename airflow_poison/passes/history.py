@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from airflow_poison.values.failures import ErrorHandler
 
 
-# What there is to see -------------------------------------------------------------------------------------------------
-
-
-# What a strict one counts ---------------------------------------------------------------------------------------------
-
-
 BY_HAND = "hand"
 """What the event of something that people did says in ``by``."""
 ENDED = "end conversation"
