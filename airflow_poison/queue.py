@@ -11,9 +11,9 @@ Nothing here knows Airflow. Each verb is one function of the rooms below, called
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from uuid import uuid4
 
@@ -114,7 +114,6 @@ if TYPE_CHECKING:
 NOT_AT_ALL = timedelta(0)
 
 
-@dataclass(frozen=True)
 class Store:
     """The queues under one root.
 
@@ -126,11 +125,6 @@ class Store:
     Raises StoreUnreachableError when the root cannot be read.
     """
 
-    tables: QueueStore
-    actor: str
-    clock: Clock
-    connections: Callable[[str], Connection]
-
     def __init__(
         self,
         tables: QueueStore | str,
@@ -140,14 +134,10 @@ class Store:
         clock: Clock | None = None,
         connections: Callable[[str], Connection] | None = None,
     ) -> None:
-        opened_store = open_store(tables, dict(storage_options or {}) or None) if isinstance(tables, str) else tables
-        for name, value in (
-            ("tables", opened_store),
-            ("actor", actor or shell_user()),
-            ("clock", clock or SystemClock()),
-            ("connections", connections or _no_connections),
-        ):
-            object.__setattr__(self, name, value)
+        self.tables = open_store(tables, dict(storage_options or {}) or None) if isinstance(tables, str) else tables
+        self.actor = actor or shell_user()
+        self.clock: Clock = clock or SystemClock()
+        self.connections = connections or _no_connections
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the queues, sorted."""
@@ -179,13 +169,7 @@ class Store:
         queue without Service Broker's rules, or that another queue has.
         """
         queue = Queue(self, name)
-        queue.table = opened(self.tables, name, policy, self.clock, run)
-        declared = tuple(services)
-        if declared:
-            declare_services(self.tables, queue.table, declared, self.clock)
-        if mask is not None:
-            with acting(self.actor):
-                declare_mask(queue.table, self.clock, mask)
+        queue.declare(policy, services=services, mask=mask, run=run)
         return queue
 
     def check(self) -> tuple[CheckResult, ...]:
@@ -279,20 +263,39 @@ class Queue:
         :param redriven: called with each plan of a redrive for a new handler.
         :param parts: other parts of a ``ReceivePass``.
         """
-        table = self.declare(receive, run=run)
+        self.declare_receive(receive, run=run)
+        return ReceivePass.of_table(
+            self.table,
+            receive,
+            engine=engine,
+            clock=self.clock,
+            store=self.store.tables,
+            before_claim=partial(self.redrive_by_itself, receive, redriven),
+            **parts,
+        )
 
-        def redrive_by_itself() -> None:
-            self.redrive_by_itself(receive, redriven)
+    def declare(
+        self,
+        policy: Policy | None = None,
+        *,
+        services: Iterable[Service] = (),
+        mask: Sequence[str] | str | None = None,
+        run: str | None = None,
+    ) -> None:
+        """Record what is declared of the queue; parameters and errors as of ``Store.declare``."""
+        self.table = opened(self.store.tables, self.name, policy, self.clock, run)
+        declared = tuple(services)
+        if declared:
+            declare_services(self.store.tables, self.table, declared, self.clock)
+        if mask is not None:
+            with self._acting():
+                declare_mask(self.table, self.clock, mask)
 
-        return ReceivePass.of_table(table, receive, engine=engine, clock=self.clock, store=self.store.tables, before_claim=redrive_by_itself, **parts)
-
-    def declare(self, receive: Receive, *, run: str | None = None) -> QueueTable:
-        """Record what the settings of a receive say of the queue: its policy, services, mask, and whether groups are parked."""
-        declared = self.store.declare(self.name, receive.policy, services=receive.services, mask=receive.mask, run=run)
-        self.table = declared.table
+    def declare_receive(self, receive: Receive, *, run: str | None = None) -> None:
+        """Record what the settings of a receive say of the queue: its policy, services and mask, and whether groups are parked."""
+        self.declare(receive.policy, services=receive.services, mask=receive.mask, run=run)
         if receive.park_group is not None:
             set_park_group(self.table, self.clock, receive.park_group)
-        return self.table
 
     def redrive_by_itself(self, receive: Receive, redriven: Callable[[PlanView], object] = lambda _view: None) -> None:
         """Redrive for a new handler where the queue is set so, or is to be set so."""
@@ -677,7 +680,7 @@ class Queue:
     ) -> PlanView:
         """Go on with a plan that is paused, or whose process has died, and apply it; one that its canary has stopped goes on without it.
 
-        :param apply: False: whoever calls ``apply`` then does the rest.
+        :param apply: False: the rest is for a later call of ``apply``.
         The other parameters as of ``apply``. Raises PlanNotFoundError, PlanStateError.
         """
         resumed = resume(self.table, plan, self.clock, who=self.actor, reason=reason)

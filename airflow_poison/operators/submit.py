@@ -96,7 +96,8 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         hook.import_here(self.py_files or ())
         receive = self.rendered()
         queue = hook.queue(self.queue_name)
-        table = queue.declare(receive, run=this_run())
+        queue.declare_receive(receive, run=this_run())
+        table = queue.table
         queue.redrive_by_itself(receive, lambda view: self.log.warning("Redrive for a new handler: %s", logged(view)))
         self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))
         try:

@@ -89,3 +89,11 @@ def test_settings_make_the_same_settings_again() -> None:
     given: dict[str, Any] = {"batch": "arrow", "schema": "id int", "output": "/lake/out", "evolve": True, "max_messages": 7}
     found = Receive.of("orders", handler=HANDLER, **given)
     assert Receive(**found.settings()) == found
+
+
+def test_what_a_queue_declares_is_signed_by_its_own_actor(tmp_path: Path) -> None:
+    store = Store(str(tmp_path), actor="shell:ann@home")
+    store.declare("orders", Msmq4())
+    mine = Queue(store, "orders", actor="shell:bob@work")
+    mine.declare(mask=["$.card"])
+    assert mine.history().events[-1].details["who"] == "shell:bob@work"
