@@ -116,7 +116,7 @@ class Try:
         """Return what an earlier try has left to be read, or what needs no driver. Raises QueueHaltedError and the other errors of ReceivePass."""
         receiving = ReceivePass.of_table(
             self.table,
-            self._receive,
+            replace(self._receive, deliver=None),  # the driver has it: nothing lands here
             engine=needed,
             clock=SystemClock(),
             progress=self._task.log.info,
