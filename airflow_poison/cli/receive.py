@@ -32,7 +32,7 @@ from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from typing import Any
 
     from airflow_poison.dialogs.services import Service
@@ -192,7 +192,7 @@ def _settings(args: Namespace, policy: Policy | None, most: int) -> Receive:
     if args.batch_size is not None:
         given["batch_size"] = values.whole("--batch-size", args.batch_size, 1)
     try:
-        return Receive.of(args.queue, handler=args.handler, policy=policy, **{**given, **_other_options(args.option or ())})
+        return Receive.of(args.queue, handler=args.handler, policy=policy, **{**given, **_other_options(args.option or (), {*given, "batch_size"})})
     except SettingError as error:
         if error.setting not in {"output", "output_schema", "output_keys", "evolve", "provenance"}:
             raise
@@ -200,22 +200,29 @@ def _settings(args: Namespace, policy: Policy | None, most: int) -> Receive:
         raise wrong_usage(f"--{name} {error.value!r} is not allowed; allowed: {error.allowed}.") from error
 
 
-def _other_options(texts: Sequence[str]) -> dict[str, object]:
-    """Return the values of ``--option``, by their types in ``ReceiveOptions``. Raises InputError."""
+def _other_options(texts: Sequence[str], own: Collection[str]) -> dict[str, object]:
+    """Return the values of ``--option``, by their types in ``ReceiveOptions``. Raises InputError.
+
+    :param own: settings that have an option of their own.
+    """
     from airflow_poison.passes.declaration import ReceiveOptions
 
     kinds = {name: getattr(kind, "__forward_arg__", str(kind)).partition(" |")[0] for name, kind in ReceiveOptions.__annotations__.items()}
     found: dict[str, object] = {}
     for name, text in (values.pairs("--option", texts) if texts else {}).items():
         kind = kinds.get(name)
+        if name in own:
+            raise wrong_usage(f"--option {name}={text}: {name} has an option of its own, see 'receive --help'.")
         if kind == "bool":
             found[name] = values.one_of(f"--option {name}", text, ("on", "off")) == "on"
-        elif kind in {"str", "int"}:
+        elif kind == "int":
+            found[name] = values.whole(f"--option {name}", text, 1)
+        elif kind == "str":
             found[name] = text
         elif kind == "Sequence[str]":
             found[name] = text.split(",")
         else:
-            simple = ", ".join(each for each in kinds if kinds[each] in {"bool", "str", "int", "Sequence[str]"})
+            simple = ", ".join(each for each in kinds if each not in own and kinds[each] in {"bool", "str", "int", "Sequence[str]"})
             raise wrong_usage(f"--option {name}={text}: expected one of {simple}.")
     return found
 
