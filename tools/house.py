@@ -108,7 +108,7 @@ def direct(down: Mapping[str, set[str]]) -> set[tuple[str, str]]:
     }
 
 
-def picture(used: Mapping[str, set[str]], known: Mapping[str, Path]) -> str:
+def picture(used: Mapping[str, set[str]]) -> str:
     """Return the picture as SVG."""
     stacked = rows(used)
     width = max(len(row) for row in stacked) * (WIDTH + GAP) + GAP
@@ -127,19 +127,16 @@ def picture(used: Mapping[str, set[str]], known: Mapping[str, Path]) -> str:
         ends = f'x1="{x + WIDTH / 2:.0f}" y1="{y + HEIGHT:.0f}" x2="{to_x + WIDTH / 2:.0f}" y2="{to_y:.0f}"'
         lines.append(f'<line {ends} {style} stroke-width="1.5"/>')
     for room, (x, y) in place.items():
-        number = sum(room_of(module) == room for module in known)
         lines += [
             f'<rect x="{x:.0f}" y="{y:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" fill="#e6f2f1" stroke="#00796b"/>',
-            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 24:.0f}" text-anchor="middle" font-size="15" fill="#10302d">{escape(room)}</text>',
-            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 43:.0f}" text-anchor="middle" font-size="12" fill="#47605d">{number} modules</text>',
+            f'<text x="{x + WIDTH / 2:.0f}" y="{y + 33:.0f}" text-anchor="middle" font-size="15" fill="#10302d">{escape(room)}</text>',
         ]
     return "\n".join([*lines, "</svg>\n"])
 
 
 def stale() -> dict[Path, str]:
     """Return the picture, if the file is not current."""
-    known = modules()
-    wanted = picture(uses(known), known)
+    wanted = picture(uses(modules()))
     return {} if PICTURE.exists() and PICTURE.read_text() == wanted else {PICTURE: wanted}
 
 
