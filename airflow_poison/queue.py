@@ -10,6 +10,7 @@ Nothing here knows Airflow. Each verb is one function of the rooms below, called
 
 from __future__ import annotations
 
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -63,6 +64,7 @@ from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
 
     import pyarrow as pa
     from pyspark.sql import SparkSession
@@ -308,13 +310,21 @@ class Queue:
         """Look at the queue: its state, its settings, and what each sub-queue holds. No message is read."""
         return overview(self.reading, self.clock)
 
-    def history(self, *, lookup_ids: Collection[int] | None = None, types: Collection[EventType] | None = None, limit: int | None = 50) -> History:
+    def history(
+        self,
+        *,
+        lookup_ids: Collection[int] | None = None,
+        types: Collection[EventType] | None = None,
+        since: datetime | None = None,
+        limit: int | None = 50,
+    ) -> History:
         """Return the recorded events of the queue, the newest last.
 
         :param lookup_ids: only events of these messages. :param types: only events of these types.
+        :param since: only events from then on.
         :param limit: at most so many, the newest; None: all.
         """
-        return recorded_events(self.reading, lookup_ids=lookup_ids, types=types, limit=limit)
+        return recorded_events(self.reading, lookup_ids=lookup_ids, types=types, since=since, limit=limit)
 
     def check(self) -> CheckResult:
         """Hold the queue against what a store promises, over its whole history."""
@@ -401,13 +411,17 @@ class Queue:
         """
         keep = RETENTION if retention is None else retention
         if poison_retention is not None:
-            with self._acting():
-                declare_retention(self.table, self.clock, Retention.read(poison_retention or None))
+            self.declare_retention(Retention.read(poison_retention or None))
         retained = retain(
             self.table, self.clock, who=self.actor, store=self.store.tables
         )  # first: what it leaves behind is cleaned up as everything else is
         done = maintain(self.table, self.clock, store=self.store.tables, retention=keep, min_files=min_files)
         return done if retained is None else replace(done, retained=retained.to_dict())
+
+    def declare_retention(self, retention: Retention | None) -> None:
+        """Record when poison is too old, and what is done with it then; None: never. Raises SettingError, StoreUnreachableError."""
+        with self._acting():
+            declare_retention(self.table, self.clock, retention)
 
     def retain(self, retention: Retention | None = None) -> RetainResult | None:
         """Report poison that is too old; write it elsewhere and remove it where the retention says so. None: there is no retention.
@@ -575,7 +589,19 @@ class Queue:
         :param limit: only so many messages, those with the lowest lookup ids.
         Raises SettingError, QueryError, QueueNotFoundError.
         """
-        return self._planned(self.reading, selection_of(selection), action_of(action), limit).view
+        return self.planned(selection, action, limit=limit).view
+
+    def planned(
+        self, selection: SelectionLike = None, action: ActionLike = "put_back", *, limit: int | None = None, version: int | None = None
+    ) -> Plan:
+        """Plan as ``plan`` does; what is returned has the messages, too, so that ``record_plan`` records exactly these. Writes nothing.
+
+        :param version: of a plan that was shown; None: the newest.
+        """
+        act = action_of(action)
+        if act.verb is Verb.SEND_TO and act.target:
+            check_target(act.target, self.reading, self.store.tables)
+        return plan(self.reading, selection_of(selection), act, self.clock, limit=limit, version=version)
 
     def record(
         self,
@@ -600,15 +626,17 @@ class Queue:
                 return find_plan(self.table, id_of(key)).plan
             except PlanNotFoundError:
                 pass
-        planned = self._planned(self.table, wanted, act, limit, version)
+        planned = self.planned(wanted, act, limit=limit, version=version)
         if version is not None and not planned.view.messages:
             raise PlanStateError(f"No message of queue {self.name!r} is in the selection any more. Nothing was done; look at it again.")
-        return record(self.table, planned, self.clock, who=self.actor, reason=reason, rate=rate, chunk=chunk, canary=first, key=key)
+        return self.record_plan(planned, rate=rate, chunk=chunk, canary=first, reason=reason, key=key)
 
-    def _planned(self, table: QueueTable, wanted: Selection, act: PlanAction, limit: int | None, version: int | None = None) -> Plan:
-        if act.verb is Verb.SEND_TO and act.target:
-            check_target(act.target, table, self.store.tables)
-        return plan(table, wanted, act, self.clock, limit=limit, version=version)
+    def record_plan(
+        self, planned: Plan, *, rate: int | None = None, chunk: int | None = None, canary: CanaryLike = None, reason: str = "", key: str = ""
+    ) -> str:
+        """Record what ``planned`` has returned; return the id of the plan. Parameters as of ``redrive``."""
+        first = canary_of(canary)
+        return record(self.table, planned, self.clock, who=self.actor, reason=reason, rate=rate, chunk=chunk, canary=first, key=key)
 
     def redrive(
         self,
@@ -647,14 +675,16 @@ class Queue:
         patience: timedelta | None = NOT_AT_ALL,
         progress: Callable[[PlanView], object] = lambda _view: None,
         stop: Callable[[], bool] = lambda: False,
+        wait: Callable[[float], None] = time.sleep,
     ) -> PlanView:
         """Apply the rest of a recorded plan, and return it. Each message is changed once, however often this is called.
 
         :param patience: how long to wait for passes that have claimed some of its messages, or that receive its canary; None: without an end.
+        :param wait: waits so many seconds, or until ``stop`` says so.
         Raises PlanNotFoundError, PlanStateError for a plan that was cancelled or undone.
         """
         seconds = None if patience is None else patience.total_seconds()
-        return follow(self.table, plan, self.clock, store=self.store.tables, patience=seconds, progress=progress, stop=stop)
+        return follow(self.table, plan, self.clock, store=self.store.tables, patience=seconds, progress=progress, stop=stop, wait=wait)
 
     def plans(self) -> tuple[PlanView, ...]:
         """Return the recorded plans of a queue, the newest first."""
@@ -903,7 +933,6 @@ class Queue:
         return transmission_queue(self.store.tables, self.reading)
 
     def _leave(self, done: ActResult) -> ActResult:
-
         return left(self.store.tables, self.table, done, self.clock)
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
@@ -29,14 +30,11 @@ from airflow_poison.cli.command import (
     Argument,
     command,
     end_with_no,
-    opened_queue,
-    opened_store,
     option,
-    queue_to_read,
+    queue_of,
     say,
     several,
     switch,
-    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.selecting import SELECTION, is_selected, selection
@@ -45,12 +43,12 @@ from airflow_poison.cli.terminal import tell, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from airflow_poison.desk.actions import PlanAction
-    from airflow_poison.desk.plans import Plan, PlanView
+    from airflow_poison.desk.plans import PlanView
     from airflow_poison.passes.declaration import Canary
-    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.queue import Queue
 
 PLANNED: Final = (
     *SELECTION,
@@ -70,74 +68,49 @@ _TICK = 0.1  # seconds
 # How any command acts -------------------------------------------------------------------------------------------------
 
 
-def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, patience: float | None = 0.0) -> None:
+def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, patience: timedelta | None = timedelta(0)) -> None:
     """Plan an action on what the options select, show it, ask, and do it. Ends with an exit code that is not 0 unless all is done.
 
-    :param patience: seconds for which passes are waited for; None: without an end.
+    :param patience: how long passes are waited for; None: without an end.
     """
-    from airflow_poison.desk.plans import record
-    from airflow_poison.values.actor import shell_user
+    from airflow_poison.cli.planned import print_plan, said
 
     fastest, chunk = rate(args.rate), _number("--chunk", args.chunk)
     if not args.dry_run:
         check_asking(args)
-    planned = _planned(args, action)
+    queue = queue_of(args)
+    planned = queue.planned(selection(args), action, limit=_number("--limit", args.limit))
     view = planned.view
+    if args.output != "json":
+        print_plan(view)
+        sys.stdout.flush()
+    elif args.dry_run or not view.messages:
+        write_json(view.to_dict())
     if not view.messages:
         end_with_no(args.output, f"no message of {args.queue} {view.selection} that it can be done to.")
     if args.dry_run:
         return
-    ask(args, f"{_question(view)} ")
-    who, why = shell_user(), args.reason or ""
-    plan = record(opened_queue(args), planned, system_clock(), who=who, reason=why, rate=fastest, chunk=chunk, canary=canary)
-    _go_on(args, plan, patience)
-
-
-def _planned(args: Namespace, action: PlanAction) -> Plan:
-    """Return the plan; show it before a question, or where only the plan is wanted."""
-    from airflow_poison.cli.planned import print_plan
-    from airflow_poison.desk.actions import Verb
-    from airflow_poison.desk.applying import check_target
-    from airflow_poison.desk.plans import plan
-
-    table = queue_to_read(args)
-    if action.verb is Verb.SEND_TO and action.target:
-        check_target(action.target, table, opened_store(args))
-    planned = plan(table, selection(args), action, system_clock(), limit=_number("--limit", args.limit))
-    if args.output != "json":
-        print_plan(planned.view)
-        sys.stdout.flush()
-    elif args.dry_run or not planned.view.messages:
-        write_json(planned.view.to_dict())
-    return planned
-
-
-def _question(view: PlanView) -> str:
-    from airflow_poison.cli.planned import said
-
     words = said(view.action)
-    return f"{words[0].upper()}{words[1:]}: {counted(view.messages)} of {view.queue}?"
+    ask(args, f"{words[0].upper()}{words[1:]}: {counted(view.messages)} of {view.queue}? ")
+    plan = queue.record_plan(planned, rate=fastest, chunk=chunk, canary=canary, reason=args.reason or "")
+    _go_on(args, queue, plan, patience)
 
 
-def _go_on(args: Namespace, plan: str, patience: float | None) -> None:
+def _go_on(args: Namespace, queue: Queue, plan: str, patience: timedelta | None) -> None:
     """Apply a plan with its progress; an interrupt pauses it. Prints what was done."""
     from airflow_poison.cli.planned import progress, progress_bar
-    from airflow_poison.desk.applying import follow
-    from airflow_poison.desk.plans import find_plan, pause
-    from airflow_poison.values.actor import shell_user
     from airflow_poison.values.errors import PlanStateError
 
-    table, store, clock = opened_queue(args), opened_store(args), system_clock()
-    with progress_bar(find_plan(table, plan), plan) as show, _interrupts() as interrupted:
-        view = follow(table, plan, clock, store=store, progress=show, stop=lambda: interrupted.asked, wait=interrupted.wait, patience=patience)
+    with progress_bar(queue.find_plan(plan), plan) as show, _interrupts() as interrupted:
+        view = queue.apply(plan, progress=show, stop=lambda: interrupted.asked, wait=interrupted.wait, patience=patience)
     if interrupted.asked and view.state != "done":
         try:
-            view = pause(table, plan, clock, who=shell_user(), reason="interrupted")
+            view = queue.pause(plan, "interrupted")
         except PlanStateError:  # it has ended meanwhile
-            view = find_plan(table, plan)
+            view = queue.find_plan(plan)
         say("interrupted", f"plan {plan} is {progress(view)}; {_ways_on(view)}")
         raise SystemExit(INTERRUPTED)
-    _report(args, table, view)
+    _report(args, queue, view)
 
 
 def _ways_on(view: PlanView) -> str:
@@ -145,7 +118,7 @@ def _ways_on(view: PlanView) -> str:
     return f"'resume {view.queue} {view.plan}' goes on{undoes}."
 
 
-def _report(args: Namespace, table: QueueTable, view: PlanView) -> None:
+def _report(args: Namespace, queue: Queue, view: PlanView) -> None:
     """Print the state of a plan. Ends with exit code 1 when it is not done."""
     from airflow_poison.cli.planned import progress, unfit
     from airflow_poison.desk.plans import paused_by, why_stopped
@@ -155,11 +128,11 @@ def _report(args: Namespace, table: QueueTable, view: PlanView) -> None:
         case "done":
             return
         case "stopped":
-            say("stopped", f"{why_stopped(table, view.plan)}; {_ways_on(view)}".replace("goes on,", "goes on without a canary,", 1))
+            say("stopped", f"{why_stopped(queue.reading, view.plan)}; {_ways_on(view)}".replace("goes on,", "goes on without a canary,", 1))
         case "failed":
             say("failed", f"{view.error}; {_ways_on(view)}")
         case "paused":
-            say("paused", f"by {paused_by(table, view.plan)}; {_ways_on(view)}")
+            say("paused", f"by {paused_by(queue.reading, view.plan)}; {_ways_on(view)}")
         case "canary":
             say("waiting", f"for passes that receive the canary; {_ways_on(view)}")
         case "running":
@@ -266,7 +239,7 @@ def put_back(args: Namespace) -> None:
     """
     from airflow_poison.desk.actions import PlanAction, Verb
 
-    act(args, PlanAction(verb=Verb.PUT_BACK), patience=values.duration("--wait", args.wait).total_seconds())
+    act(args, PlanAction(verb=Verb.PUT_BACK), patience=_patience(args))
 
 
 @command(
@@ -286,7 +259,7 @@ def send_to(args: Namespace) -> None:
     from airflow_poison.desk.actions import PlanAction, Verb
 
     check_selected(args)
-    act(args, PlanAction(verb=Verb.SEND_TO, target=args.to_queue or ""), patience=values.duration("--wait", args.wait).total_seconds())
+    act(args, PlanAction(verb=Verb.SEND_TO, target=args.to_queue or ""), patience=_patience(args))
 
 
 @command(
@@ -325,8 +298,8 @@ def _canary(args: Namespace) -> Canary | None:
     return Canary(number, share)
 
 
-def _patience(args: Namespace) -> float | None:
-    return None if args.wait is None else values.duration("--wait", args.wait).total_seconds()
+def _patience(args: Namespace) -> timedelta | None:
+    return None if args.wait is None else values.duration("--wait", args.wait)
 
 
 @command(
@@ -371,7 +344,7 @@ def edit(args: Namespace) -> None:
         if not sys.stdin.isatty():
             raise wrong_usage("no change is given: expected --patch, --function, --body-from, --set-property or --drop-property.")
         changes["body"] = _by_hand(args)
-    act(args, PlanAction(verb=Verb.EDIT, **changes), patience=values.duration("--wait", args.wait).total_seconds())
+    act(args, PlanAction(verb=Verb.EDIT, **changes), patience=_patience(args))
 
 
 def _patch(text: str) -> object:
@@ -393,15 +366,11 @@ def _read(flag: str, place: str) -> str:
 
 def _by_hand(args: Namespace) -> str:
     """Return the body of the one selected message as it was edited. Ends with exit code 1 when it is as it was."""
-    from airflow_poison.desk.found import find
-    from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
-
-    table = queue_to_read(args)
-    found = find(table, selection(args), limit=1)
+    queue = queue_of(args)
+    found = queue.find(selection(args), limit=1)
     if found.total != 1:
         raise wrong_usage(f"{counted(found.total)} are selected: an editor changes one; use --patch or --function for others.")
-    [message] = look_up(table, Chosen.ids([found.messages[0].lookup_id]))
+    [message] = queue.look_up([found.messages[0].lookup_id])
     if message.text is None:
         raise wrong_usage(f"message {message.lookup_id}: its body is no UTF-8 text; use --function, or --body-from.")
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
@@ -430,9 +399,7 @@ def pause(args: Namespace) -> None:
     Let nothing more become of a plan until it is resumed; a chunk that is being committed is the last one. Exit code 0: it is paused, 1: there is no
     such plan, 2: it has ended.
     """
-    from airflow_poison.desk.plans import pause as verb
-
-    _change(args, verb)
+    _show_state(args, queue_of(args).pause(args.plan, args.reason or ""))
 
 
 @command("cancel", QUEUE, PLAN, REASON, *WHERE)
@@ -441,16 +408,12 @@ def cancel(args: Namespace) -> None:
 
     End a plan; what it has done stays done, and can be undone. Exit code 0: it is cancelled, 1: there is no such plan, 2: it has ended before.
     """
-    from airflow_poison.desk.plans import cancel as verb
-
-    _change(args, verb)
+    _show_state(args, queue_of(args).cancel(args.plan, args.reason or ""))
 
 
-def _change(args: Namespace, verb: Callable[..., PlanView]) -> None:
+def _show_state(args: Namespace, view: PlanView) -> None:
     from airflow_poison.cli.planned import progress
-    from airflow_poison.values.actor import shell_user
 
-    view = verb(opened_queue(args), args.plan, system_clock(), who=shell_user(), reason=args.reason or "")
     tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.")
 
 
@@ -460,17 +423,13 @@ def resume(args: Namespace) -> None:
 
     Go on with a plan that is paused, or whose process has died; one that its canary has stopped goes on without it. Exit codes as of redrive.
     """
-    from airflow_poison.desk.plans import find_plan
-    from airflow_poison.desk.plans import resume as verb
-    from airflow_poison.values.actor import shell_user
-
-    patience = _patience(args)
-    table = opened_queue(args)
-    if find_plan(table, args.plan).state != "done":
-        if find_plan(table, args.plan).action.function:
+    patience, queue = _patience(args), queue_of(args)
+    view = queue.find_plan(args.plan)
+    if view.state != "done":
+        if view.action.function:
             values.importable_here()
-        verb(table, args.plan, system_clock(), who=shell_user(), reason=args.reason or "")
-    _go_on(args, args.plan, patience)
+        queue.resume(args.plan, args.reason or "", apply=False)
+    _go_on(args, queue, args.plan, patience)
 
 
 @command("undo", QUEUE, PLAN, REASON, YES, *WHERE)
@@ -482,16 +441,13 @@ def undo(args: Namespace) -> None:
     messages, 2: it cannot be undone; 130: interrupted.
     """
     from airflow_poison.cli.planned import progress, progress_bar, said
-    from airflow_poison.desk.applying import undo as verb
-    from airflow_poison.desk.plans import find_plan
-    from airflow_poison.values.actor import shell_user
 
     check_asking(args)
-    table = opened_queue(args)
-    before = find_plan(table, args.plan)
+    queue = queue_of(args)
+    before = queue.find_plan(args.plan)
     ask(args, f"Undo plan {before.plan} ({said(before.action)}), {before.done:,} of {counted(before.messages)} done? ")
     with progress_bar(before, f"undo {before.plan}") as show, _interrupts() as interrupted:
-        view = verb(table, args.plan, system_clock(), who=shell_user(), reason=args.reason or "", progress=show, stop=lambda: interrupted.asked)
+        view = queue.undo(args.plan, args.reason or "", progress=show, stop=lambda: interrupted.asked)
     if view.state != "undone" and interrupted.asked:
         say("interrupted", f"plan {view.plan} is {progress(view)}; 'undo {view.queue} {view.plan}' goes on.")
         raise SystemExit(INTERRUPTED)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -22,17 +21,12 @@ from airflow_poison.cli.command import (
     YES,
     Argument,
     command,
-    connection_of,
     noted_warnings,
-    opened_queue,
-    opened_store,
     option,
-    queue_to_read,
+    queue_of,
     say,
     several,
-    shell_user,
     switch,
-    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.selecting import ANY, SELECTION, is_selected, selection
@@ -45,8 +39,8 @@ if TYPE_CHECKING:
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.selection import Selection
     from airflow_poison.passes.to_kafka import SendToKafkaResult
+    from airflow_poison.queue import Queue
     from airflow_poison.sources.kafka import Kafka
-    from airflow_poison.store.queue_table import QueueTable
 
 _KEYS = ("record", "lookup_id", "group_id")
 
@@ -81,14 +75,14 @@ def send_to_kafka(args: Namespace) -> None:
         return
     if chosen is not None:
         check_asking(args, "'find' shows the messages of a selection.")
-    table = opened_queue(args)
-    number = 0 if chosen is None else _number(table, chosen)
+    queue = queue_of(args)
+    number = 0 if chosen is None else _number(queue, chosen)
     if number:
-        ask(args, f"Send {messages(number)} of {table.name} to topic {kafka.topic}, for good? ")
+        ask(args, f"Send {messages(number)} of {args.queue} to topic {kafka.topic}, for good? ")
     try:
-        done = _sent(args, table, kafka, chosen)
+        done = _sent(args, queue, kafka, chosen)
     except KeyboardInterrupt:
-        again = f"'send-to-kafka {table.name} --topic {kafka.topic}' sends those that are on their way"
+        again = f"'send-to-kafka {args.queue} --topic {kafka.topic}' sends those that are on their way"
         say("interrupted", f"each message is in the queue, on its way or in the topic; {again}.")
         raise SystemExit(INTERRUPTED) from None
     told = [f"Sent {messages(done.sent)} of {done.queue} to topic {done.topic}."]
@@ -96,9 +90,9 @@ def send_to_kafka(args: Namespace) -> None:
         told.append(f"An earlier call had put {messages(done.finished)} there; the outbox has them no more.")
     tell(args.output, done.to_dict(), *told)
     if chosen is not None and not number:
-        say("nothing", f"no message of {table.name} is selected.")
+        say("nothing", f"no message of {args.queue} is selected.")
     if done.returned:
-        say("refused", f"the topic does not take {messages(done.returned)}. They are in poison of {table.name}, with the reason.")
+        say("refused", f"the topic does not take {messages(done.returned)}. They are in poison of {args.queue}, with the reason.")
     if done.left:
         say("waiting", f"{messages(done.left)} stay: passes have claimed them, or they were changed meanwhile.")
     if done.left or done.returned or (chosen is not None and not number):
@@ -108,9 +102,7 @@ def send_to_kafka(args: Namespace) -> None:
 def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | None) -> None:
     if chosen is not None:
         raise wrong_usage("--take-back: expected no lookup ids and no options of a selection; all that waits for the topic is taken back.")
-    from airflow_poison.passes.to_kafka import take_back_from_kafka
-
-    done = take_back_from_kafka(opened_queue(args), kafka, system_clock())
+    done = queue_of(args).take_back_from_kafka(kafka)
     told = [f"Took {messages(done.returned)} of {done.queue} back into poison."]
     if done.finished:
         told.append(f"{messages(done.finished)} had been put into topic {done.topic}; the outbox has them no more.")
@@ -118,7 +110,7 @@ def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | No
 
 
 def _kafka(args: Namespace) -> Kafka:
-    """Return the topic, connected. Raises InputError, SettingError, SourceError."""
+    """Return the topic. Raises InputError, SettingError."""
     from airflow_poison.sources.kafka import Kafka
 
     if args.topic is None:
@@ -127,7 +119,7 @@ def _kafka(args: Namespace) -> Kafka:
     if args.set and args.connection is not None:
         raise wrong_usage("--set and --connection: expected one of them.")
     settings = values.pairs("--set", args.set) if args.set else args.connection or "kafka_default"
-    return Kafka(args.topic, settings).connected(connection_of)
+    return Kafka(args.topic, settings)
 
 
 def _chosen(args: Namespace) -> Selection | list[int] | None:
@@ -139,19 +131,16 @@ def _chosen(args: Namespace) -> Selection | list[int] | None:
     return selection(args)
 
 
-def _number(table: QueueTable, chosen: Selection | list[int]) -> int:
+def _number(queue: Queue, chosen: Selection | list[int]) -> int:
     from airflow_poison.desk.exporting import selected
 
-    return len(set(chosen)) if isinstance(chosen, list) else selected(table, chosen).number
+    return len(set(chosen)) if isinstance(chosen, list) else selected(queue.reading, chosen).number
 
 
-def _sent(args: Namespace, table: QueueTable, kafka: Kafka, chosen: Selection | list[int] | None) -> SendToKafkaResult:
-    from airflow_poison.desk.exporting import send_selected
-    from airflow_poison.passes.to_kafka import send_to_kafka as verb
-
+def _sent(args: Namespace, queue: Queue, kafka: Kafka, chosen: Selection | list[int] | None) -> SendToKafkaResult:
     if chosen is None or isinstance(chosen, list):
-        return verb(table, chosen or (), kafka, system_clock(), key=args.key)
-    return send_selected(table, chosen, kafka, system_clock(), key=args.key)
+        return queue.send_to_kafka(chosen or (), kafka, key=args.key)
+    return queue.send_to_kafka((), kafka, selection=chosen, key=args.key)
 
 
 @command("return", QUEUE, REASON, *WHERE)
@@ -160,17 +149,12 @@ def return_due(args: Namespace) -> None:
 
     Move every message whose retry delay is over from retry to main. Exit code 0: done, also when nothing was due, 2: it could not be done.
     """
-    from airflow_poison.passes.due import return_due as verb
-    from airflow_poison.rules import policy_from_dict
-
-    table, clock = opened_queue(args), system_clock()
-    order = policy_from_dict(table.snapshot().control.policy).return_order
-    done = verb(table, clock, return_order=order)
+    done = queue_of(args).return_due()
     also = f", and {terminal.messages(done.postponed)} that a handler had postponed" if done.postponed else ""
     waiting = f"{terminal.messages(done.waiting)} wait in retry" if done.waiting != 1 else "1 message waits in retry"
     if done.next_due_at is not None:
-        waiting = f"{waiting}, the next is due {terminal.due(datetime.fromisoformat(done.next_due_at), clock.now())}"
-    tell(args.output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {table.name} to main{also}; {waiting}.")
+        waiting = f"{waiting}, the next is due {terminal.due(datetime.fromisoformat(done.next_due_at), values.now())}"
+    tell(args.output, done.to_dict(), f"Returned {terminal.messages(done.returned)} of {args.queue} to main{also}; {waiting}.")
 
 
 @command(
@@ -188,10 +172,6 @@ def move(args: Namespace) -> None:
     Move messages to main for another cycle, to poison, or into another queue. Ids: all or none. Options of a selection: a plan, which is shown, and
     on a terminal asked for. Exit code 0: moved, 1: one of them is not there, not wanted, or passes hold some of a selection, 2: it could not be done.
     """
-    from airflow_poison.passes.move import move as verb
-    from airflow_poison.passes.move import put_back
-    from airflow_poison.passes.relay import send_to
-
     if is_planned(args):
         act(args, _planned_move(args))
         return
@@ -201,15 +181,15 @@ def move(args: Namespace) -> None:
         raise wrong_usage("--to and --to-queue: expected one of them.")
     if everything and (args.to not in {None, "main"} or args.to_queue is not None):
         raise wrong_usage("all: expected with --to main; name the messages that go elsewhere.")
-    clock, store, table = system_clock(), opened_store(args), opened_queue(args)
+    queue = queue_of(args)
     place = "main" if not args.to or args.to_queue is not None else values.one_of("--to", args.to, ("main", "poison", "origin"))
     to: Mapping[str, int]
     if everything:
-        to = {"main": put_back(table, clock)}
+        to = {"main": queue.put_back()}
     elif args.to_queue is not None or place == "origin":
-        to = send_to(table, store, clock, numbers, args.to_queue).to
+        to = queue.send_to(numbers, args.to_queue).to
     else:
-        to = {place: verb(table, clock, numbers, place)}
+        to = {place: queue.move(numbers, place)}
     moved = sum(to.values())
     where = ", ".join(f"{count:,} to {place}" for place, count in to.items()) or "none"
     tell(args.output, {"queue": args.queue, "moved": moved, "to": dict(to)}, f"Moved {terminal.messages(moved)} of {args.queue}: {where}.")
@@ -250,34 +230,32 @@ def waiting_rows(args: Namespace) -> None:
 
     Exit code 0: listed or done, 1: no such rows wait, 2: it could not be done.
     """
-    from airflow_poison.passes import land
-
-    table = opened_queue(args) if args.lookup_ids else queue_to_read(args)
+    queue = queue_of(args)
     if not args.lookup_ids:
         if args.to or args.remove or args.force:
             raise wrong_usage("--to, --remove and --force: expected with lookup ids, or with the word all.")
-        found = land.waiting_rows(table)
+        found = queue.waiting_rows()
         lines = [
             f"{each.rows:,} rows for {each.uri or 'a function'} since version {each.version}, of messages {each.lookup_ids or '(not named)'}"
             + (f"; {each.unnamed:,} name none" if each.unnamed and each.lookup_ids else "")
             for each in found
         ]
-        tell(args.output, {"queue": table.name, "waiting": [each.to_dict() for each in found]}, *(lines or [f"No rows of {table.name} wait."]))
+        tell(args.output, {"queue": args.queue, "waiting": [each.to_dict() for each in found]}, *(lines or [f"No rows of {args.queue} wait."]))
         return
     if bool(args.to) == args.remove:
         raise wrong_usage("expected either --to main, --to poison or --remove.")
     if args.lookup_ids == ["refused"]:
         if not args.remove or args.force:
             raise wrong_usage("the word refused: expected with --remove alone.")
-        gone = land.take_out_refused(table, system_clock(), store=opened_store(args))
-        said = f"All rows of {table.name} landed but {gone:,}; messages that they name are in poison."
-        tell(args.output, {"queue": table.name, "refused": gone}, said)
+        gone = queue.take_out_refused_rows()
+        said = f"All rows of {args.queue} landed but {gone:,}; messages that they name are in poison."
+        tell(args.output, {"queue": args.queue, "refused": gone}, said)
         return
     place = values.one_of("--to", args.to, ("main", "poison")) if args.to else None
     ids = None if args.lookup_ids == ["all"] else values.lookup_ids(args.lookup_ids)
-    taken = land.take_out(table, system_clock(), ids, place, store=opened_store(args), force=args.force)
-    said = f"Took the rows of {terminal.messages(taken)} of {table.name} out; " + (f"they are in {place}." if place else "they stay settled.")
-    tell(args.output, {"queue": table.name, "messages": taken, "to": place}, said)
+    taken = queue.take_out_rows(ids, place, force=args.force)
+    said = f"Took the rows of {terminal.messages(taken)} of {args.queue} out; " + (f"they are in {place}." if place else "they stay settled.")
+    tell(args.output, {"queue": args.queue, "messages": taken, "to": place}, said)
 
 
 @command("enable", QUEUE, REASON, *WHERE)
@@ -286,13 +264,9 @@ def enable(args: Namespace) -> None:
 
     Enable a disabled, stopped or faulted queue; what was sent to it while it was disabled arrives. Exit code 0: it is enabled, 2: not.
     """
-    from airflow_poison.passes.alter import enable as verb
-    from airflow_poison.passes.recovery import Ending
     from airflow_poison.store.control import QueueState
 
-    table, clock = opened_queue(args), system_clock()
-    done = verb(table, clock)
-    Ending(table, clock, opened_store(args)).carry()
+    done = queue_of(args).enable()
     was = (
         f"; it was {done.before}" + (f": {one_line(done.reason)}" if done.reason else "") if done.before != QueueState.ENABLED else "; it was already"
     )
@@ -306,10 +280,9 @@ def disable(args: Namespace) -> None:
     Disable a queue: no pass begins, and what is sent to it waits; with --endpoint-only it arrives. A pass that runs finishes. Exit code 0: done,
     2: not.
     """
-    from airflow_poison.passes.alter import disable as verb
     from airflow_poison.store.control import QueueState
 
-    done = verb(opened_queue(args), system_clock(), args.reason or "", endpoint_only=args.endpoint_only)
+    done = queue_of(args).disable(args.reason or "", endpoint_only=args.endpoint_only)
     halted = done.before == QueueState.DISABLED or (args.endpoint_only and done.before != QueueState.ENABLED)
     state = done.before if halted else QueueState.STOPPED if args.endpoint_only else QueueState.DISABLED
     sent = "waits until it is enabled" if state == QueueState.DISABLED else "arrives, and waits in main"
@@ -336,7 +309,6 @@ def alter(args: Namespace) -> None:
     Change settings; they hold when an endpoint opens next. A DAG that declares a policy records its own again at its next run. Exit code 0: they
     hold, 2: nothing was changed.
     """
-    from airflow_poison.passes.alter import alter as verb
     from airflow_poison.rules import policy_class
     from airflow_poison.rules.described import system_named, typed_settings
     from airflow_poison.values.texts import folded
@@ -350,10 +322,10 @@ def alter(args: Namespace) -> None:
         raise wrong_usage("--set system=…: expected with --system SYSTEM; the settings of the old one do not stay.")
     other = None if args.system is None else system_named(args.system)
     parked = None if args.park_group is None else values.one_of("--park-group", args.park_group, ("on", "off")) == "on"
-    table = opened_queue(args)
-    system = policy_class(other or str(table.snapshot().control.policy["system"]))
+    queue = queue_of(args)
+    system = policy_class(other or str(queue.reading.snapshot().control.policy["system"]))
     with noted_warnings():
-        done = verb(table, system_clock(), settings=typed_settings(system, typed), system=other, park_group=parked)
+        done = queue.alter(typed_settings(system, typed), other, park_group=parked)
     told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
     told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
     tell(args.output, done.to_dict(), *told)
@@ -367,11 +339,9 @@ def restart(args: Namespace) -> None:
 
     Take from a queue what its system loses in a restart. Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.passes.alter import restart as verb
     from airflow_poison.rules.policy import Restart
 
-    what = Restart(values.one_of("WHAT", args.what, list(Restart)))
-    done = verb(opened_queue(args), system_clock(), what)
+    done = queue_of(args).restart(values.one_of("WHAT", args.what, list(Restart)))
     told = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
         told.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
@@ -385,15 +355,7 @@ def maintain(args: Namespace) -> None:
     Join small files, remove files that are no longer needed, shorten the log; passes go on. Old poison goes where the queue has a retention
     (retain). Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.desk.retention import retain
-    from airflow_poison.passes.maintain import RETENTION
-    from airflow_poison.passes.maintain import maintain as verb
-
-    retention = RETENTION if args.retention is None else values.duration("--retention", args.retention)
-    table, store, clock = opened_queue(args), opened_store(args), system_clock()
-    retained = retain(table, clock, who=shell_user(), store=store)
-    done = verb(table, clock, store=store, retention=retention)
-    done = done if retained is None else replace(done, retained=retained.to_dict())
+    done = queue_of(args).maintain(None if args.retention is None else values.duration("--retention", args.retention))
     told = [
         f"Joined {done.compacted.get('files', 0):,} small files into {done.compacted.get('into', 0):,}.",
         f"Removed {sum(done.removed.values()):,} files ({terminal.size(done.freed_bytes)}); {sum(done.kept.values()):,} stay for now.",
@@ -401,8 +363,9 @@ def maintain(args: Namespace) -> None:
     ]
     if done.relayed:
         told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
-    if retained is not None:
-        told.append(f"{terminal.messages(retained.older)} of old poison, {retained.removed:,} of them written elsewhere and removed.")
+    if done.retained is not None:
+        older, removed = int(str(done.retained["older"])), int(str(done.retained["removed"]))
+        told.append(f"{terminal.messages(older)} of old poison, {removed:,} of them written elsewhere and removed.")
     if done.expired_claims:
         told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
     tell(args.output, done.to_dict(), *told)

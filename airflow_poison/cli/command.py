@@ -23,59 +23,40 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from airflow_poison.hooks.poison import QueueHook
-    from airflow_poison.queue import Queue
-    from airflow_poison.rules.policy import Policy
+    from airflow_poison.queue import Queue, Store
     from airflow_poison.sources.source import Connection
-    from airflow_poison.store import QueueStore
-    from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.values.clock import SystemClock
     from airflow_poison.values.errors import InputError
 
 
-def opened_store(args: Namespace) -> QueueStore:
+def store_of(args: Namespace) -> Store:
     """Return the store of --store, or of the connection. Raises InputError, SettingError and StoreUnreachableError."""
-    from airflow_poison.store import MEMORY, open_store
+    from airflow_poison.queue import Store
+    from airflow_poison.store import MEMORY
 
     if args.store and args.conn_id:
         raise wrong_usage("--store and --conn-id: expected one of them.")
-    if args.store is None:
-        return hook_of(args).store()
-    if not args.store or args.store.startswith(MEMORY):
+    if args.store is not None and (not args.store or args.store.startswith(MEMORY)):
         raise wrong_usage(f"--store {args.store!r}: expected a folder; a store in memory ends with its process.")
-    return open_store(args.store)
+    return Store(hook_of(args).store() if args.store is None else args.store, connections=connection_of)
 
 
-def opened_queue(args: Namespace, policy: Policy | None = None) -> QueueTable:
-    """Return the queue QUEUE; a policy makes it when it is missing, and is recorded in it. Raises QueueNotFoundError."""
-    from airflow_poison.passes.alter import opened
+def queue_of(args: Namespace) -> Queue:
+    """Return the queue QUEUE, whose methods are the verbs."""
+    from airflow_poison.queue import Queue
+
+    return Queue(store_of(args), args.queue)
+
+
+@contextmanager
+def making_the_queue() -> Iterator[None]:
+    """Declare a queue in the block; where it is missing and no policy is given, the error says which option makes it."""
     from airflow_poison.values.errors import QueueNotFoundError
 
     try:
         with others_on_stderr():
-            return opened(opened_store(args), args.queue, policy, system_clock(), "the command line")
+            yield
     except QueueNotFoundError as error:
-        if policy is None and hasattr(args, "policy_json"):
-            raise QueueNotFoundError(f"{error} Here, --system SYSTEM makes it.") from error
-        raise
-
-
-def shell_user() -> str:
-    """Return who types a command, as events say it."""
-    from airflow_poison.values.actor import shell_user as user
-
-    return user()
-
-
-def the_queue(args: Namespace) -> Queue:
-    """Return the queue QUEUE, whose methods are the verbs."""
-    from airflow_poison.queue import Queue, Store
-
-    return Queue(Store(opened_store(args)), args.queue)
-
-
-def queue_to_read(args: Namespace) -> QueueTable:
-    """Return the queue QUEUE for a command that only reads: nothing in the table's folder is changed. Raises QueueNotFoundError."""
-    return opened_store(args).open(args.queue, read_only=True)
+        raise QueueNotFoundError(f"{error} Here, --system SYSTEM makes it.") from error
 
 
 def hook_of(args: Namespace) -> QueueHook:
@@ -122,7 +103,7 @@ def connection_of(conn_id: str) -> Connection:
 T = TypeVar("T")
 
 
-def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTable], Iterable[T]]) -> tuple[list[T], dict[str, str]]:
+def looked_for(store: Store, names: Sequence[str], look: Callable[[Queue], Iterable[T]]) -> tuple[list[T], dict[str, str]]:
     """Return what a look finds in queues, and by name what is wrong with those that could not be looked at.
 
     :param names: of the queues; none: all of the store.
@@ -132,7 +113,7 @@ def looked_for(store: QueueStore, names: Sequence[str], look: Callable[[QueueTab
     found, failed = list[T](), dict[str, str]()
     for name in names or store.names():
         try:
-            found += look(store.open(name, read_only=True))
+            found += look(store.queue(name))
         except PoisonError as error:
             failed[name] = str(error)
         except Exception as error:  # noqa: BLE001  (whatever a damaged table makes of a library, the other queues are looked at)
@@ -148,13 +129,6 @@ def end_with(output: str, failed: dict[str, str], *, found: bool, nothing: str) 
         raise SystemExit(CANNOT)
     if not found:
         end_with_no(output, nothing)
-
-
-def system_clock() -> SystemClock:
-    """Return the clock by which commands act."""
-    from airflow_poison.values.clock import SystemClock
-
-    return SystemClock()
 
 
 OUTPUTS = ("table", "json")

@@ -32,13 +32,11 @@ from airflow_poison.cli.command import (
     end_with,
     end_with_no,
     looked_for,
-    opened_queue,
-    opened_store,
     option,
-    queue_to_read,
+    queue_of,
     say,
+    store_of,
     switch,
-    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.terminal import cuttable, line, screen, table, tell, write_json
@@ -53,8 +51,8 @@ if TYPE_CHECKING:
     from airflow_poison.passes.decide import Decision
     from airflow_poison.passes.halts import Endpoints, HaltedEndpoint
     from airflow_poison.passes.recovery import Ending
+    from airflow_poison.queue import Queue
     from airflow_poison.rules.queue_disabling import EndConversation
-    from airflow_poison.store.queue_table import QueueTable
 
 
 _MEANS = {
@@ -132,24 +130,25 @@ def decide(args: Namespace) -> None:
 
 
 def _list(args: Namespace, which: Endpoints) -> None:
-    store = opened_store(args)
+    store = store_of(args)
     found, failed = looked_for(store, (), lambda queue: _open(queue, which))
+    tables = store.tables
     if args.output == "json":
-        write_json({"store": store.uri, "halted": [each.to_dict() for each in found], "errors": failed})
+        write_json({"store": tables.uri, "halted": [each.to_dict() for each in found], "errors": failed})
     elif found:
         rows = table("queue", "state", "message", "decisions", "reason", right=["message"], cut="reason")
         for each in found:
             number = "" if each.halt.lookup_id is None else str(each.halt.lookup_id)
             rows.add_row(each.halt.name, each.halt.state.value, number, ", ".join(each.choices), cuttable(each.halt.reason))
         screen().print(rows)
-    nothing = f"there is no queue yet: {store.absence}." if store.absence else f"every queue in {store.uri} receives: there is nothing to decide."
+    nothing = f"there is no queue yet: {tables.absence}." if tables.absence else f"every queue in {tables.uri} receives: there is nothing to decide."
     end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
 def _show(args: Namespace, which: Endpoints) -> None:
     from airflow_poison.cli import tables
 
-    queue = queue_to_read(args)
+    queue = queue_of(args)
     found = _open(queue, which)
     if args.output == "json":
         write_json({"queue": queue.name, "halted": [each.to_dict() for each in found]})
@@ -157,11 +156,11 @@ def _show(args: Namespace, which: Endpoints) -> None:
         out, halt = screen(), each.halt
         line(out, (halt.name, "bold"), f" is {halt.state.value}: {halt.reason}" if halt.reason else f" is {halt.state.value}.")
         if each.message is not None:
-            tables.print_whole(queue.name, [each.message], system_clock().now())
+            tables.print_whole(queue.name, [each.message], queue.clock.now())
         if each.others:
             line(out, f"In the queue of its conversation, too: {counted(each.others)}.")
         if each.conversation is not None:
-            tables.print_conversation(each.conversation, system_clock().now())
+            tables.print_conversation(each.conversation, queue.clock.now())
         for choice in each.choices:
             line(out, (f"decide {args.queue} {choice.value} --sub-queue {halt.sub_queue.value}", "bold"), f": {_MEANS[choice]}.")
     if not found:
@@ -177,14 +176,14 @@ def _carry_out(args: Namespace, which: Endpoints) -> None:
     wanted = Decision(values.one_of("DECISION", args.decision, list(Decision)))
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     end = _end(args, wanted)
-    queue = opened_queue(args)
-    halt = halted_endpoint(queue, which)
+    queue = queue_of(args)
+    halt = halted_endpoint(queue.table, which)
     if halt is None:
         end_with_no("", f"queue {queue.name} receives: there is nothing to decide.")
     if number is not None and number != halt.lookup_id:
         by = "no single message" if halt.lookup_id is None else f"message {halt.lookup_id}"
         raise DecisionOutdatedError(f"Queue {halt.name!r} is {halt.state.value} by {by}, not by message {number}. Nothing has changed.")
-    done = carry_out(queue, opened_store(args), system_clock(), wanted, halt, run=uuid.uuid4().hex, to_queue=args.to_queue, end=end)
+    done = carry_out(queue.table, queue.store.tables, queue.clock, wanted, halt, run=uuid.uuid4().hex, to_queue=args.to_queue, end=end)
     where = f" {counted(done.messages)} went to {done.to}." if wanted.moves else ""
     if done.ended is not None:
         where = f" {counted(done.messages)} went with conversation {done.ended.conversation}; {done.ended.far_service} gets error {end.error}."
@@ -203,15 +202,15 @@ def _end(args: Namespace, wanted: Decision) -> EndConversation:
     return EndConversation(code, REMOVAL.description if args.description is None else args.description)
 
 
-def _open(queue: QueueTable, which: Endpoints) -> list[_Open]:
+def _open(queue: Queue, which: Endpoints) -> list[_Open]:
     """Return the halts of a queue. Nothing is changed."""
     from airflow_poison.passes.decide import suspect, suspect_conversation
     from airflow_poison.passes.halts import ENDPOINTS, Endpoints, halted_endpoint
 
-    places = [Endpoints(place.value) for place in ENDPOINTS] if which is Endpoints.ANY else [which]
-    halts = [halt for place in places if (halt := halted_endpoint(queue, place)) is not None]
-    found = [(halt, *suspect(queue, system_clock(), halt)) for halt in halts]
-    return [_Open(halt, message, others, suspect_conversation(queue, message)) for halt, message, others in found]
+    table, places = queue.reading, [Endpoints(place.value) for place in ENDPOINTS] if which is Endpoints.ANY else [which]
+    halts = [halt for place in places if (halt := halted_endpoint(table, place)) is not None]
+    found = [(halt, *suspect(table, queue.clock, halt)) for halt in halts]
+    return [_Open(halt, message, others, suspect_conversation(table, message)) for halt, message, others in found]
 
 
 # Messages go for good ------------------------------------------------------------------------------------------------
@@ -235,10 +234,9 @@ def remove(args: Namespace) -> None:
     selection, 2: it could not be done.
     """
     from airflow_poison.desk.actions import PlanAction, Verb
-    from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.conversations import awaited
     from airflow_poison.passes.messages import Chosen
-    from airflow_poison.passes.move import remove_messages, unanswered
+    from airflow_poison.passes.move import unanswered
     from airflow_poison.values.errors import MessageNotFoundError
 
     if is_planned(args):
@@ -248,21 +246,21 @@ def remove(args: Namespace) -> None:
         return
     numbers = values.lookup_ids(args.lookup_ids)
     _check_asking(args)
-    table = opened_queue(args)
-    found = look_up(table, Chosen.ids(numbers), unmask=True)
+    queue = queue_of(args)
+    found = queue.look_up(numbers, unmask=True)
     if missing := sorted(set(numbers) - {message.lookup_id for message in found}):
         which = ", ".join(map(str, missing))
-        raise MessageNotFoundError(f"Not in queue {table.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
+        raise MessageNotFoundError(f"Not in queue {queue.name!r}: {which}. Settled, moved or removed, or never sent. Nothing was removed.")
     if args.conversation:
-        found = _with_conversations(table, found)
-    _check_free(table, found)
-    for sentence in unanswered(table.name, awaited(table, Chosen.ids(numbers))):
+        found = _with_conversations(queue, found)
+    _check_free(queue, found)
+    for sentence in unanswered(queue.name, awaited(queue.reading, Chosen.ids(numbers))):
         say("note", f"{sentence} What is only removed is never answered.")
-    _keep(args, table, found)
-    _ask(args, f"Remove {counted(len(found))} from {table.name} for good?")
-    done = remove_messages(table, system_clock(), [message.lookup_id for message in found])
+    _keep(args, queue, found)
+    _ask(args, f"Remove {counted(len(found))} from {queue.name} for good?")
+    done = queue.remove_messages([message.lookup_id for message in found])
     if args.output != "json":
-        line(screen(), f"Removed {counted(len(done.messages))} from {table.name}.")
+        line(screen(), f"Removed {counted(len(done.messages))} from {queue.name}.")
 
 
 @command("recover", QUEUE, option("--lookup-id", "ID", "another message than the one that halted the queue"), SAVE, UNMASK, YES, REASON, *WHERE)
@@ -272,22 +270,18 @@ def recover(args: Namespace) -> None:
     Print or save the message that halted the queue, with its conversation; remove it, then enable the queue. Asks first on a terminal. Exit code 0:
     done, 1: no message halted it, or not wanted, 2: it could not be done.
     """
-    from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
-    from airflow_poison.passes.recovery import recover as verb
-
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
     _check_asking(args)
-    table = opened_queue(args)
-    wanted = table.snapshot().control.halted_by if number is None else number
-    found = () if wanted is None else _with_conversations(table, look_up(table, Chosen.ids([wanted]), unmask=True))
-    _check_free(table, found)
+    queue = queue_of(args)
+    wanted = queue.reading.snapshot().control.halted_by if number is None else number
+    found = () if wanted is None else _with_conversations(queue, queue.look_up([wanted], unmask=True))
+    _check_free(queue, found)
     if wanted is not None and (found or number is None):
-        _keep(args, table, found)
-        _ask(args, f"Remove {counted(len(found))} from {table.name} for good, and enable the queue?")
-    done = verb(table, system_clock(), lookup_id=number, store=opened_store(args))
+        _keep(args, queue, found)
+        _ask(args, f"Remove {counted(len(found))} from {queue.name} for good, and enable the queue?")
+    done = queue.recover(number)
     if args.output != "json":
-        line(screen(), f"Removed {counted(len(done.removed))} from {table.name}, and enabled it; it was {done.before}.")
+        line(screen(), f"Removed {counted(len(done.removed))} from {queue.name}, and enabled it; it was {done.before}.")
         if (ended := done.ended) is not None:
             line(screen(), f"Conversation {ended.conversation} was ended; {ended.far_service} gets error {ended.error}: {ended.description}")
 
@@ -315,7 +309,6 @@ def end_conversation(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
     from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.conversations import conversations
     from airflow_poison.passes.messages import Chosen
     from airflow_poison.passes.recovery import Ending
 
@@ -323,30 +316,30 @@ def end_conversation(args: Namespace) -> None:
         raise wrong_usage("--cleanup: expected without --error and --description; the partner gets no message.")
     if args.description is not None and args.error is None:
         raise wrong_usage("--description: expected with --error; without an error the partner reads nothing.")
-    table = opened_queue(args)
+    queue = queue_of(args)
     ending = Ending(
-        table,
-        system_clock(),
-        opened_store(args),
+        queue.table,
+        queue.clock,
+        queue.store.tables,
         error=None if args.error is None else values.error_code(args.error),
         description=args.description or "",
         cleanup=args.cleanup,
         wait=values.duration("--wait", args.wait),
     )
-    [row] = conversations(table, handle=args.conversation)
+    [row] = queue.conversations(conversation=args.conversation)
     ending.check(args.conversation)
-    found = look_up(table, Chosen(conversation_id=args.conversation), unmask=True)
+    found = look_up(queue.reading, Chosen(conversation_id=args.conversation), unmask=True)
     if found:
         _check_asking(args)
     if found or args.output == "json":
-        _keep(args, table, found)
+        _keep(args, queue, found)
     if found:
-        _ask(args, f"End this conversation of {row.service} with {row.far_service}, and remove {counted(len(found))} from {table.name} for good?")
+        _ask(args, f"End this conversation of {row.service} with {row.far_service}, and remove {counted(len(found))} from {queue.name} for good?")
     key = uuid.uuid4().hex
     done = ending.end_and_enable(args.conversation, key) if args.enable else ending.end(args.conversation, key)[0]
     if args.output != "json":
-        enabled = f" Queue {table.name} is enabled." if args.enable else ""
-        line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {table.name}. {_told(ending, row)}{enabled}")
+        enabled = f" Queue {queue.name} is enabled." if args.enable else ""
+        line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {queue.name}. {_told(ending, row)}{enabled}")
         for sentence in tables.waiting(done):
             line(screen(), sentence)
 
@@ -365,13 +358,13 @@ def _told(ending: Ending, before: ConversationRow) -> str:
     return f"{before.far_service} gets error {ending.error}{said}{'' if said.endswith(('.', '!', '?')) else '.'}"
 
 
-def _with_conversations(table: QueueTable, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
+def _with_conversations(queue: Queue, found: Sequence[MessageRow]) -> tuple[MessageRow, ...]:
     """Return messages and all others of the conversations that they belong to."""
     from airflow_poison.passes.browse import look_up
     from airflow_poison.passes.messages import Chosen
 
     handles = {message.conversation_id for message in found if message.conversation_id}
-    others = [message for each in sorted(handles) for message in look_up(table, Chosen(conversation_id=each), unmask=True)]
+    others = [message for each in sorted(handles) for message in look_up(queue.reading, Chosen(conversation_id=each), unmask=True)]
     alone = [message for message in found if not message.conversation_id]
     return tuple(sorted([*alone, *others], key=lambda message: message.lookup_id))
 
@@ -381,33 +374,34 @@ def _check_asking(args: Namespace) -> None:
         raise wrong_usage("--yes is missing: standard input is no terminal, so the question cannot be asked. Nothing was removed.")
 
 
-def _check_free(table: QueueTable, found: Sequence[MessageRow]) -> None:
+def _check_free(queue: Queue, found: Sequence[MessageRow]) -> None:
     """Raise MessageClaimedError while a pass has one of them: what cannot be removed is neither printed nor saved."""
     from airflow_poison.passes.messages import Chosen, find, refuse_claimed
 
+    table = queue.reading
     snapshot = table.snapshot()
     if found and snapshot.claims:
         refuse_claimed(table, snapshot, find(table, snapshot, Chosen.ids([message.lookup_id for message in found])))
 
 
-def _keep(args: Namespace, table: QueueTable, found: Sequence[MessageRow]) -> None:
+def _keep(args: Namespace, queue: Queue, found: Sequence[MessageRow]) -> None:
     """Print the whole messages, or save them, before anything is removed: what comes after may fail, and nothing is lost."""
     from airflow_poison.cli import tables
     from airflow_poison.passes.browse import masked, recorded_mask
 
-    masking = None if args.unmask else recorded_mask(table)
+    masking = None if args.unmask else recorded_mask(queue.reading)
     shown = tuple(masked(message, masking) for message in found)
     if args.save is not None:
         _save(args.save, found)
     elif masking is not None and found:
         say("note", "what the queue hides is printed as ***: --save FILE keeps the whole messages, --unmask prints them.")
     if args.output == "json":
-        write_json({"queue": table.name, "messages": [_whole(message) for message in shown], "saved": args.save})
+        write_json({"queue": queue.name, "messages": [_whole(message) for message in shown], "saved": args.save})
         sys.stdout.flush()
     elif args.save is not None:
         line(screen(), f"Saved {counted(len(found))} in {args.save}.")
     else:
-        tables.print_whole(table.name, shown, system_clock().now(), most_body=None)
+        tables.print_whole(queue.name, shown, queue.clock.now(), most_body=None)
         sys.stdout.flush()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, end_with_no, option, queue_to_read, say, switch, system_clock, wrong_usage
+from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, end_with_no, option, queue_of, say, switch, wrong_usage
 from airflow_poison.cli.selecting import SELECTION, selection
 from airflow_poison.cli.terminal import cuttable, line, one_line, screen, table, tell, write_json
 from airflow_poison.cli.terminal import messages as counted
@@ -29,11 +29,10 @@ def groups(args: Namespace) -> None:
     List the error groups of a selection: messages that failed alike, with their number, their share, when they failed first and last, and a trend.
     Exit code 0: listed, 1: no message is selected, 2: it could not be listed.
     """
-    from airflow_poison.desk.found import groups as verb
     from airflow_poison.rules.settings import LARGEST
 
     limit, wanted = values.limit(args.limit, least=1), selection(args)
-    found = verb(queue_to_read(args), wanted, system_clock(), limit=LARGEST if limit is None else limit)
+    found = queue_of(args).groups(wanted, limit=LARGEST if limit is None else limit)
     if args.output == "json":
         write_json(found.to_dict())
     elif found.groups:
@@ -71,12 +70,11 @@ def query(args: Namespace) -> None:
     could not be answered.
     """
     from airflow_poison.desk.found import answer_as_dict
-    from airflow_poison.desk.found import query as verb
 
     limit = values.limit(args.limit or ("all" if args.to is not None else "100"), least=1)
     if args.to is not None:
         _check_file(args.to)
-    answer = verb(queue_to_read(args), args.sql, limit=None if limit is None else limit + 1)
+    answer = queue_of(args).query(args.sql, limit=None if limit is None else limit + 1)
     if args.to is not None:
         answer = answer.slice(0, limit)
         _write(answer, args.to, args.queue)
@@ -165,15 +163,15 @@ def find(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
     from airflow_poison.desk.found import MOST_ROWS
-    from airflow_poison.desk.found import find as verb
 
     wanted, offset = selection(args), values.whole("--offset", args.offset)
     limit, order = values.whole("--limit", args.limit, 1, MOST_ROWS), values.one_of("--order", args.order, _ORDERS)
-    found = verb(queue_to_read(args), wanted, offset=offset, limit=limit, order=order, descending=args.descending)
+    queue = queue_of(args)
+    found = queue.find(wanted, offset=offset, limit=limit, order=order, descending=args.descending)
     if args.output == "json":
         write_json(found.to_dict())
     elif found.messages:
-        tables.print_messages(args.queue, found.messages, {}, system_clock().now(), bodies=False)
+        tables.print_messages(args.queue, found.messages, {}, queue.clock.now(), bodies=False)
         line(screen(), f"{offset + 1:,} to {offset + len(found.messages):,} of {counted(found.total)} {wanted}.")
     if not found.messages:
         end_with_no(args.output, f"no message of {args.queue} {wanted}" + (f"; {found.total:,} before --offset {offset}." if found.total else "."))
@@ -191,21 +189,19 @@ def plans(args: Namespace) -> None:
     List the plans of a queue, the newest first, or show one. Exit code 0: shown, 1: there is none, 2: it could not be shown.
     """
     from airflow_poison.cli.planned import print_plan, print_plans
-    from airflow_poison.desk.plans import find_plan
-    from airflow_poison.desk.plans import plans as verb
 
-    queue = queue_to_read(args)
+    queue = queue_of(args)
     if args.plan is not None:
-        view = find_plan(queue, args.plan)
+        view = queue.find_plan(args.plan)
         if args.output == "json":
             write_json(view.to_dict())
         else:
             print_plan(view)
         return
-    found = verb(queue)
+    found = queue.plans()
     if args.output == "json":
         write_json({"queue": queue.name, "plans": [each.to_dict() for each in found]})
     elif found:
-        print_plans(found, system_clock().now())
+        print_plans(found, queue.clock.now())
     if not found:
         end_with_no(args.output, f"queue {queue.name} has no plan.")

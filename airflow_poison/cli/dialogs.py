@@ -19,13 +19,11 @@ from airflow_poison.cli.command import (
     end_with,
     end_with_no,
     looked_for,
-    opened_queue,
-    opened_store,
     option,
-    queue_to_read,
+    queue_of,
     say,
+    store_of,
     switch,
-    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.terminal import messages, tell, write_json
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.dialogs.services import Contract, SentBy, Service
     from airflow_poison.passes.dialogs import ActResult
-    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.queue import Queue
 
 
 _BODIES = Argument(("bodies",), {"metavar": "BODY", "nargs": "+", "help": "messages, one argument each"})
@@ -53,17 +51,17 @@ def services(args: Namespace) -> None:
     from airflow_poison.cli import tables
     from airflow_poison.passes.conversations import services_of
 
-    def look(table: QueueTable) -> list[tuple[str, Service]]:
-        return [(table.name, service) for service in services_of(table.snapshot().control).values()]
+    def look(queue: Queue) -> list[tuple[str, Service]]:
+        return [(queue.name, service) for service in services_of(queue.reading.snapshot().control).values()]
 
-    store = opened_store(args)
+    store = store_of(args)
     found, failed = looked_for(store, args.queue, look)
     if args.output == "json":
         rows = [{"queue": queue, **service.to_dict()} for queue, service in found]
-        write_json({"store": store.uri, "services": rows, "errors": failed})
+        write_json({"store": store.tables.uri, "services": rows, "errors": failed})
     elif found:
         tables.print_services(found)
-    nothing = f"no queue of {store.uri} has a service. Whatever receives declares them: services=[...] in a DAG, receive --services here."
+    nothing = f"no queue of {store.tables.uri} has a service. Whatever receives declares them: services=[...] in a DAG, receive --services here."
     end_with(args.output, failed, found=bool(found), nothing=nothing)
 
 
@@ -82,27 +80,25 @@ def event_notifications(args: Namespace) -> None:
     List the services that get a message whenever a queue is disabled, or change them. Exit code 0: done, 1: the queue has none, 2: nothing was
     changed.
     """
-    from airflow_poison.passes.event_notifications import create, drop, notifications
-
     if (args.create is None) != (args.service is None) or None not in (args.create, args.drop):
         raise wrong_usage("event-notifications: expected --create NAME --service SERVICE, or --drop NAME, or neither.")
     changes = args.create is not None or args.drop is not None
-    table = opened_queue(args) if changes else queue_to_read(args)
+    queue = queue_of(args)
     if args.create is not None:
-        create(opened_store(args), table, args.create, args.service, system_clock())
+        queue.create_event_notification(args.create, args.service)
     if args.drop is not None:
-        drop(table, args.drop, system_clock())
-    found = notifications(table.snapshot().control)
+        queue.drop_event_notification(args.drop)
+    found = queue.event_notifications()
     tell(
         args.output,
-        {"queue": table.name, "event_notifications": dict(found)},
+        {"queue": queue.name, "event_notifications": found},
         *(
-            f"Event notification {name!r}: service {service} gets a message whenever queue {table.name!r} is disabled."
+            f"Event notification {name!r}: service {service} gets a message whenever queue {queue.name!r} is disabled."
             for name, service in found.items()
         ),
     )
     if not found and not changes:
-        end_with_no(args.output, f"queue {table.name!r} has no event notification; --create NAME --service SERVICE makes one.")
+        end_with_no(args.output, f"queue {queue.name!r} has no event notification; --create NAME --service SERVICE makes one.")
 
 
 @command(
@@ -119,19 +115,18 @@ def conversations(args: Namespace) -> None:
     listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.passes.conversations import conversations as verb
 
-    table, now = queue_to_read(args), system_clock().now()
-    found = verb(table, handle=args.conversation, ended=args.ended)
+    queue = queue_of(args)
+    now, found = queue.clock.now(), queue.conversations(conversation=args.conversation, ended=args.ended)
     if args.output == "json":
-        write_json({"queue": table.name, "conversations": [row.to_dict() for row in found]})
+        write_json({"queue": queue.name, "conversations": [row.to_dict() for row in found]})
     elif args.conversation is not None:
         tables.print_conversation(found[0], now)
     elif found:
         tables.print_conversations(found, now)
     if not found:
         end_with_no(
-            args.output, f"queue {table.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}."
+            args.output, f"queue {queue.name!r} has no conversation{'' if args.ended else ' that goes on; --ended shows those that have ended'}."
         )
 
 
@@ -158,10 +153,9 @@ def begin_dialog(args: Namespace) -> None:
     from airflow_poison.dialogs.acts import HIGHEST_PRIORITY, LOWEST_PRIORITY, Dialog
     from airflow_poison.dialogs.services import SentBy
     from airflow_poison.passes.conversations import service_in
-    from airflow_poison.passes.dialogs import begin_dialogs
 
-    table = opened_queue(args)
-    contract = _contract(service_in(table, args.service), args.contract)
+    queue = queue_of(args)
+    contract = _contract(service_in(queue.table, args.service), args.contract)
     dialog = Dialog(
         messages=_messages(contract, SentBy.INITIATOR, args),
         group_id=args.group,
@@ -169,19 +163,12 @@ def begin_dialog(args: Namespace) -> None:
         timer=None if args.timer is None else values.lasting("--timer", args.timer),
         **({} if args.priority is None else {"priority": values.whole("--priority", args.priority, LOWEST_PRIORITY, HIGHEST_PRIORITY)}),
     )
-    done = begin_dialogs(
-        table,
-        service=args.service,
-        far_service=args.far_service,
-        contract=contract.name,
-        dialogs=[dialog],
-        key=_key(args, table),
-        clock=system_clock(),
-    )
+    key = _key(args, queue)
+    done = queue.begin_dialogs(service=args.service, far_service=args.far_service, contract=contract.name, dialogs=[dialog], key=key)
     _warn_of_misfits(done, contract, dialog.messages)
     [handle] = done.conversations
     again = f"An earlier call with this key has begun dialog {handle} with {args.far_service}; nothing was sent now."
-    _told(args, table, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
+    _told(args, queue, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
 
 
 @command("send-on", QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE)
@@ -191,19 +178,17 @@ def send_on(args: Namespace) -> None:
     Send on a conversation, in one commit. Exit code 0: sent, or sent before with this key, 1: there is no such conversation, 2: nothing was sent.
     """
     from airflow_poison.dialogs.services import SentBy
-    from airflow_poison.passes.conversations import conversations as look
     from airflow_poison.passes.conversations import service_in
-    from airflow_poison.passes.dialogs import send_on as verb
 
-    table = opened_queue(args)
-    [row] = look(table, handle=args.conversation)
+    queue = queue_of(args)
+    [row] = queue.conversations(conversation=args.conversation)
     side = SentBy.INITIATOR if row.is_initiator else SentBy.TARGET
-    contract = _contract(service_in(table, row.service), row.contract)
+    contract = _contract(service_in(queue.table, row.service), row.contract)
     sent = _messages(contract, side, args)
-    done = verb(table, args.conversation, sent, key=_key(args, table), clock=system_clock(), wait=values.duration("--wait", args.wait))
+    done = queue.send_on(args.conversation, sent, key=_key(args, queue), wait=values.duration("--wait", args.wait))
     _warn_of_misfits(done, contract, sent)
     again = "An earlier call with this key has sent this; nothing was sent now."
-    _told(args, table, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
+    _told(args, queue, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
 
 
 @command("set-timer", QUEUE, CONVERSATION, Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}), WAIT, *WHERE)
@@ -212,24 +197,19 @@ def set_timer(args: Namespace) -> None:
 
     Set the conversation timer of this side, or start it again. Exit code 0: set, 1: there is no such conversation, 2: it could not be set.
     """
-    from airflow_poison.passes.dialogs import set_timer as verb
-
-    span, table = values.lasting("DURATION", args.timeout), opened_queue(args)
-    done = verb(table, args.conversation, span, key=uuid.uuid4().hex, clock=system_clock(), wait=values.duration("--wait", args.wait))
-    _told(args, table, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
+    span, queue = values.lasting("DURATION", args.timeout), queue_of(args)
+    done = queue.set_timer(args.conversation, span, key=uuid.uuid4().hex, wait=values.duration("--wait", args.wait))
+    _told(args, queue, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 
 
-def _told(args: Namespace, table: QueueTable, done: ActResult, text: str) -> None:
-    """Let messages leave, and say what was done, and of Error messages that are here already."""
+def _told(args: Namespace, queue: Queue, done: ActResult, text: str) -> None:
+    """Say what was done, and of Error messages that are here already."""
     from airflow_poison.cli import tables
     from airflow_poison.dialogs.acts import ConversationState
-    from airflow_poison.passes.conversations import conversations as look
-    from airflow_poison.passes.recovery import left
 
-    done = left(opened_store(args), table, done, system_clock())
     for handle in done.conversations if not done.repeated else ():
-        if look(table, handle=handle)[0].state == ConversationState.ERROR:
-            shows = f"inspect {table.name} --conversation {handle} --mode browse"
+        if queue.conversations(conversation=handle)[0].state == ConversationState.ERROR:
+            shows = f"inspect {queue.name} --conversation {handle} --mode browse"
             say("warning", f"an Error message has arrived on conversation {handle}; '{shows}' shows it.")
     tell(args.output, done.to_dict(), text, *tables.waiting(done))
 
@@ -262,7 +242,7 @@ def _messages(contract: Contract, side: SentBy, args: Namespace) -> list[tuple[s
     return [(allowed[0] if args.message_type is None else args.message_type, os.fsencode(body)) for body in args.bodies]
 
 
-def _key(args: Namespace, table: QueueTable) -> str:
+def _key(args: Namespace, queue: Queue) -> str:
     from airflow_poison.passes.runs import run_key
 
-    return run_key(table.uri, uuid.uuid4().hex if args.send_key is None else args.send_key)
+    return run_key(queue.table.uri, uuid.uuid4().hex if args.send_key is None else args.send_key)

@@ -17,12 +17,11 @@ from airflow_poison.cli.command import (
     end_with,
     end_with_no,
     looked_for,
-    opened_store,
     option,
-    queue_to_read,
+    queue_of,
     say,
+    store_of,
     switch,
-    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.terminal import line, screen, write_json
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.fsck.check import CheckResult
     from airflow_poison.fsck.ledger import Account
+    from airflow_poison.queue import Store
     from airflow_poison.store import QueueStore
     from airflow_poison.values.schema import SubQueue
 
@@ -45,10 +45,10 @@ def list_queues(args: Namespace) -> None:
     is no queue, 2: it could not be listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.passes import browse as verbs
 
-    store, clock = opened_store(args), system_clock()
-    found, failed = looked_for(store, args.queue, lambda table: [verbs.overview(table, clock)])
+    whole = store_of(args)
+    found, failed = looked_for(whole, args.queue, lambda queue: [queue.overview()])
+    store = whole.tables
     unreadable = [name for name in store.names() if name in failed] if failed else []
     if args.output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
@@ -76,9 +76,7 @@ def show(args: Namespace) -> None:
     endpoint receives, 1: one is halted, or a message that was asked for is not there, 2: it could not be shown.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.passes import browse as verbs
-    from airflow_poison.passes.conversations import transmission_queue
-    from airflow_poison.passes.messages import Chosen
+    from airflow_poison.passes.browse import browse
     from airflow_poison.rules.settings import LARGEST
     from airflow_poison.values.schema import SubQueue
 
@@ -87,13 +85,13 @@ def show(args: Namespace) -> None:
     places = [SubQueue(values.one_of("--sub-queue", each, PLACES)) for each in values.listed(args.sub_queue, PLACES)]
     if wanted and args.sub_queue:
         raise wrong_usage("--lookup-id and --sub-queue: expected one of them; a message is looked for everywhere.")
-    table = queue_to_read(args)
-    queue, behind = verbs.overview(table, system_clock()), table.behind()
+    queue = queue_of(args)
+    view, behind = queue.overview(), queue.reading.behind()
     more: Mapping[SubQueue, int] = {}
     if wanted:
-        messages = verbs.look_up(table, Chosen.ids(wanted), unmask=args.unmask)
+        messages = queue.look_up(wanted, unmask=args.unmask)
     elif limit != 0:
-        browsed = verbs.browse(table, places, LARGEST if limit is None else limit, bodies=args.body, unmask=args.unmask)
+        browsed = browse(queue.reading, places, LARGEST if limit is None else limit, bodies=args.body, unmask=args.unmask)
         messages, more = browsed.messages, browsed.more
     else:
         messages = ()
@@ -102,18 +100,18 @@ def show(args: Namespace) -> None:
         rows = [message.to_dict() if args.body or wanted else message.without_body() for message in messages]
         left = {place.value: count for place, count in more.items()}
         waiting = {"behind": behind.messages, "behind_groups": behind.groups}
-        write_json(queue.to_dict() | waiting | {"messages": rows, "more": left, "missing": missing})
+        write_json(view.to_dict() | waiting | {"messages": rows, "more": left, "missing": missing})
     else:
-        tables.print_queue(queue)
+        tables.print_queue(view)
         tables.print_behind(behind)
-        tables.print_unsent(transmission_queue(opened_store(args), table) if queue.unsent else ())
+        tables.print_unsent(queue.transmission_queue() if view.unsent else ())
         if wanted:
-            tables.print_whole(table.name, messages, queue.at)
+            tables.print_whole(queue.name, messages, view.at)
         else:
-            tables.print_messages(table.name, messages, more, queue.at, bodies=args.body)
+            tables.print_messages(queue.name, messages, more, view.at, bodies=args.body)
     if missing:
-        say("nothing", f"not in queue {table.name!r}: {', '.join(map(str, missing))}. Settled, moved or removed, or never sent.")
-    if missing or queue.halted:
+        say("nothing", f"not in queue {queue.name!r}: {', '.join(map(str, missing))}. Settled, moved or removed, or never sent.")
+    if missing or view.halted:
         raise SystemExit(NO)
 
 
@@ -140,7 +138,6 @@ def inspect(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
     from airflow_poison.passes.conversations import printed_body
-    from airflow_poison.passes.inspect import inspect as look
     from airflow_poison.rules.queue_disabling import NO_MESSAGE, Inspection
     from airflow_poison.values.errors import QueueHaltedError
 
@@ -148,15 +145,15 @@ def inspect(args: Namespace) -> None:
     mode = None if args.mode is None else values.one_of("--mode", args.mode, list(Inspection))
     if number is not None and args.conversation is not None:
         raise wrong_usage("--lookup-id and --conversation: expected one of them.")
-    clock, table = system_clock(), queue_to_read(args)
+    queue = queue_of(args)
     try:
-        seen = look(table, clock, lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every, unmask=args.unmask)
+        seen = queue.inspect(lookup_id=number, conversation_id=args.conversation, mode=mode, every=args.every, unmask=args.unmask)
     except QueueHaltedError as error:
         raise QueueHaltedError(f"{error} Here that is --mode browse.") from error
     if args.output == "json":
         write_json(seen.to_dict())
     else:
-        tables.print_inspected(seen, clock.now(), lambda message: printed_body(table, message))
+        tables.print_inspected(seen, queue.clock.now(), lambda message: printed_body(queue.reading, message))
     if not seen.messages:
         end_with_no(args.output, NO_MESSAGE)
 
@@ -176,15 +173,13 @@ def history(args: Namespace) -> None:
     Show the recorded events as a timeline, the newest last. Exit code 0: shown, 1: there is no such event, 2: it could not be shown.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.passes.history import recorded_events
     from airflow_poison.values.events import EventType
 
-    now = system_clock().now()
     wanted = None if args.lookup_id is None else values.lookup_ids([args.lookup_id])
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
-    since = None if args.since is None else values.since(args.since, now)
+    since = None if args.since is None else values.since(args.since, values.now())
     limit = values.limit(args.limit, least=1)
-    told = recorded_events(queue_to_read(args), lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
+    told = queue_of(args).history(lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
     if args.output == "json":
         write_json(told.to_dict())
     elif told.events:
@@ -208,18 +203,17 @@ def check(args: Namespace) -> None:
     Hold queue tables against what a store promises, over their whole history. Exit code 0: nothing is wrong, 1: something is, 2: it could not be
     checked.
     """
-    from airflow_poison.fsck.check import check_queue, check_store
     from airflow_poison.fsck.files import Kind
+    from airflow_poison.queue import Queue
 
     if args.accept and not (args.queue and args.repair):
         raise wrong_usage("--accept: expected with --repair, and with the queues whose foreign commits are to stand.")
     if args.accept_loss and not (args.queue and args.repair):
         raise wrong_usage("--accept-loss: expected with --repair, and with the queues that are to go on without what is lost.")
-    store = opened_store(args)
-    names = _names(store, args.queue)
+    store = store_of(args)
+    names = _names(store.tables, args.queue)
     done, failed = _repaired(store, names, args, whole=not args.queue) if args.repair else ([], [])
-    clock = system_clock()
-    results = [check_queue(store, name, clock) for name in names] if args.queue else list(check_store(store, clock))
+    results = [Queue(store, name).check() for name in names] if args.queue else list(store.check())
     for text in failed:
         say("error", text)
     if args.output == "json":
@@ -248,12 +242,12 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
     return wanted or there
 
 
-def _repaired(store: QueueStore, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
+def _repaired(store: Store, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
     from airflow_poison.passes.maintain import repair, repair_store
 
-    done, failed = list(repair_store(store)) if whole else [], list[str]()
+    done, failed = list(repair_store(store.tables)) if whole else [], list[str]()
     for name in names:
-        result = repair(store, name, system_clock(), accept=args.accept, accept_loss=args.accept_loss)
+        result = repair(store.tables, name, store.clock, accept=args.accept, accept_loss=args.accept_loss)
         done += [f"{name}: {text}" for text in result.done]
         failed += [f"{name}: {text}" for text in result.failed]
     return done, failed

@@ -18,13 +18,13 @@ from airflow_poison.cli.command import (
     Argument,
     command,
     hook_of,
+    making_the_queue,
     option,
     others_on_stderr,
+    queue_of,
     say,
     several,
     switch,
-    system_clock,
-    the_queue,
     wrong_usage,
 )
 from airflow_poison.cli.terminal import messages, tell
@@ -132,7 +132,6 @@ def receive(args: Namespace) -> None:
 def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceivePass:
     """Return the pass that options declare, over the queue, which is made when it is missing. Raises InputError."""
     from airflow_poison.spark.executors import checked_files
-    from airflow_poison.values.errors import QueueNotFoundError
 
     engine = values.one_of("--engine", args.engine or "spark", _ENGINES)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
@@ -144,23 +143,17 @@ def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceiveP
     if args.store is None:
         hook_of(args).import_here(files)
     settings = _settings(args, policy, most)
-    queue = the_queue(args)
-    try:
-        with others_on_stderr():
-            return queue.receive_pass(
-                settings,
-                _engine(args, engine, files, progress),
-                run="the command line",
-                redriven=lambda view: progress(
-                    f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back"
-                ),
-                small_pass=_small_pass(args),
-                progress=progress,
-            )
-    except QueueNotFoundError as error:
-        if policy is None:
-            raise QueueNotFoundError(f"{error} Here, --system SYSTEM makes it.") from error
-        raise
+    with making_the_queue():
+        return queue_of(args).receive_pass(
+            settings,
+            _engine(args, engine, files, progress),
+            run="the command line",
+            redriven=lambda view: progress(
+                f"redrive for a new handler, plan {view.plan}: {view.state}, {view.done:,} of {messages(view.messages)} put back"
+            ),
+            small_pass=_small_pass(args),
+            progress=progress,
+        )
 
 
 def _settings(args: Namespace, policy: Policy | None, most: int) -> Receive:
@@ -313,7 +306,7 @@ def _left(table: QueueTable, key: str, named: str) -> str:
     if not mine:
         return f"nothing of queue {table.name!r} is claimed by this pass: its messages are settled, or where they were."
     claimed, until = messages(sum(claim.messages for claim in mine)), max(claim.expires_at for claim in mine)
-    if until <= system_clock().now():
+    if until <= values.now():
         return f"the claim of {claimed} of queue {table.name!r} is given up: any receive goes on with them at once. {_WRITTEN_DOWN}"
     return (
         f"{claimed} of queue {table.name!r} stay claimed, for what works on them had not ended yet. {_WRITTEN_DOWN} "

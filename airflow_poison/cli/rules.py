@@ -17,13 +17,9 @@ from airflow_poison.cli.command import (
     Argument,
     command,
     end_with_no,
-    opened_queue,
-    opened_store,
     option,
-    queue_to_read,
-    shell_user,
+    queue_of,
     switch,
-    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.terminal import tell
@@ -33,7 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.desk.retention import Retention
     from airflow_poison.desk.rule_runs import RulesResult
-    from airflow_poison.store.queue_table import QueueTable
 
 
 @command(
@@ -49,22 +44,17 @@ def mask(args: Namespace) -> None:
     Values at these paths are hidden in all views, logs and alerts. A DAG that declares a mask records its own again at its next run.
     Exit code 0: said, or set, 2: it could not be.
     """
-    from airflow_poison.desk.masking import declare_mask
-    from airflow_poison.values.actor import acting
     from airflow_poison.values.masking import Masking
 
     if args.paths and args.off:
         raise wrong_usage("--off: expected without paths.")
+    queue = queue_of(args)
     if args.paths or args.off:
-        table = opened_queue(args)
-        with acting(shell_user()):
-            masking = declare_mask(table, system_clock(), args.paths)
-    else:
-        table = queue_to_read(args)
-        masking = Masking.recorded(table.snapshot().control.desk)
+        queue.declare(mask=args.paths)
+    masking = Masking.recorded(queue.reading.snapshot().control.desk)
     paths = [] if masking is None else list(masking.paths)
-    told = f"{table.name} hides {', '.join(paths)}." if paths else f"{table.name} hides nothing."
-    tell(args.output, {"queue": table.name, "mask": paths}, told)
+    told = f"{queue.name} hides {', '.join(paths)}." if paths else f"{queue.name} hides nothing."
+    tell(args.output, {"queue": queue.name, "mask": paths}, told)
 
 
 @command(
@@ -82,20 +72,17 @@ def retain(args: Namespace) -> None:
 
     Without --after, what is recorded in the queue is done. Exit code 0: done, or reported, 1: nothing is recorded, 2: it could not be done.
     """
-    from airflow_poison.desk.retention import retain as verb
-
-    wanted = _wanted(args)
-    table, clock = opened_queue(args), system_clock()
+    wanted, queue = _wanted(args), queue_of(args)
     if args.off:
-        _record(table, None)
-        tell(args.output, {"queue": table.name, "retention": None}, f"{table.name} has no retention.")
+        queue.declare_retention(None)
+        tell(args.output, {"queue": queue.name, "retention": None}, f"{queue.name} has no retention.")
         return
     if args.record:
-        _record(table, wanted)
-    done = verb(table, clock, wanted, who=shell_user(), store=opened_store(args))
+        queue.declare_retention(wanted)
+    done = queue.retain(wanted)
     if done is None:
-        end_with_no(args.output, f"no retention is recorded in {table.name!r}: give --after, or record one with --after and --record.")
-    told = [f"{terminal.messages(done.older)} of {table.name} are old poison." if done.older != 1 else f"1 message of {table.name} is old poison."]
+        end_with_no(args.output, f"no retention is recorded in {queue.name!r}: give --after, or record one with --after and --record.")
+    told = [f"{terminal.messages(done.older)} of {queue.name} are old poison." if done.older != 1 else f"1 message of {queue.name} is old poison."]
     if done.plans:
         told.append(f"Removed {terminal.messages(done.removed)}, written to {', '.join(done.files) or 'nowhere'}; plan {', '.join(done.plans)}.")
     if done.waiting:
@@ -117,14 +104,6 @@ def _wanted(args: Namespace) -> Retention | None:
     return Retention(values.duration("--after", args.after), whole, args.remove)
 
 
-def _record(table: QueueTable, retention: Retention | None) -> None:
-    from airflow_poison.desk.retention import declare_retention
-    from airflow_poison.values.actor import acting
-
-    with acting(shell_user()):
-        declare_retention(table, system_clock(), retention)
-
-
 @command(
     "rules",
     QUEUE,
@@ -139,26 +118,22 @@ def rules(args: Namespace) -> None:
     Run the rules of a queue, as far as it is time; with --dry-run only say what each has and would take, also of the rules of --declare. What a
     rule asks waits as a paused plan. Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.desk import rule_runs
-    from airflow_poison.desk.redrive import redrive, set_redrive
-    from airflow_poison.desk.rules import checked_rules, declare_rules
-    from airflow_poison.values.actor import shell_user
+    from airflow_poison.desk.redrive import redrive
+    from airflow_poison.desk.rules import checked_rules
 
-    clock = system_clock()
-    given = None if args.declare is None else checked_rules(_read(args.declare))
+    given, queue = None if args.declare is None else checked_rules(_read(args.declare)), queue_of(args)
     if args.dry_run:
         if args.redrive_on_new_handler is not None:
             raise wrong_usage("--redrive-on-new-handler: expected without --dry-run.")
-        _print(args, rule_runs.dry_run(queue_to_read(args), clock, given))
+        _print(args, queue.run_rules(dry_run=True, rules=given))
         return
     canary = None if args.redrive_on_new_handler in {None, "off"} else _canary(args.redrive_on_new_handler)
-    table = opened_queue(args)
     if given is not None:
-        declare_rules(table, given, clock)
+        queue.declare_rules(given)
     if args.redrive_on_new_handler is not None:
-        set_redrive(table, canary, clock)
-    redrive(table, clock, who=shell_user())
-    _print(args, rule_runs.run_rules(table, clock, who=shell_user(), store=opened_store(args)))
+        queue.redrive_on_new_handler(canary)
+    redrive(queue.table, queue.clock, who=queue.actor)
+    _print(args, queue.run_rules())
 
 
 def _read(name: str) -> object:

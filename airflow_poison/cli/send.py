@@ -19,13 +19,12 @@ from airflow_poison.cli.command import (
     WHERE,
     Argument,
     command,
-    connection_of,
-    opened_queue,
+    making_the_queue,
     option,
+    queue_of,
     say,
     several,
     switch,
-    system_clock,
     wrong_usage,
 )
 from airflow_poison.cli.terminal import messages, tell
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.queue import Queue
     from airflow_poison.sources.source import Source
     from airflow_poison.values.mapping import ColumnMapping
 
@@ -106,16 +106,14 @@ def send(args: Namespace) -> None:
     from airflow_poison.passes.runs import run_key
     from airflow_poison.passes.send import send as verb
 
-    clock = system_clock()
     if args.resend and args.send_key is None:
         raise wrong_usage("--resend: expected with --send-key; without a key every send is a new one.")
     values.named("--send-key", args.send_key)
-    batches = _batches(args, clock.now())
-    table = opened_queue(args, given_policy(args))
+    batches, queue = _batches(args, values.now()), _declared(args)
     named = args.send_key if args.send_key is not None else uuid.uuid4().hex
-    key = run_key(table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
+    key = run_key(queue.table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
     try:
-        sent = verb(table, batches, key=key, clock=clock)
+        sent = verb(queue.table, batches, key=key, clock=queue.clock)
     except KeyboardInterrupt:
         again = f"; run it again with --send-key {named}: it sends only what was not sent" if not args.resend else ""
         say("interrupted", f"all messages were sent, or none{again}.")
@@ -123,9 +121,9 @@ def send(args: Namespace) -> None:
     last = sent.first_lookup_id + sent.sent - 1
     ids = f"lookup id {last}" if sent.sent == 1 else f"lookup ids {sent.first_lookup_id} to {last}"
     count = messages(sent.sent)
-    told = [f"Sent {count} to {table.name}{f', {ids}' if sent.sent else ''}."]
+    told = [f"Sent {count} to {queue.name}{f', {ids}' if sent.sent else ''}."]
     if sent.repeated:
-        told = [f"An earlier send with this key has sent {count} to {table.name}, {ids}; nothing was sent now."]
+        told = [f"An earlier send with this key has sent {count} to {queue.name}, {ids}; nothing was sent now."]
     if sent.malformed and not sent.repeated:
         told.append(f"Malformed, in poison with their errors: {messages(sent.malformed)}.")
     if sent.held:
@@ -133,10 +131,18 @@ def send(args: Namespace) -> None:
     tell(args.output, sent.to_dict(), *told)
 
 
+def _declared(args: Namespace) -> Queue:
+    """Return the queue, which a policy makes when it is missing."""
+    policy = given_policy(args)
+    queue = queue_of(args)
+    with making_the_queue():
+        queue.declare(policy, run="the command line")
+    return queue
+
+
 def _take(args: Namespace) -> None:
     """Send what is new in a source."""
     from airflow_poison.passes.runs import run_key
-    from airflow_poison.passes.take import take as verb
 
     if args.bodies or args.file is not None:
         raise wrong_usage("--source: expected alone; what is sent comes from BODY, from --file or from a source.")
@@ -144,12 +150,11 @@ def _take(args: Namespace) -> None:
         raise wrong_usage(f"--{fixed[0].replace('_', '-')}: the same for every message is not for sources; map columns with --map.")
     limit = None if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     source = _source(args)
-    mapping, clock = _mapping(args, "jsonl"), system_clock()
-    table = opened_queue(args, given_policy(args))
+    mapping, queue = _mapping(args, "jsonl"), _declared(args)
     named = args.send_key if args.send_key is not None else uuid.uuid4().hex
-    key = run_key(table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
-    taken = verb(table, source, key=key, clock=clock, mapping=mapping, limit=limit, between=_between(args.backfill))
-    told = [f"Took {taken.what} of {taken.source}: {messages(taken.sent)} to {table.name}."]
+    key = run_key(queue.table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
+    taken = queue.take(source, key=key, mapping=mapping, limit=limit, between=_between(args.backfill))
+    told = [f"Took {taken.what} of {taken.source}: {messages(taken.sent)} to {queue.name}."]
     if taken.repeated:
         told = [f"An earlier send with this key has taken {messages(taken.sent)} from {taken.source}; nothing was taken now."]
     elif not taken.what:
@@ -163,7 +168,7 @@ def _take(args: Namespace) -> None:
 
 
 def _source(args: Namespace) -> Source:
-    """Return the source that was named, connected. Raises InputError, SettingError."""
+    """Return the source that was named. Raises InputError, SettingError."""
     from airflow_poison.sources.files import Files
     from airflow_poison.sources.readers import FORMATS
     from airflow_poison.sources.source import Source
@@ -179,7 +184,7 @@ def _source(args: Namespace) -> Source:
     found = values.imported("--source", args.source, "shop.feeds:bookings")
     if not isinstance(found, Source):
         raise wrong_usage(f"--source {args.source}: expected a source (Files, Kafka, DeltaChanges, Jdbc …), not {type(found).__name__}.")
-    return found.connected(connection_of)
+    return found
 
 
 _LAYOUT = ("delimiter", "encoding", "header")
@@ -217,16 +222,13 @@ def reset_position(args: Namespace) -> None:
     Forget how far a source was taken into a queue: the next send takes it from its beginning. What is in the queue stays. Exit code 0: forgotten,
     1: the queue has no such source, 2: it could not be done.
     """
-    from airflow_poison.passes.take import positions
-    from airflow_poison.passes.take import reset_position as verb
-
-    table = opened_queue(args)
-    known = [each.source for each in positions(table)]
-    done = verb(table, args.source, system_clock())
-    said = f"The next send takes {args.source} into {table.name} from its beginning."
+    queue = queue_of(args)
+    known = [each.source for each in queue.positions()]
+    done = queue.reset_position(args.source)
+    said = f"The next send takes {args.source} into {queue.name} from its beginning."
     if not done:
-        said = f"Nothing was taken from {args.source} into {table.name}; known are: {', '.join(known) or 'no sources'}."
-    tell(args.output, {"queue": table.name, "source": args.source, "reset": done}, said)
+        said = f"Nothing was taken from {args.source} into {queue.name}; known are: {', '.join(known) or 'no sources'}."
+    tell(args.output, {"queue": queue.name, "source": args.source, "reset": done}, said)
     if not done:
         raise SystemExit(NO)
 

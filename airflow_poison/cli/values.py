@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.cli.command import noted_warnings, others_on_stderr, wrong_usage
+from airflow_poison.cli.command import noted_warnings, others_on_stderr, queue_of, store_of, wrong_usage
 
 if TYPE_CHECKING:
     import argparse
@@ -43,42 +43,28 @@ def completes(action: argparse.Action, argument: Argument) -> None:
 
 def queues(args: Namespace) -> Iterable[str]:
     """Return the names of the store's queues; none when there is no store to be seen."""
-    from airflow_poison.cli.command import opened_store
-
-    return opened_store(args).names()
+    return store_of(args).names()
 
 
 def plans(args: Namespace) -> Iterable[str]:
     """Return the ids of the queue's plans, the newest first."""
-    from airflow_poison.cli.command import queue_to_read
-    from airflow_poison.desk.plans import plans as look
-
-    return [view.plan for view in look(queue_to_read(args))]
+    return [view.plan for view in queue_of(args).plans()]
 
 
 def errors(args: Namespace) -> Iterable[str]:
     """Return the ids of the error groups of the queue's poison, the largest first."""
-    from airflow_poison.cli.command import queue_to_read, system_clock
-    from airflow_poison.desk.found import groups
-    from airflow_poison.desk.selection import Selection
-
-    return [group.error for group in groups(queue_to_read(args), Selection(), system_clock(), limit=50).groups if group.error]
+    return [group.error for group in queue_of(args).groups({}, limit=50).groups if group.error]
 
 
 def handles(args: Namespace) -> Iterable[str]:
     """Return the handles of the queue's conversations."""
-    from airflow_poison.cli.command import queue_to_read
-    from airflow_poison.passes.conversations import conversations
-
-    return [row.handle for row in conversations(queue_to_read(args))]
+    return [row.handle for row in queue_of(args).conversations()]
 
 
 def services(args: Namespace) -> Iterable[str]:
     """Return the names of the store's services."""
-    from airflow_poison.cli.command import opened_store
-
-    store = opened_store(args)
-    return [service for name in store.names() for service in store.open(name, read_only=True).snapshot().control.services]
+    store = store_of(args)
+    return [service for name in store.names() for service in store.queue(name).reading.snapshot().control.services]
 
 
 def systems(_args: Namespace) -> Iterable[str]:
@@ -97,13 +83,12 @@ def events(_args: Namespace) -> Iterable[str]:
 
 def settings(args: Namespace) -> Iterable[str]:
     """Return the settings of the system that stands in the line, else of the queue that does, as ``name=``."""
-    from airflow_poison.cli.command import queue_to_read
     from airflow_poison.rules import policy_class
     from airflow_poison.rules.described import settings_of, system_named
 
     system = getattr(args, "system", None)
     if not isinstance(system, str):
-        system = str(queue_to_read(args).snapshot().control.policy["system"])
+        system = str(queue_of(args).reading.snapshot().control.policy["system"])
     return [f"{setting.name}=" for setting in settings_of(policy_class(system_named(system)))]
 
 

@@ -112,7 +112,8 @@ def untimed(text: str) -> list[str]:
 
 @pytest.mark.parametrize("walk", ["docs/how-to/work-from-the-shell.md", "docs/how-to/deal-with-poison.md"])
 def test_the_walk_prints_what_is_shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, walk: str) -> None:
-    monkeypatch.setattr("airflow_poison.values.actor.shell_user", lambda: "shell:ann@desk")
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    monkeypatch.setattr("socket.gethostname", lambda: "desk")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
     monkeypatch.setenv("COLUMNS", "80")

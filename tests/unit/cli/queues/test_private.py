@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.cli import changes, rules
 from airflow_poison.values.clock import SystemClock, VirtualClock
 from tests.unit.cli.queues.given import FAULT, MOVE, TAKE, answer, messages, orders
 
@@ -84,8 +83,7 @@ def old(poison: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     poison(f"send orders bad1 bad2 good {MOVE}")
     poison(f"receive orders {TAKE}")
     later = VirtualClock(SystemClock().now() + timedelta(days=31))
-    for module in (rules, changes):
-        monkeypatch.setattr(module, "system_clock", lambda: later)
+    monkeypatch.setattr("airflow_poison.queue.SystemClock", lambda: later)
 
 
 @pytest.mark.usefixtures("old")
