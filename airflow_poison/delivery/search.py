@@ -28,6 +28,7 @@ from airflow_poison.delivery.frames import Frames
 from airflow_poison.delivery.journal import (
     COUNT_MASK,
     ONE_ATTEMPT,
+    SETTLED,
     SMALL_BATCH,
     STATE_MASK,
     SUSPECTS,
@@ -316,7 +317,11 @@ class FrameDelivery(BatchDelivery):
         self._can_halt = cache(_may_halt)
 
     def run(self) -> bool:
-        """Deliver; return whether a message halted the endpoint."""
+        """Deliver until the batch is done, a message halts the endpoint, or an outage is found; return whether a message halted it."""
+        if self._observer is not None:
+            if self._observer.begin([row for row in self._unsettled.tolist() if row not in self._frames.failures]):
+                return False
+            self._unsettled = self._left(self._unsettled)
         suspects = self._unsettled[np.isin(self._array[self._unsettled] & STATE_MASK, SUSPECTS)]
         goes_together = self._goes_together()
         together, later, found = self._unsettled[goes_together], list[int](), 0
@@ -336,7 +341,14 @@ class FrameDelivery(BatchDelivery):
         return self._first_halted() < len(self._words)
 
     def _deliver_what_was_put_off(self, later: list[int]) -> None:
-        """Deliver what others have overtaken; when the endpoint has halted, only what its turn was before that."""
+        """Deliver what others have overtaken; in an outage only charge what the handler has named."""
+        if not self._is_outage():
+            self._deliver_later(later)
+        if self._is_outage():
+            self._charge_named()
+
+    def _deliver_later(self, later: list[int]) -> None:
+        """Deliver messages; when the endpoint has halted, only those whose turn was before that."""
         first, self._halted = self._first_halted(), False
         for row in later:
             if row < first:
@@ -347,6 +359,13 @@ class FrameDelivery(BatchDelivery):
                 return
             self._again_together = []
             self._transaction(np.asarray(rows), probe=False)
+
+    def _is_outage(self) -> bool:
+        return self._observer is not None and self._observer.stopped()
+
+    def _left(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Leave out what is settled: an observer has tried it besides."""
+        return rows if self._observer is None else rows[~np.isin(self._array[rows] & STATE_MASK, SETTLED)]
 
     def _charge_named(self) -> None:
         """Charge what the handler has named, before what has halted the endpoint."""
@@ -395,6 +414,8 @@ class FrameDelivery(BatchDelivery):
 
     def _transaction(self, rows: NDArray[np.intp], *, probe: bool) -> int:
         """Deliver rows as one transaction, and search where it fails; return how many culprits were found."""
+        self._halted = self._halted or self._is_outage()
+        rows = self._left(rows)
         while len(rows) > 1 and not self._halted:
             failure, named = self._hand(rows, probe=probe)
             if failure is None:
@@ -405,6 +426,9 @@ class FrameDelivery(BatchDelivery):
         return self._deliver_alone(int(rows[0])) if len(rows) else 0
 
     def _searched(self, rows: NDArray[np.intp], failure: Failure) -> int:
+        if self._observer is not None and self._observer.is_outage_of_batch(rows.tolist(), failure):
+            self._halted = True
+            return 0
         found = self._search(rows)
         if not found and not self._halted:
             self._tell_unstable(rows, f"{failure.type}: {failure.text}")
@@ -412,8 +436,9 @@ class FrameDelivery(BatchDelivery):
 
     def _search(self, rows: NDArray[np.intp]) -> int:
         """Find the culprits among rows that have failed together; of two halves the second is not tried as a whole when the first succeeds."""
-        if len(rows) == 1:
-            return self._deliver_alone(int(rows[0]))
+        rows = self._left(rows)
+        if len(rows) <= 1:
+            return sum(map(self._deliver_alone, rows.tolist()))
         size, found = piece_of(len(rows)), 0
         for start in range(0, len(rows), size):
             piece = rows[start : start + size]
@@ -454,6 +479,8 @@ class FrameDelivery(BatchDelivery):
         self._array[rows[:-1]] = kept[:-1] | MessageState.COMMITTED
         reach("delivery.batch.before_last")
         self._words[last] = int(kept[-1]) | MessageState.COMMITTED
+        if self._observer is not None:
+            self._observer.succeeded(len(rows))
 
     def _seen(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> list[Counts]:
         """Return the counts that the next delivery of each message sees."""
@@ -467,7 +494,7 @@ class FrameDelivery(BatchDelivery):
         """Charge the messages that the handler has named; return the others, which are delivered again."""
         if not self._policy.halting or all(self._only_retried(row, why) for row, why in named.items()):
             self._named |= named
-            return rows[~np.isin(rows, list(named))]
+            return self._left(rows[~np.isin(rows, list(named))])
         first = min(named)
         self._transaction(rows[rows < first], probe=False)
         if not self._halted:
@@ -475,14 +502,17 @@ class FrameDelivery(BatchDelivery):
             again, self._again_together = self._again_together, []
             for row in again:
                 self._deliver_alone(row)
-        return rows[rows > first]
+        return self._left(rows[rows > first])
 
     def _only_retried(self, row: int, why: Failure) -> bool:
         ladder = self._ladder(row)
         return ladder is not None and why.kind is FailureKind.EXCEPTION and not self._can_halt(ladder)
 
     def _roll_back(self, row: int, failure: Failure) -> None:
-        """Count an attempt of a message that the handler has named; it is delivered again, or has ended."""
+        """Count an attempt of a message that the handler has named; it is delivered again, or has ended. It is no outage's, however it ends."""
+        if self._observer is not None:
+            self._observer.named(row, failure)
+            self._log_failure(self._entries.entry(row), failure)
         ladder, attempts = self._ladder(row), attempts_of(self._words[row])
         assert ladder is not None, "it was delivered"
         if failure.kind is FailureKind.EXCEPTION and ladder.rung(attempts + 1) is not None:
@@ -491,7 +521,7 @@ class FrameDelivery(BatchDelivery):
             self._again_together.append(row)
         else:
             self._words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
-            self._halted = self._end_of_ladder(row, ladder, failure, attempts) or self._halted
+            self._halted |= self._end_of_ladder(row, ladder, failure, attempts, is_named=True)
 
     def _tell_unstable(self, rows: NDArray[np.intp], error: str) -> None:
         self._log.append_unstable(self._number, unstable(self._frames.lookup_ids(rows), error))
@@ -500,8 +530,14 @@ class FrameDelivery(BatchDelivery):
 
     def _deliver_alone(self, row: int) -> int:
         """Deliver a message alone until it has ended; return whether its delivery failed, or something was known of it before."""
-        if self._halted:
+        if self._halted or self.is_settled(row):
             return 0
+        failed = self._delivered_alone(row)
+        if self._observer is not None and self._words[row] & STATE_MASK == MessageState.COMMITTED:
+            self._observer.committed(row)
+        return failed
+
+    def _delivered_alone(self, row: int) -> int:
         ladder, value = self._ladder(row), self._words[row]
         attempts, state = attempts_of(value), value & STATE_MASK
         climbs = (not attempts or row in self._charged) and state in (MessageState.UNTOUCHED, *SUSPECTS)
@@ -520,6 +556,10 @@ class FrameDelivery(BatchDelivery):
             return 0
         self._halted = self._again(row, ladder, failure, partial(self._call, row), attempts)
         return 1
+
+    def may_be_tried(self, row: int) -> bool:
+        """Whether a message was not received alone yet, and not named."""
+        return (not self._words[row] or self._words[row] in SUSPECTS) and row not in self._named
 
     def _call(self, row: int, counts: Counts) -> Failure | None:
         """Call the handler with a frame of one message."""

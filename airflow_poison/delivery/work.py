@@ -32,6 +32,7 @@ from airflow_poison.delivery.platform import BrokenProcessError
 from airflow_poison.delivery.returned import NOTHING, Returned, keep_all
 from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
 from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
+from airflow_poison.delivery.watched import BatchWatch, first_delivery
 from airflow_poison.outputs.output import is_rows
 from airflow_poison.rules.decisions import Counts, Deliver, Halt, Return
 from airflow_poison.rules.loop import ReceiveLoop
@@ -113,17 +114,17 @@ class Endpoint:
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
         """Deliver what is not settled; return whether a message halted the endpoint."""
         self.batches += 1
-        if self._watch is not None:
-            if self.job.masking is not None:
-                self._watch.hide = PrivateBatch(self.job.masking, batch).said
-            from airflow_poison.delivery.watched import WatchedDelivery, WatchedFrames
-
-            return (WatchedDelivery if self.job.batching is None else WatchedFrames)(self, batch, section, self._watch).run()
         if self.job.batching is None:
             return BatchDelivery(self, batch, section).run()
         from airflow_poison.delivery.search import FrameDelivery
 
         return FrameDelivery(self, batch, section).run()
+
+    def watch(self, batch: pa.RecordBatch) -> Watch | None:
+        """Return what looks for outages among the deliveries of a batch; None where they are not looked for."""
+        if self._watch is not None and self.job.masking is not None:
+            self._watch.hide = PrivateBatch(self.job.masking, batch).said
+        return self._watch
 
     def columns(self, batch: pa.RecordBatch) -> _Columns:
         """Return what messages of a batch are views of."""
@@ -343,7 +344,8 @@ class Ladder:
 class BatchDelivery(JournalHost):
     """One batch in the hands of one endpoint; logs only the failure that a message ends with.
 
-    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same.
+    A failure that the message outlives costs one store and no text. Killed in between, its attempts are known all the same. With an observer, which
+    looks for outages, each failure is logged before it counts: an outage takes it back.
     """
 
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
@@ -356,16 +358,27 @@ class BatchDelivery(JournalHost):
         self._first_row = -1
         self._first: Failure | None = None
         self._last: Failure | None = None
+        self._has_halted = False
+        watch = endpoint.watch(batch)
+        self._observer = None
+        if watch is not None:
+            self._observer = BatchWatch(watch, self, batch, strict_order=self._policy.strict_order, together=endpoint.job.batching is not None)
 
     def run(self) -> bool:
-        """Deliver; return whether a message halted the endpoint."""
+        """Deliver until the batch is done, a message halts the endpoint, or an outage is found; return whether a message halted it."""
         rows = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
         self._first_row = rows[0] if rows else -1
-        ladders = self._ladders()
-        return any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
+        if self._observer is None or not self._observer.begin(rows):
+            ladders = self._ladders()
+            is_over = any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
+            if self._observer is not None and not is_over:
+                self._observer.end()
+        return self._has_halted
 
     def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
-        """The lean loop: nothing here that is not needed for every message."""
+        """The lean loop: nothing here that is not needed for every message. Returns whether nothing more is delivered."""
+        if self._observer is not None and self._observer.stopped():
+            return True
         first = rows[0]
         columns = self._endpoint.columns(self._batch.slice(first, rows[-1] - first + 1))
         words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
@@ -405,31 +418,74 @@ class BatchDelivery(JournalHost):
 
         :param call: delivers it again, with the counts that it sees then.
         :param attempts: counted rollbacks before that delivery.
+        Returns whether nothing more is delivered.
         """
-        words, in_flight = self._words, int(MessageState.IN_FLIGHT)
-        while failure is RAISED and (rung := ladder.rung(attempts + 1)) is not None:
+        words, in_flight, observer = self._words, int(MessageState.IN_FLIGHT), self._observer
+        while failure is not None:
+            is_plain = failure is RAISED
+            if observer is not None:
+                failure = self._endpoint.tell(failure)
+                observer.failed(row, failure)
+            if not is_plain or (rung := ladder.rung(attempts + 1)) is None:
+                return self._end_of_ladder(row, ladder, failure, attempts)
             attempts += 1
+            if observer is not None:
+                self._log_failure(self._entry(row, rung.stored), failure)
+                words[row] = attempts * ONE_ATTEMPT | MessageState.UNTOUCHED
+                if observer.is_outage(row):
+                    return True
             words[row] = attempts * ONE_ATTEMPT | in_flight
             failure = call(rung.seen)
-        if failure is None:
-            if self._keep is not None:
-                self._write_down(row, self._endpoint.rows)
-            words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
-            return False
-        return self._end_of_ladder(row, ladder, failure, attempts)
+        if self._keep is not None:
+            self._write_down(row, self._endpoint.rows)
+        words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
+        return False
 
-    def _end_of_ladder(self, row: int, ladder: Ladder, failure: Failure, attempts: int) -> bool:
-        """End a message whose delivery has failed, or go on with it in the receive loop; return whether it halted the endpoint."""
-        last = ladder.rung(attempts)
+    def _entry(self, row: int, counts: Counts) -> BatchEntry:
+        return BatchEntry(row, self._batch.column("lookup_id")[row].as_py(), 0, None, counts)
+
+    def _end_of_ladder(self, row: int, ladder: Ladder, failure: Failure, attempts: int, *, is_named: bool = False) -> bool:
+        """End a message whose delivery has failed, or go on with it in the receive loop; return whether nothing more is delivered.
+
+        :param is_named: the handler has named the message: no outage is behind that.
+        """
+        last, observer = ladder.rung(attempts), self._observer
         assert last is not None, "it was delivered"
         if failure.kind is FailureKind.EXCEPTION and ladder.end is not None:
-            entry = BatchEntry(row, self._batch.column("lookup_id")[row].as_py(), 0, None, last.stored)
+            entry = self._entry(row, last.stored)
             self.rolled_back((entry,), entry, failure)
+            if observer is not None and not is_named and (observer.is_outage(row) or (isinstance(ladder.end, Halt) and self.withholds(entry))):
+                return True
             self.ended(entry, ladder.end, failure)
+            self._has_halted = self._has_halted or isinstance(ladder.end, Halt)
             return isinstance(ladder.end, Halt)
         entry = self._entries.entry(row)
         entry.counts = last.stored
         return self._through_the_loop(entry, failure)
+
+    def attempt(self, row: int) -> Failure | None:
+        """Deliver the message of a row besides, for an observer; what fails is as it was. A death is charged as ever: the message is in flight."""
+        before, entry = self._words[row], self._entries.entry(row)
+        delivery = first_delivery(self._policy, entry, self)
+        if delivery is None:
+            return None
+        self._words[row] = before & ~STATE_MASK | MessageState.IN_FLIGHT
+        failure = self._call(row, delivery.counts)
+        if failure is None:
+            if self._keep is not None:
+                self._write_down(row, self._endpoint.rows)
+            self._store(row, MessageState.COMMITTED)
+            return None
+        self._words[row] = before
+        return self._endpoint.tell(failure)
+
+    def is_settled(self, row: int) -> bool:
+        """Whether a message needs no delivery any more: it may have been tried besides."""
+        return IS_SETTLED[self._words[row] & STATE_MASK]
+
+    def may_be_tried(self, row: int) -> bool:
+        """Whether a message was not received yet."""
+        return not self._words[row]
 
     def _write_down(self, row: int, returned: bytes) -> None:
         """Write down what a delivery returned."""
@@ -459,13 +515,23 @@ class BatchDelivery(JournalHost):
         What died with a process before it could decide about its last rollback is decided now.
 
         :param failure: of the delivery that the loop begins with, when that is over already.
+        Returns whether nothing more is delivered.
         """
+        if self.is_settled(entry.row):
+            return False
         if entry.led_to is not None:
             self.ended(entry, entry.led_to, None)
+            self._has_halted = self._has_halted or isinstance(entry.led_to, Halt)
             return isinstance(entry.led_to, Halt)
         self._first = failure
-        source = OneRow(self._policy, self._entries, entry, self._words)
-        return ReceiveLoop(self._endpoint.receiver, source, self).run() is not None
+        if self._observer is not None:
+            self._observer.is_new = failure is not None
+        loop = ReceiveLoop(self._endpoint.receiver, OneRow(self._policy, self._entries, entry, self._words), self)
+        while loop.step():
+            if self._observer is not None and self._observer.judge(entry.row):
+                return True
+        self._has_halted = self._has_halted or loop.halt is not None
+        return loop.halt is not None or loop.withheld
 
     def _ladders(self) -> Sequence[Ladder] | None:
         """Return the ladder of each row; None: some message cannot be read."""
@@ -495,17 +561,26 @@ class BatchDelivery(JournalHost):
             failure, self._first = self._first, None
             return failure
         raised = self._call(row, counts)
-        if raised is None and self._keep is not None:
+        if raised is not None:
+            if self._observer is not None and not delivery.at_most_once:
+                raised = self._endpoint.tell(raised)
+                self._observer.failed(row, raised)
+            return raised
+        if self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
                 self._keep([(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)])
             else:
                 self._rows[row] = self._endpoint.rows
-        return raised
+        return None
 
     def _call(self, row: int, counts: Counts) -> Failure | None:
         """Call the handler with one message."""
         self._endpoint.at[0] = row
         return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
+
+    def withholds(self, entry: BatchEntry) -> bool:
+        """Whether an outage may be behind a failure for which the endpoint would halt, or block its queue."""
+        return self._observer is not None and self._observer.doubts(entry.row, resumed=bool(attempts_of(self._words[entry.row])))
 
     def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
         """Never asked for: this process is a single server session."""
@@ -519,7 +594,7 @@ class BatchDelivery(JournalHost):
         """Count the attempt and keep the failure, unless it is the last that fits into a word."""
         (entry,) = entries
         value = counted(self._words[entry.row], MessageState.UNTOUCHED)
-        if attempts_of(value) == MAX_ATTEMPTS:
+        if self._observer is not None or attempts_of(value) == MAX_ATTEMPTS:
             self._log_failure(entry, self._endpoint.tell(failure), innocent=entry is not culprit)
         self._last = failure
         self._words[entry.row] = value
