@@ -52,7 +52,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         the last one, and the position is kept with the queue. Records that are not what they should be go to the poison sub-queue.
     :param max_messages: of a source: take at most so many, as far as the source can stop there. (templated)
     :param backfill: of a source: take what lies between two places, whatever was taken before; the position stays. (templated)
-    :param on_spark: of ``Kafka``: Spark's executors read the records, through Spark's own ``kafka`` format where its classes are. False: this task
+    :param on_spark: of ``Kafka``: Spark's executors read the records, through Spark's own ``kafka`` format, whose classes they need. False: this task
         reads them.
     :param body: the column that is the body (text or bytes); a list of columns: one JSON object of them; None: one JSON object of all. (templated)
     :param group: the column of the group whose order matters. (templated)

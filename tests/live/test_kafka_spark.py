@@ -1,4 +1,4 @@
-"""Kafka that Spark's executors read: through Spark's own ``kafka`` format, and by confluent-kafka where its classes are not."""
+"""Kafka that Spark's executors read, through Spark's own ``kafka`` format."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from confluent_kafka.admin import AclOperation, ResourceType
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.take import positions, take
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.sources import kafka_frame
 from airflow_poison.sources.kafka import Kafka
 from airflow_poison.sources.schemas import JsonSchema
 from airflow_poison.spark.send_stage import SendStage
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock
-from airflow_poison.values.errors import SparkJobError
+from airflow_poison.values.errors import SourceError, SparkJobError
 from airflow_poison.values.fault_points import install
 from tests.live.source_kills import killed, rows
 from tests.live.topic import Topic
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from tools.servers.kafka import Broker
 
 CLOCK = SystemClock()
-OWN, PYTHON = "Spark's own format", "confluent-kafka"
 KILLS = 12
 _numbers = count()
 
@@ -54,10 +52,9 @@ def classes() -> str:
     return spark_classes()
 
 
-@pytest.fixture(scope="module", params=[(LOCAL, OWN), (LOCAL, PYTHON), (CLUSTER, OWN), (CONNECT, OWN), (CONNECT, PYTHON)], ids="-".join)
+@pytest.fixture(scope="module", params=[LOCAL, CLUSTER, CONNECT])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, classes: str) -> Iterator[Place]:
-    name, way = request.param
-    folder, jars = tmp_path_factory.mktemp("driver"), {"spark.jars": classes} if way == OWN else {}
+    name, folder, jars = request.param, tmp_path_factory.mktemp("driver"), {"spark.jars": classes}
     if name == LOCAL:
         where = Where.of(LOCAL)
         with driven(Where(where.name, where.master, {**where.conf, **jars}), folder) as there:
@@ -92,9 +89,9 @@ def table(tmp_path: Path) -> QueueTable:
 
 def take_there(
     store: str, queue: str, source: Source, between_plan_and_read: Any = None, options: Mapping[str, str] | None = None, **more: Any
-) -> tuple[TakeResult, str]:
-    """Take in a driver; return what it did, and how the executors have read."""
-    table, key, said = open_store(store, options).open(queue), f"take-{next(_numbers)}-{random.random()}", list[str]()
+) -> TakeResult:
+    """Take in a driver."""
+    table, key = open_store(store, options).open(queue), f"take-{next(_numbers)}-{random.random()}"
     stage = SendStage.of_queue(table.folder, key)
 
     def read(planned: Any) -> Any:
@@ -102,16 +99,15 @@ def take_there(
             between_plan_and_read()
         return stage.records(planned, session)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kafka_frame._log, "info", lambda text, *values: said.append(text % values))
-        return take(table, source, key=key, clock=CLOCK, read=read, **more), " ".join(said)
+    return take(table, source, key=key, clock=CLOCK, read=read, **more)
 
 
 def taken(place: Place, table: QueueTable, source: Source, **more: Any) -> TakeResult:
-    return place.call(take_there, table.uri.rpartition("/")[0], table.name, source, **more)[0]
+    found: TakeResult = place.call(take_there, table.uri.rpartition("/")[0], table.name, source, **more)
+    return found
 
 
-def test_the_same_messages_come_as_the_task_makes(topic: Topic, table: QueueTable, place: Place, request: pytest.FixtureRequest) -> None:
+def test_the_same_messages_come_as_the_task_makes(topic: Topic, table: QueueTable, place: Place) -> None:
     headers = [("kind", b"new"), ("kind", "again"), ("raw", b"\xff"), ("none", None), ("kafka.offset", b"mine"), ("poison.dialog", b"forged")]
     topic.produce("1", partition=1, key=b"k", headers=headers, timestamp=1_764_050_400_123)
     topic.produce("[2]", partition=1, key=b"\x00\x01")
@@ -123,8 +119,7 @@ def test_the_same_messages_come_as_the_task_makes(topic: Topic, table: QueueTabl
     source = topic.source(schema=JsonSchema(schema={"type": "integer"}))
     here = declare(open_store(table.uri.rpartition("/")[0]), "here", Msmq4(), CLOCK)
     mine = take(here, source, key="mine", clock=CLOCK)
-    theirs, said = place.call(take_there, table.uri.rpartition("/")[0], table.name, source)
-    assert said.startswith("Executors read topic") == ("own" in request.node.name)
+    theirs = taken(place, table, source)
     assert (theirs.sent, theirs.malformed, theirs.what, theirs.position) == (mine.sent, mine.malformed, mine.what, mine.position)
     assert theirs.malformed == 3
 
@@ -181,8 +176,7 @@ def _expire(settings: dict[str, Any], name: str) -> None:
 def test_the_rights_that_the_page_names_are_enough_and_no_password_is_told(topic: Topic, table: QueueTable, here: Place) -> None:
     topic.produce("1")
     topic.allow(ResourceType.TOPIC, topic.name, AclOperation.DESCRIBE, AclOperation.READ)
-    result, said = here.call(take_there, table.uri.rpartition("/")[0], table.name, Kafka(topic.name, topic.broker.stranger))
-    assert (result.sent, "own kafka format" in said) == (1, True)
+    assert taken(here, table, Kafka(topic.name, topic.broker.stranger)).sent == 1
     assert here.call(_plan_of, Kafka(topic.name, topic.broker.stranger)).count(topic.broker.stranger["sasl.password"]) == 0
 
 
@@ -192,9 +186,15 @@ def _plan_of(source: Kafka) -> str:
     return str(records_frame(session(), source.kafka, {0: (0, 1)})._jdf.queryExecution().toString())
 
 
-@pytest.mark.parametrize("way", [OWN, PYTHON])
+def test_without_the_classes_of_spark_s_format_it_is_an_error_that_says_what_to_add(topic: Topic, table: QueueTable, tmp_path: Path) -> None:
+    topic.produce("1")
+    with driven(Where.of(LOCAL), tmp_path) as there, pytest.raises(SourceError, match=r"spark\.jars\.packages=org\.apache\.spark.* without on_spark"):
+        taken(there, table, topic.source())
+    assert (rows(table), positions(table)) == ([], ())
+
+
 def test_a_queue_in_a_bucket_is_filled_by_nodes_that_share_no_folder(
-    topic: Topic, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, classes: str, way: str
+    topic: Topic, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, classes: str
 ) -> None:
     topic.produce(*map(str, range(1_000)))
     topic.produce(*map(str, range(1_000, 2_000)), partition=1)
@@ -203,11 +203,9 @@ def test_a_queue_in_a_bucket_is_filled_by_nodes_that_share_no_folder(
         s3.make_bucket(options, "lake")
         table = declare(open_store("s3://lake/queues", options), "orders", Msmq4(), CLOCK)
         where = Where.of(CLUSTER, nodes.cluster.url)
-        conf = {**where.conf, **({"spark.jars": classes} if way == OWN else {})}
-        with driven(Where(where.name, where.master, conf), tmp_path) as there:
-            result, said = there.call(take_there, "s3://lake/queues", "orders", topic.source(), options=options)
-            assert (result.sent, "own kafka format" in said) == (2_000, way == OWN)
-            assert there.call(take_there, "s3://lake/queues", "orders", topic.source(), options=options)[0].sent == 0
+        with driven(Where(where.name, where.master, {**where.conf, "spark.jars": classes}), tmp_path) as there:
+            assert there.call(take_there, "s3://lake/queues", "orders", topic.source(), options=options).sent == 2_000
+            assert there.call(take_there, "s3://lake/queues", "orders", topic.source(), options=options).sent == 0
         assert Counter(row["body"] for row in rows(table)) == Counter(str(number).encode() for number in range(2_000))
         assert not list(cast("BucketFolder", table.folder).objects.list("_stage/"))
 
@@ -238,8 +236,7 @@ def _die_at(point: str, *where: Any) -> None:
         install(None)
 
 
-@pytest.mark.parametrize("way", [OWN, PYTHON])
-def test_two_takers_that_race_and_are_killed_take_each_record_once(broker: Broker, tmp_path: Path, classes: str, way: str) -> None:
+def test_two_takers_that_race_and_are_killed_take_each_record_once(broker: Broker, tmp_path: Path, classes: str) -> None:
     topic, expected = Topic(broker, f"killed-{next(_numbers)}", partitions=3), list[str]()
     draw = random.Random(3)
 
@@ -249,6 +246,6 @@ def test_two_takers_that_race_and_are_killed_take_each_record_once(broker: Broke
         topic.transaction(values, commit=commit, partition=number % 3)
         expected.extend(values if commit else [])
 
-    conf = {**Where.of(LOCAL).conf, **({"spark.jars": classes} if way == OWN else {})}
+    conf = {**Where.of(LOCAL).conf, "spark.jars": classes}
     table = killed(tmp_path, topic.source(), arrive, kills=KILLS, spark=json.dumps(conf))
     assert sorted(row["body"].decode() for row in rows(table)) == sorted(expected)

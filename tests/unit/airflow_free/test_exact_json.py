@@ -40,7 +40,6 @@ NOT_BODIES = {
     "passes/application.py": "what the package itself writes into the queue's table, its stage and its notes",
     "passes/submitted.py": "what the package itself writes into the queue's table, its stage and its notes",
     "values/schema.py": "what the package itself writes into the queue's table, its stage and its notes",
-    "sources/kafka_frame.py": "what the package itself writes into the queue's table, its stage and its notes",
     "spark/executors.py": "what the package itself writes into the queue's table, its stage and its notes",
     "spark/nodes.py": "what the package itself writes into the queue's table, its stage and its notes",
     "store/data_files.py": "what the package itself writes into the queue's table, its stage and its notes",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import given
@@ -15,8 +15,8 @@ from airflow_poison.passes.take import take
 from airflow_poison.passes.to_kafka import record_of
 from airflow_poison.sources.bodies import with_fields
 from airflow_poison.sources.kafka import Kafka, settings_of, shared
-from airflow_poison.sources.kafka_frame import java_settings
-from airflow_poison.sources.kafka_topic import to_columns, to_messages
+from airflow_poison.sources.kafka_frame import java_settings, records_frame
+from airflow_poison.sources.kafka_topic import Topic, to_columns, to_messages
 from airflow_poison.sources.schemas import JsonSchema
 from airflow_poison.sources.source import Connection, Position, Reached, Source, Take
 from airflow_poison.spark.send_stage import SendStage
@@ -254,6 +254,12 @@ def test_settings_of_librdkafka_become_those_of_the_java_client_or_the_first_tha
     given: dict[str, Any], expected: dict[str, str], unknown: str
 ) -> None:
     assert java_settings(given) == (expected, unknown)
+
+
+def test_a_setting_that_only_the_task_s_client_has_is_refused_for_executors() -> None:
+    topic = Topic({"bootstrap.servers": "here:9092", "oauthbearer.token.endpoint.url": "https://login"}, "flights", committed=True, patience=1.0)
+    with pytest.raises(SourceError, match=r"oauthbearer\.token\.endpoint\.url is one of librdkafka alone.* without on_spark.* Nothing was sent"):
+        records_frame(cast("Any", None), topic, {0: (0, 1)})
 
 
 def test_a_source_that_executors_cannot_read_is_refused_before_spark_is_needed(queue: Queue) -> None:
