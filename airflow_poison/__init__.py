@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
     from airflow_poison.sources.delta_changes import DeltaChanges
     from airflow_poison.sources.files import Files
-    from airflow_poison.sources.jdbc import Jdbc
+    from airflow_poison.sources.jdbc import Jdbc, Outbox
     from airflow_poison.sources.kafka import Kafka
-    from airflow_poison.sources.outbox import Outbox
     from airflow_poison.sources.protobuf import Protobuf
     from airflow_poison.sources.schemas import Avro, JsonSchema, Registry, Schema
     from airflow_poison.sources.source import Position, Reached, Source, Take

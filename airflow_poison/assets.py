@@ -11,7 +11,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import queue_uri
 from airflow_poison.rules.settings import choice
 from airflow_poison.store import check_name
-from airflow_poison.triggers.events import QueueEventTrigger
+from airflow_poison.triggers import QueueEventTrigger
 from airflow_poison.watching.happenings import Happening
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ OPERATORS = (
     "airflow_poison.operators.dialogs",
     "airflow_poison.operators.submit",
 )
-SENSORS = ("airflow_poison.sensors.queue",)
+SENSORS = ("airflow_poison.sensors",)
 LINKS = ("QueueLink", "MessagesLink", "RetryLink", "PoisonLink", "EventsLink")
 
 
@@ -30,12 +30,12 @@ def get_provider_info() -> dict[str, object]:
         "operators": _modules(*OPERATORS),
         "cli": ["airflow_poison.cli.main.get_poison_cli_commands"],
         "sensors": _modules(*SENSORS),
-        "triggers": _modules("airflow_poison.triggers.queue", "airflow_poison.triggers.events", "airflow_poison.triggers.plan"),
+        "triggers": _modules("airflow_poison.triggers"),
         "task-decorators": [
-            {"class-name": "airflow_poison.decorators.receive.receive_task", "name": "receive"},
-            {"class-name": "airflow_poison.decorators.send.send_task", "name": "send"},
+            {"class-name": "airflow_poison.decorators.receive_task", "name": "receive"},
+            {"class-name": "airflow_poison.decorators.send_task", "name": "send"},
         ],
-        "extra-links": [f"airflow_poison.links.queue.{link}" for link in LINKS],
+        "extra-links": [f"airflow_poison.links.{link}" for link in LINKS],
         "asset-uris": [
             {
                 "schemes": ["poison"],

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from uuid import uuid4
 
 from airflow_poison.desk import rule_runs
-from airflow_poison.desk.actions import Verb
+from airflow_poison.desk.actions import Verb, action_of, canary_of, selection_of
 from airflow_poison.desk.applying import check_target, follow, undo
 from airflow_poison.desk.exporting import send_selected
 from airflow_poison.desk.found import find, groups, query
-from airflow_poison.desk.given import action_of, canary_of, selection_of
 from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import cancel, find_plan, id_of, pause, plan, plans, record, resume
 from airflow_poison.desk.redrive import redrive, set_redrive
@@ -56,9 +55,9 @@ from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.policy import Restart
 from airflow_poison.rules.settings import choice
 from airflow_poison.store import open_store
-from airflow_poison.values.actor import acting, is_anybody_acting, shell_user
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import InputError, PlanNotFoundError, PlanStateError, SettingError, SourceError
+from airflow_poison.values.events import acting, is_anybody_acting, shell_user
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ class PoisonMessageQueueProvider(BaseMessageQueueProvider):  # type: ignore[misc
 
     def trigger_class(self) -> type[BaseEventTrigger]:
         """Return ``QueueEventTrigger``."""
-        from airflow_poison.triggers.events import QueueEventTrigger
+        from airflow_poison.triggers import QueueEventTrigger
 
         return QueueEventTrigger
 

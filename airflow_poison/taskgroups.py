@@ -15,7 +15,7 @@ from airflow_poison.operators.manage import QueueAlertOperator, QueueRecoverOper
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.passes.declaration import takes_options
 from airflow_poison.rules.queue_disabling import REMOVAL
-from airflow_poison.sensors.queue import QueueDisabledSensor
+from airflow_poison.sensors import QueueDisabledSensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ from datetime import timedelta
 from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference  # type: ignore[attr-defined]  # Airflow's stub lacks them
 
 from airflow_poison.assets import queue_asset
-from airflow_poison.sensors.queue import QueuePoisonGoneSensor
+from airflow_poison.sensors import QueuePoisonGoneSensor
 
 LIMIT = timedelta(seconds=float(os.environ.get("POISON_DEADLINE", "86400")))
 NOTIFIER = os.environ.get("POISON_DEADLINE_NOTIFIER", "airflow.providers.slack.notifications.slack_webhook.SlackWebhookNotifier")

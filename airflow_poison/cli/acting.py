@@ -37,9 +37,9 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.selecting import SELECTION, is_selected, selection
 from airflow_poison.cli.terminal import messages as counted
 from airflow_poison.cli.terminal import tell, write_json
+from airflow_poison.cli.values import SELECTION, is_selected, selection
 
 if TYPE_CHECKING:
     from argparse import Namespace

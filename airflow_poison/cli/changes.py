@@ -29,8 +29,8 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.selecting import ANY, SELECTION, is_selected, selection
 from airflow_poison.cli.terminal import messages, one_line, tell
+from airflow_poison.cli.values import ANY, SELECTION, is_selected, selection
 
 if TYPE_CHECKING:
     from argparse import Namespace

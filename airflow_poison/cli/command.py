@@ -183,7 +183,7 @@ class Command:
 
 def _signed(args: Namespace) -> AbstractContextManager[None]:
     """Record what a command with --reason does with who has called it."""
-    from airflow_poison.values.actor import acting, shell_user
+    from airflow_poison.values.events import acting, shell_user
 
     return acting(shell_user(), args.reason or "") if hasattr(args, "reason") else nullcontext()
 

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import acting, changes, decisions, desk, dialogs, looking, receive, rules, send, settings
+from airflow_poison.cli import acting, changes, decisions, dialogs, looking, receive, rules, send, settings
 from airflow_poison.cli.values import completes
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ COMMANDS: Final = (
     send.reset_position,
     receive.receive,
     changes.return_due,
-    desk.groups,
-    desk.find,
-    desk.query,
-    desk.plans,
+    looking.groups,
+    looking.find,
+    looking.query,
+    looking.plans,
     acting.put_back,
     acting.redrive,
     changes.move,

@@ -104,8 +104,7 @@ def receive(args: Namespace) -> None:
 
     Run one receive pass. Exit code 0: the pass has ended, 1: the queue is halted, 2: it could not be received; 130: interrupted, run it again.
     """
-    from airflow_poison.passes.account import account
-    from airflow_poison.passes.runs import run_key
+    from airflow_poison.passes.runs import account, run_key
 
     values.named("--run-key", args.run_key)
     progress = ProgressLine()

@@ -1,6 +1,8 @@
 """Values of arguments as people type them, and the policy that options give.
 
 What the shell completes. Airflow's completion is argcomplete's, which asks an argument's ``completer``; so does ours without Airflow.
+
+The options of a selection, the same for every command, and the Selection that they give.
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ import json
 import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from airflow_poison.cli.command import noted_warnings, others_on_stderr, queue_of, store_of, wrong_usage
+from airflow_poison.cli.command import PLACES, noted_warnings, option, others_on_stderr, queue_of, several, store_of, wrong_usage
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from airflow_poison.cli.command import Argument
+    from airflow_poison.desk.selection import Selection
     from airflow_poison.rules.outage import Outage
     from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.simulation.scripted_host import Action
@@ -315,3 +318,53 @@ def policy_of(args: Namespace, system: str | None, missing: str) -> Policy:
     if named is not None and system_named(str(named)) != system_named(system):
         raise wrong_usage(f"--policy-json {args.policy_json}: these are settings of {named}, not of {system}.")
     return typed_policy(system, stored, pairs("--set", args.set or []))
+
+
+ANY: Final = "any"
+SELECTION: Final = (
+    option("--sub-queue", "PLACE", f"where they wait: {', '.join(PLACES)} or {ANY} (default: poison; with --ids: {ANY})", completes=(*PLACES, ANY)),
+    option("--error", "GROUP", "of this error group, an id that 'groups' lists", completes="errors"),
+    option("--error-type", "TYPE", "that failed with this type, for example KeyError"),
+    option("--text", "TEXT", "with this text in the failure's message or in the body, in any case"),
+    option("--since", "WHEN", "sent from then on: an instant (2013-01-01T12:00Z), or a duration before now (2h)"),
+    option("--until", "WHEN", "sent before then"),
+    several("--count", "CONDITION", "with such counts: 'move_count>=3' 'crash_count>0'"),
+    option("--group", "GROUP", "of this group of messages"),
+    option("--message-type", "TYPE", "of this message type"),
+    option("--message-id", "ID", "with this message id"),
+    several("--property", "NAME=VALUE", "with these properties"),
+    option("--ids", "ID,...", "these lookup ids: 1,2,5-9"),
+    option("--where", "SQL", "a condition on columns and the JSON body: \"body.carrier = 'VX' and body.dep_delay > 60\""),
+)
+"""What every command takes that is about many messages."""
+_NAMES = ("sub_queue", "error", "error_type", "text", "since", "until", "count", "group", "message_type", "message_id", "property", "ids", "where")
+
+
+def is_selected(args: Namespace) -> bool:
+    """Whether one of the options is given."""
+    return any(getattr(args, name) is not None for name in _NAMES)
+
+
+def selection(args: Namespace) -> Selection:
+    """Return what the options select; nothing given: all poison. Raises InputError, SettingError."""
+    from airflow_poison.desk.selection import Selection
+
+    at = now()
+    place = args.sub_queue or (ANY if args.ids is not None else "poison")
+    given = {name: getattr(args, name) for name in ("error", "error_type", "text", "group", "message_type", "message_id", "where")}
+    for name, text in given.items():
+        if text is not None and not text.strip():
+            raise wrong_usage(f"--{name.replace('_', '-')} {text!r}: expected a text; an empty variable of the shell would select everything.")
+    found = {name: text for name, text in given.items() if text is not None}
+    wanted = one_of("--sub-queue", place, (*PLACES, ANY))
+    return Selection.from_dict(
+        found
+        | {
+            "sub_queue": None if wanted == ANY else wanted,
+            "since": None if args.since is None else since(args.since, at),
+            "until": None if args.until is None else since(args.until, at, "--until"),
+            "counts": list(args.count or ()),
+            "properties": pairs("--property", args.property or ()),
+            "lookup_ids": args.ids,
+        }
+    )

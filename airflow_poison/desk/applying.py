@@ -40,10 +40,9 @@ from airflow_poison.store.control import BLOCKED_BY
 from airflow_poison.store.data_files import partition_of
 from airflow_poison.store.files import PlanState, PlanStep, Replacement
 from airflow_poison.store.history import as_ranges
-from airflow_poison.values.actor import acting
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import PlanStateError, PoisonError, SettingError, StoreUnreachableError, TableChangedError
-from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.events import Event, EventType, acting
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.masking import EDITS, Masking
 from airflow_poison.values.schema import SubQueue

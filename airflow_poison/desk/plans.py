@@ -29,9 +29,8 @@ from airflow_poison.passes.declaration import Canary
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.history import from_ranges
 from airflow_poison.store.plans import unreadable
-from airflow_poison.values.actor import WHO, acting
 from airflow_poison.values.errors import PlanNotFoundError, PlanUnreadableError, SettingError
-from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.events import WHO, Event, EventType, acting
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import PLAN, SubQueue, message_schema, table_schema
 from airflow_poison.values.texts import Plain

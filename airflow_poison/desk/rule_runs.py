@@ -19,9 +19,8 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.store.control import DESK
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.history import as_ranges
-from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import PlanStateError, QueryError, TableChangedError
-from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.events import Event, EventType, acting
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.texts import Plain
 

@@ -14,7 +14,7 @@ from airflow_poison.rules import settings
 from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE, Validation
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import SettingError
-from airflow_poison.values.json_schema import exact, words
+from airflow_poison.values.json_text import exact, words
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:

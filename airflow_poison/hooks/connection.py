@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.store import object_store_of
-from airflow_poison.values.actor import acting, shell_user
 from airflow_poison.values.errors import SettingError, SparkDistributionError
+from airflow_poison.values.events import acting, shell_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from airflow.sdk import exceptions
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.links.queue import EventsLink, QueueLink
+from airflow_poison.links import EventsLink, QueueLink
 from airflow_poison.notifications import listed
 from airflow_poison.operators.base import QueueOperator, task_key
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error

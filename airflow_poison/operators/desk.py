@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_poison.hooks.connection import found_connection
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
-from airflow_poison.links.queue import EventsLink, PoisonLink, QueueLink
+from airflow_poison.links import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.ask import PARKS
 from airflow_poison.operators.base import (
@@ -35,7 +35,7 @@ from airflow_poison.operators.base import (
 )
 from airflow_poison.passes.declaration import Receive
 from airflow_poison.sources.kafka import Kafka
-from airflow_poison.triggers.plan import PlanTrigger, pause_when_ended
+from airflow_poison.triggers import PlanTrigger, pause_when_ended
 from airflow_poison.values.errors import InputError, PlanStateError, SettingError, recalled
 from airflow_poison.values.texts import Plain, visible
 

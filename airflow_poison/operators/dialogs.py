@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.links.queue import EventsLink, MessagesLink, QueueLink
+from airflow_poison.links import EventsLink, MessagesLink, QueueLink
 from airflow_poison.notifications import listed, tell_ended
 from airflow_poison.operators.base import QueueOperator, number, task_key
 from airflow_poison.rules import checked_policy

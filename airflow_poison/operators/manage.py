@@ -14,14 +14,14 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
-from airflow_poison.links.queue import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
+from airflow_poison.links import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets, listed, tell_ended
 from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id, subscriber, task_key
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.queue_disabling import REMOVAL
-from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import DecisionOutdatedError, QueueNotFoundError, SettingError
+from airflow_poison.values.events import acting
 from airflow_poison.values.texts import visible
 
 if TYPE_CHECKING:

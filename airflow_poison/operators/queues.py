@@ -16,8 +16,7 @@ from airflow_poison.delivery.handlers import Transformation, check_given
 from airflow_poison.hooks.connection import cores_of, spark_master
 from airflow_poison.hooks.poison import this_run
 from airflow_poison.operators.base import logged, subscriber, task_key
-from airflow_poison.passes.account import halted
-from airflow_poison.passes.runs import check_named_once
+from airflow_poison.passes.runs import check_named_once, halted
 from airflow_poison.rules import checked_policy
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueueHaltedError, QueuesFailedError, SettingError

@@ -11,13 +11,12 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
-from airflow_poison.links.queue import PoisonLink, QueueLink, RetryLink
+from airflow_poison.links import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.operators.base import OperatorOptions, cancel_jobs, leave_server
 from airflow_poison.operators.queues import QueuePass, is_known, listed, receive_from_all, to_render
-from airflow_poison.passes.account import account, halted
 from airflow_poison.passes.declaration import DEFAULTS, Receive, ReceiveOptions, name_of, takes_options
-from airflow_poison.passes.runs import Stop
+from airflow_poison.passes.runs import Stop, account, halted
 from airflow_poison.rules.settings import whole_number
 from airflow_poison.values.errors import SettingError
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
-from airflow_poison.links.queue import MessagesLink, QueueLink
+from airflow_poison.links import MessagesLink, QueueLink
 from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server, number, task_key
 from airflow_poison.passes.runs import run_key
 from airflow_poison.rules import checked_policy

@@ -20,9 +20,8 @@ from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.files import Replacement
 from airflow_poison.store.parking import SETTING as PARK_GROUP
 from airflow_poison.store.parking import check_parking, parking, parks
-from airflow_poison.values.actor import is_anybody_acting
 from airflow_poison.values.errors import MessageClaimedError, QueueNotFoundError, SettingError, SystemChangeError
-from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.events import Event, EventType, is_anybody_acting
 from airflow_poison.values.failures import FailureKind
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.schema import SubQueue

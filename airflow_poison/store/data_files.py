@@ -14,8 +14,8 @@ from uuid import uuid4
 from airflow_poison.store.control import FORMAT_VERSION, Control, QueueState
 from airflow_poison.store.disk import on_node
 from airflow_poison.store.files import Claim, DataFile
-from airflow_poison.values.actor import signed_by_actor
 from airflow_poison.values.errors import NewerFormatError, StoreUnreachableError, TableChangedError
+from airflow_poison.values.events import signed_by_actor
 from airflow_poison.values.schema import EVENT, SubQueue, events_to_table, message_schema, table_schema
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from urllib.parse import quote
 from airflow_poison.dialogs.acts import ConversationState
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.rules.queue_disabling import REMOVAL
-from airflow_poison.values.actor import WHO
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import (
     CheckpointDamagedError,
@@ -32,6 +31,7 @@ from airflow_poison.values.errors import (
     QueueNotFoundError,
     TableChangedError,
 )
+from airflow_poison.values.events import WHO
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import counted, visible
 

@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk import Asset
 
 from airflow_poison.assets import happened, queue_asset
-from airflow_poison.triggers.events import QueueEventTrigger
+from airflow_poison.triggers import QueueEventTrigger
 from airflow_poison.values.errors import QueueNameError, SettingError
 from tests.given import forked
 
@@ -67,7 +67,7 @@ def test_a_message_queue_trigger_becomes_a_queue_event_trigger() -> None:
     from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 
     path, arguments = MessageQueueTrigger(scheme="poison", queue_name="orders", event="retry_due", conn_id="shop").serialize()
-    assert path == "airflow_poison.triggers.events.QueueEventTrigger"
+    assert path == "airflow_poison.triggers.QueueEventTrigger"
     assert (arguments["queue_name"], arguments["event"], arguments["conn_id"]) == ("orders", "retry_due", "shop")
     with pytest.warns(match="deprecated"):
         old = MessageQueueTrigger(queue="poison://shop/orders")
@@ -83,7 +83,7 @@ def test_without_common_messaging_the_provider_can_still_be_imported() -> None:
     assert ran.stdout.strip().endswith("poison"), ran.stderr
 
 
-@pytest.mark.parametrize("module", ["airflow_poison.assets", "airflow_poison.sensors.queue", "airflow_poison.triggers.events"])
+@pytest.mark.parametrize("module", ["airflow_poison.assets", "airflow_poison.sensors", "airflow_poison.triggers"])
 def test_what_dag_files_import_reads_no_table_library(module: str) -> None:
     ran = forked.run(fresh.print_heavy_imports, f"import {module}")
     assert ran.printed.strip().splitlines()[-1:] == ["[]"], ran.errors

@@ -15,7 +15,7 @@ from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.passes.declaration import importable_types
-from airflow_poison.sensors.queue import QueueDisabledSensor, QueueMessagesSensor
+from airflow_poison.sensors import QueueDisabledSensor, QueueMessagesSensor
 from airflow_poison.values.errors import (
     ErrorHandlerError,
     HandlerNotFoundError,

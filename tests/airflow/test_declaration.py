@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_poison import Msmq4, Store
-from airflow_poison.decorators.receive import ReceiveDecoratedOperator
+from airflow_poison.decorators import ReceiveDecoratedOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.passes.declaration import DEFAULTS, Receive, ReceiveOptions

@@ -26,7 +26,7 @@ from airflow_poison.passes.declaration import Canary
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.triggers.plan import PlanTrigger
+from airflow_poison.triggers import PlanTrigger
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, QueryError, QueueNotFoundError, SettingError
 from airflow_poison.values.schema import SubQueue

@@ -20,7 +20,7 @@ from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
-from airflow_poison.sensors.queue import QueueDisabledSensor, QueuePoisonGoneSensor
+from airflow_poison.sensors import QueueDisabledSensor, QueuePoisonGoneSensor
 from airflow_poison.spark.session import without_secrets
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.delta_store import DeltaStore

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from airflow_poison.get_provider_info import get_provider_info
-from airflow_poison.links.queue import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
+from airflow_poison.links import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
 from airflow_poison.operators.manage import QueueAlertOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator

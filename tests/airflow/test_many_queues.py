@@ -18,7 +18,7 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.sensors.queue import QueueDisabledSensor
+from airflow_poison.sensors import QueueDisabledSensor
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueuesFailedError, SettingError
 

@@ -17,7 +17,7 @@ from airflow_poison import Message, Msmq4
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
-from airflow_poison.sensors.queue import QueuePoisonSensor
+from airflow_poison.sensors import QueuePoisonSensor
 from airflow_poison.values.schema import SubQueue
 from tests.given import proxy
 from tools.servers import s3 as server

@@ -16,8 +16,8 @@ from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.move import put_back, remove_messages
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.sensors.queue import QueuePoisonGoneSensor
-from airflow_poison.triggers.queue import QueueTrigger
+from airflow_poison.sensors import QueuePoisonGoneSensor
+from airflow_poison.triggers import QueueTrigger
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueueNotFoundError, SettingError
 
@@ -102,7 +102,7 @@ def test_the_trigger_fires_when_a_file_is_gone_and_the_task_goes_on_waiting_for_
     table, told = poison(store)
     task = sensor(poke_interval=0.1)
     path, kwargs = deferred(task, made_by(told)).serialize()
-    assert path == "airflow_poison.triggers.queue.QueueTrigger"
+    assert path == "airflow_poison.triggers.QueueTrigger"
 
     async def fired() -> dict[str, Any]:
         stream = QueueTrigger(**kwargs).run()

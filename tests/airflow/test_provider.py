@@ -26,7 +26,7 @@ from airflow_poison.operators.manage import (
 from airflow_poison.operators.receive import QueueReceiveOperator, ReceivingOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.passes.declaration import ReceiveOptions
-from airflow_poison.sensors.queue import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
+from airflow_poison.sensors import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
 
 INFO: dict[str, Any] = get_provider_info()
 AIRFLOW = Path(airflow.__file__).parent

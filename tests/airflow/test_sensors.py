@@ -16,8 +16,8 @@ from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.sensors.queue import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
-from airflow_poison.triggers.queue import QueueTrigger
+from airflow_poison.sensors import QueueDisabledSensor, QueueEnabledSensor, QueueMessagesSensor, QueuePoisonSensor, QueueRetryDueSensor
+from airflow_poison.triggers import QueueTrigger
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueueNotFoundError, SettingError
 from airflow_poison.values.schema import SubQueue
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from airflow_poison.sensors.queue import QueueSensor
+    from airflow_poison.sensors import QueueSensor
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
 

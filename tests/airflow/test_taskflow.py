@@ -15,7 +15,7 @@ from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_poison import Message, Msmq4, ServiceBroker
-from airflow_poison.decorators.send import _rows
+from airflow_poison.decorators import _rows
 from airflow_poison.values.errors import HandlerNotFoundError, InputError, SettingError
 from tests.given import forked
 
@@ -333,7 +333,7 @@ def test_the_executors_queue_is_not_touched_and_a_function_called_twice_is_two_t
 
 def test_parsing_the_decorators_imports_nothing_heavy() -> None:
     code = (
-        "import airflow_poison.decorators.receive as r, airflow_poison.decorators.send as s;"
+        "import airflow_poison.decorators as r, airflow_poison.decorators as s;"
         "r.receive_task(queue_name='q', task_id='r')(lambda message: None)(); s.send_task(queue_name='q', task_id='s')(lambda: [])();"
     )
     ran = forked.run(fresh.print_heavy_imports, code)

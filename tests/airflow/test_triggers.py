@@ -20,8 +20,7 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
-from airflow_poison.triggers.events import QueueEventTrigger
-from airflow_poison.triggers.queue import QueueTrigger, poller_at
+from airflow_poison.triggers import QueueEventTrigger, QueueTrigger, poller_at
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SettingError
 from airflow_poison.watching.conditions import Halted, MessagesAvailable
@@ -170,7 +169,7 @@ def ids(recorded: list[Any]) -> list[int]:
 
 def test_a_trigger_comes_back_from_its_serialized_form_and_fires_when_the_condition_holds(store: QueueStore, orders: QueueTable) -> None:
     path, arguments = QueueTrigger(["orders"], MessagesAvailable(count=2).to_dict(), poll_interval=FAST).serialize()
-    assert path == "airflow_poison.triggers.queue.QueueTrigger"
+    assert path == "airflow_poison.triggers.QueueTrigger"
     trigger = QueueTrigger(**json.loads(json.dumps(arguments)))
     put(orders, "one")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.relay import dead_letter_queue
-from airflow_poison.store import bucket_log
+from airflow_poison.store import bucket_store
 from airflow_poison.values.errors import ConversationLockedError, QueueHaltedError
 from airflow_poison.values.schema import SubQueue
 from tests.faults import maintainers
@@ -64,7 +64,7 @@ def _enter_node(place: Place, node: str) -> None:
     folder = place.node(node)
     folder.mkdir(parents=True, exist_ok=True)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    bucket_log.TRUSTED_SECONDS = LONGEST_STOP_IN_A_BUCKET / 2
+    bucket_store.TRUSTED_SECONDS = LONGEST_STOP_IN_A_BUCKET / 2
     note("entered", node=node)
 
 

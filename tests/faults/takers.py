@@ -26,8 +26,7 @@ from airflow_poison.passes.send import send
 from airflow_poison.passes.take import take
 from airflow_poison.sources.delta_changes import DeltaChanges
 from airflow_poison.sources.files import Files
-from airflow_poison.sources.jdbc import Jdbc
-from airflow_poison.sources.outbox import Outbox
+from airflow_poison.sources.jdbc import Jdbc, Outbox
 from airflow_poison.sources.paths import PathFiles
 from airflow_poison.sources.schemas import Schema
 from airflow_poison.values.errors import MalformedError

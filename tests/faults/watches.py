@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.store import bucket_log, delta_log, stage
+from airflow_poison.store import bucket_store, delta_log, stage
 from airflow_poison.store import queue_table as tables
 from tests.faults.ledger import note
 from tests.faults.planted import replace
@@ -24,7 +24,7 @@ def watch_commits() -> None:
 
 def watch_bucket_commits() -> None:
     """The same of commits to an object store."""
-    _watch(bucket_log, bucket_log.BucketLog, lambda log: log._folder.root)
+    _watch(bucket_store, bucket_store.BucketLog, lambda log: log._folder.root)
 
 
 def _watch(module: ModuleType, log_class: type[Any], root_of: Callable[[Any], str]) -> None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from airflow_poison.passes.take import positions
-from airflow_poison.sources.jdbc import Jdbc
-from airflow_poison.sources.outbox import Outbox
+from airflow_poison.sources.jdbc import Jdbc, Outbox
 from tests.live.source_kills import KILLS, a_table, bodies, killed, taken
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ def test_the_rights_that_the_page_names_are_enough_and_no_password_is_told(topic
 
 
 def _plan_of(source: Kafka) -> str:
-    from airflow_poison.sources.kafka_frame import records_frame
+    from airflow_poison.sources.kafka import records_frame
 
     return str(records_frame(session(), source.kafka, {0: (0, 1)})._jdf.queryExecution().toString())
 

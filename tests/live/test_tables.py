@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg2  # type: ignore[import-untyped]
 import pytest
 
-from airflow_poison.sources.jdbc import Jdbc
-from airflow_poison.sources.outbox import Outbox
+from airflow_poison.sources.jdbc import Jdbc, Outbox
 from airflow_poison.sources.source import Position
 from airflow_poison.values.errors import SourceError
 from tests.live.celery_parts import postgres

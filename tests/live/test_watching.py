@@ -31,8 +31,8 @@ MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="
 SENSORS = """
 from airflow.sdk import DAG
 
-from airflow_poison.sensors.queue import QueueDisabledSensor
-from airflow_poison.sensors.queue import QueueEnabledSensor
+from airflow_poison.sensors import QueueDisabledSensor
+from airflow_poison.sensors import QueueEnabledSensor
 
 with DAG("many_sensors", schedule=None, max_active_tasks=100):
     for number in range(50):

@@ -17,7 +17,7 @@ from airflow_poison.fsck.check import check
 from airflow_poison.fsck.files import Kind, Severity
 from airflow_poison.spark import nodes
 from airflow_poison.spark.nodes import NodeSite
-from airflow_poison.store import bucket_log as logs
+from airflow_poison.store import bucket_store as logs
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.clock import SystemClock, VirtualClock
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError, TableChangedError

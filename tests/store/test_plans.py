@@ -8,9 +8,8 @@ import pytest
 
 from airflow_poison.store.files import PlanState, PlanStep, Replacement
 from airflow_poison.store.history import as_ranges
-from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, TableChangedError
-from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.events import Event, EventType, acting
 from airflow_poison.values.schema import SubQueue
 from tests.given.tables import NOW, all_rows, claim, ids, put, send
 

@@ -22,7 +22,7 @@ from airflow_poison.passes.relay import send_to
 from airflow_poison.passes.runs import ReceiveResult
 from airflow_poison.passes.send import send
 from airflow_poison.rules.policy import Restart
-from airflow_poison.store import bucket_log
+from airflow_poison.store import bucket_store
 from airflow_poison.store.control import Control
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.clock import VirtualClock
@@ -146,7 +146,7 @@ def verbs(queue: QueueTable, store: BucketStore) -> Iterable[tuple[str, Callable
 
 
 def test_what_a_verb_costs_does_not_grow_with_the_log(old: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_log, "CHECKPOINT_INTERVAL", 10**9)  # none falls due while requests are counted
+    monkeypatch.setattr(bucket_store, "CHECKPOINT_INTERVAL", 10**9)  # none falls due while requests are counted
     queue, store = old.queue("new"), old.store("new")
     queue.snapshot()
     assert {name: cost(old, act) for name, act in verbs(queue, store)} == COSTS
@@ -201,7 +201,7 @@ def test_many_files_are_fetched_side_by_side(bucket: Bucket, name: str) -> None:
 
 
 def test_the_commit_that_makes_a_checkpoint_costs_three_requests_more(old: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_log, "CHECKPOINT_INTERVAL", 1)
+    monkeypatch.setattr(bucket_store, "CHECKPOINT_INTERVAL", 1)
     queue = old.queue("new")
     assert cost(old, lambda: send(queue, [numbered(1)], key="one", clock=CLOCK)) == {"get": 3, "put": 2, "create": 2}
 

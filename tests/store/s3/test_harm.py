@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from airflow_poison.store.bucket_folder import BucketFolder
-from airflow_poison.store.bucket_log import BucketLog
+from airflow_poison.store.bucket_store import BucketLog
 from airflow_poison.store.files import Commit
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import StoreUnreachableError

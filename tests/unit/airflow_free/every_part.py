@@ -28,7 +28,7 @@ from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-from airflow_poison.sensors.queue import (
+from airflow_poison.sensors import (
     QueueDisabledSensor,
     QueueEnabledSensor,
     QueueMessagesSensor,

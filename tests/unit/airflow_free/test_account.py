@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from airflow_poison.delivery.stage import HaltRecord
-from airflow_poison.passes.account import account, halted
 from airflow_poison.passes.halts import WHEN_ENABLED
-from airflow_poison.passes.runs import ReceiveResult
+from airflow_poison.passes.runs import ReceiveResult, account, halted
 
 NOTHING = ReceiveResult("orders", "run")
 SOME = replace(NOTHING, received=9, seconds=3.0, deliveries=12, rollbacks=5)

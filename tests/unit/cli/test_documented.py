@@ -14,7 +14,7 @@ import pytest
 from airflow_poison.cli.acting import PLANNED
 from airflow_poison.cli.command import REASON
 from airflow_poison.cli.main import COMMANDS, parser
-from airflow_poison.cli.selecting import SELECTION
+from airflow_poison.cli.values import SELECTION
 from airflow_poison.rules.simulation.scripted_host import OutcomeKind, Verb
 from tests.given.command import run
 from tests.given.pages import ROOT, blocks

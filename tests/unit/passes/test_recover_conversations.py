@@ -13,7 +13,6 @@ from airflow_poison.dialogs.acts import Dialog
 from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_messages
 from airflow_poison.dialogs.services import Contract, Service
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, ERROR, ErrorDocument
-from airflow_poison.passes.account import halted
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import conversations, declare_services
@@ -24,6 +23,7 @@ from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.move import remove, remove_messages
 from airflow_poison.passes.recovery import Ending, recover
 from airflow_poison.passes.relay import transmit
+from airflow_poison.passes.runs import halted
 from airflow_poison.rules.queue_disabling import EndConversation
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState

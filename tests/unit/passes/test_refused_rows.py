@@ -25,9 +25,8 @@ from airflow_poison.outputs.table_rules import refused_rows, rules_of
 from airflow_poison.passes.land import land, take_out, take_out_refused, waiting_rows
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.store.delta_store import DeltaStore
-from airflow_poison.values.actor import acting
 from airflow_poison.values.errors import MessageNotFoundError, OutputError, SettingError
-from airflow_poison.values.events import EventType
+from airflow_poison.values.events import EventType, acting
 from airflow_poison.values.schema import SubQueue
 from tests.given.command import run
 from tests.given.landing import BODIES, both_outputs, broken, constrain, mended, number, of, once, reached, receive, settle

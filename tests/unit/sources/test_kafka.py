@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from airflow_poison.passes.take import take
 from airflow_poison.passes.to_kafka import record_of
 from airflow_poison.sources.bodies import with_fields
-from airflow_poison.sources.kafka import Kafka, settings_of, shared
-from airflow_poison.sources.kafka_frame import java_settings, records_frame
+from airflow_poison.sources.kafka import Kafka, java_settings, records_frame, settings_of, shared
 from airflow_poison.sources.kafka_topic import Topic, to_columns, to_messages
 from airflow_poison.sources.schemas import JsonSchema
 from airflow_poison.sources.source import Connection, Position, Reached, Source, Take

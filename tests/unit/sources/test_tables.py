@@ -13,8 +13,7 @@ import pytest
 
 from airflow_poison.passes.take import positions, reset_position, take
 from airflow_poison.sources.database import _column, _url, address_of
-from airflow_poison.sources.jdbc import Jdbc
-from airflow_poison.sources.outbox import Outbox
+from airflow_poison.sources.jdbc import Jdbc, Outbox
 from airflow_poison.sources.source import Connection, Position, Reached
 from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.errors import InputError, SettingError, SourceError

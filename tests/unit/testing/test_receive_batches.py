@@ -123,7 +123,7 @@ def test_a_pass_says_what_a_search_has_cost() -> None:
     assert [outcome.lookup_id for outcome in found if outcome.place == "poison"] == [50]
     assert 5 <= found.passes[0].probes <= 10
     assert 200 <= found.passes[0].rows_handed <= 310
-    from airflow_poison.passes.account import account
+    from airflow_poison.passes.runs import account
 
     assert f"In batches {found.passes[0].rows_handed:,} messages were handed over; {found.passes[0].probes} probes for culprits." in account(
         found.passes[0]

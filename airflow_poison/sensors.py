@@ -1,4 +1,4 @@
-"""Sensors of queues: they wait until messages are there, poison or due, or until a queue is halted or enabled."""
+"""Sensors: they wait until messages are there, poison or due, or until a queue is halted or enabled. A look takes milliseconds, without a JVM."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class QueueSensor(BaseSensorOperator):
             return super().execute(context)
         first = self.poke(context)
         if not first.is_done:
-            from airflow_poison.triggers.queue import QueueTrigger
+            from airflow_poison.triggers import QueueTrigger
 
             every, names = self.match is Match.ALL, self._names()
             trigger = QueueTrigger(names, self.condition.to_dict(), every=every, conn_id=self.conn_id, poll_interval=self.poke_interval)

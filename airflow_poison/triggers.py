@@ -1,4 +1,10 @@
-"""QueueEventTrigger: starts DAGs when something happens to a queue, and keeps the events it has sent in the asset's state store.
+"""Triggers: what waits on queues in Airflow's triggerer, one look at a store for all of them.
+
+QueueTrigger: what a deferred sensor waits with, and the poller of a connection's store that all triggers share.
+
+PlanTrigger: what a deferred redrive waits with, until something can be done for its plan.
+
+QueueEventTrigger: starts DAGs when something happens to a queue, and keeps the events it has sent in the asset's state store.
 
 All event triggers of a connection share one stream: a notice for each watched queue whenever there is something to look into.
 """
@@ -6,19 +12,197 @@ All event triggers of a connection share one stream: a notice for each watched q
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakKeyDictionary
 
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.rules.settings import choice
-from airflow_poison.triggers.queue import poller_at
 from airflow_poison.values.errors import PoisonError, QueueNotFoundError, SettingError
 from airflow_poison.watching.happenings import Happening, News, Position, ripens
 from airflow_poison.watching.poller import Readings, Waits
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+    from airflow_poison.store import QueueStore
+    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.watching.poller import Poller, Readings
+
+
+class QueueTrigger(BaseTrigger):
+    """Wait until a condition holds of a queue, of any of several, or of each.
+
+    All triggers of a triggerer share one look at a store in each interval, and the next one is made at the instant at which a condition may come
+    true by time alone. The event's payload is ``{"met": [facts, ...]}``, or ``{"error": name, "message": text}`` when a queue cannot be looked at.
+
+    :param queue_names: the queues.
+    :param condition: what is waited for, as ``Condition.to_dict()`` gives it.
+    :param every: wait until it holds of each queue; else any one is enough.
+    :param conn_id: connection of type ``poison``.
+    :param poll_interval: seconds between two looks; the shortest of all triggers on the store counts.
+    """
+
+    def __init__(
+        self,
+        queue_names: Sequence[str],
+        condition: Mapping[str, object],
+        *,
+        every: bool = False,
+        conn_id: str = QueueHook.default_conn_name,
+        poll_interval: float = 5.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
+        self.queue_names = tuple(queue_names)
+        self.condition = dict(condition)
+        self.every = every
+        self.conn_id = conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the trigger's class and arguments."""
+        given = {name: getattr(self, name) for name in ("condition", "every", "conn_id", "poll_interval")}
+        return f"{__name__}.{type(self).__name__}", {**given, "queue_names": list(self.queue_names)}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event when the condition holds, or when a queue cannot be looked at."""
+        from airflow_poison.values.errors import PoisonError
+        from airflow_poison.watching.conditions import condition_from_dict
+        from airflow_poison.watching.poller import Until
+
+        try:
+            poller = await poller_at(self.conn_id)
+            until = Until(self.queue_names, condition_from_dict(self.condition), self.every)
+            met = await poller.wait(until, self.poll_interval)
+        except PoisonError as error:
+            yield TriggerEvent({"error": type(error).__name__, "message": str(error)})  # type: ignore[no-untyped-call]  # Airflow's
+        else:
+            yield TriggerEvent({"met": met})  # type: ignore[no-untyped-call]  # Airflow's
+
+
+REMEMBERED = 60.0
+"""Seconds for which what a connection says is remembered: a burst of triggers asks for it once."""
+
+Opened = tuple[float, "asyncio.Task[QueueStore]"]
+_opened: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Opened]] = WeakKeyDictionary()
+
+
+async def poller_at(conn_id: str) -> Poller:
+    """Return the process's poller of a connection's store.
+
+    Raises AirflowNotFoundException for a connection that is not defined, SettingError, StoreUnreachableError.
+    """
+    from airflow_poison.watching.poller import poller_of
+
+    loop = asyncio.get_running_loop()
+    opened = _opened.setdefault(loop, {})
+    since, task = opened.get(conn_id, (float("-inf"), None))
+    if task is None or loop.time() - since > REMEMBERED or (task.done() and (task.cancelled() or task.exception() is not None)):
+        opening = asyncio.to_thread(lambda: QueueHook(conn_id).store())
+        task = loop.create_task(opening, context=contextvars.Context())
+        opened[conn_id] = (loop.time(), task)
+    return poller_of(await asyncio.shield(task))
+
+
+class PlanTrigger(BaseTrigger):
+    """Wait until something can be done for a plan: a pass has ended, a canary is decided, the plan was resumed, or it has ended.
+
+    The event's payload is ``{"plan": id}``, or ``{"error": name, "message": text}`` when the queue cannot be looked at.
+
+    :param queue_name: the queue.
+    :param plan: the plan's id.
+    :param version: of the queue, at which nothing could be done; -1: not known.
+    :param not_before: nothing is done before this instant, ISO 8601: the plan has a rate; None: at once.
+    :param who: the task, as events name it; the plan is paused when the task is ended by a person.
+    :param conn_id: connection of type ``poison``.
+    :param poll_interval: seconds between two looks at the queue's version.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        plan: str,
+        *,
+        version: int = -1,
+        not_before: str | None = None,
+        who: str = "",
+        conn_id: str = QueueHook.default_conn_name,
+        poll_interval: float = 5.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow's
+        self.queue_name = queue_name
+        self.plan = plan
+        self.version = version
+        self.not_before = not_before
+        self.who = who
+        self.conn_id = conn_id
+        self.poll_interval = poll_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the trigger's class and arguments."""
+        names = ("queue_name", "plan", "version", "not_before", "who", "conn_id", "poll_interval")
+        return f"{__name__}.{type(self).__name__}", {name: getattr(self, name) for name in names}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Yield one event when something can be done, or when the queue cannot be looked at."""
+        from airflow_poison.desk.applying import waits_at
+        from airflow_poison.values.errors import PoisonError
+
+        try:
+            if self.not_before is not None:
+                await asyncio.sleep(max(0.0, (datetime.fromisoformat(self.not_before) - datetime.now(UTC)).total_seconds()))
+            poller, table = await poller_at(self.conn_id), await asyncio.to_thread(self._table)
+            version: int | None = self.version
+            while version is not None:
+                await poller.wait(_OtherVersion(self.queue_name, version), self.poll_interval)
+                version = await asyncio.to_thread(waits_at, table, self.plan)
+        except PoisonError as error:
+            yield TriggerEvent({"error": type(error).__name__, "message": str(error)})  # type: ignore[no-untyped-call]  # Airflow's
+        else:
+            yield TriggerEvent({"plan": self.plan})  # type: ignore[no-untyped-call]  # Airflow's
+
+    async def on_kill(self) -> None:
+        """Pause the plan, because its task was ended."""
+        await asyncio.to_thread(pause_when_ended, QueueHook(self.conn_id), self.queue_name, self.plan, self.who)
+
+    def _table(self) -> QueueTable:
+        return QueueHook(self.conn_id).queue(self.queue_name).reading
+
+
+def pause_when_ended(hook: QueueHook, queue_name: str, plan: str, who: str) -> None:
+    """Pause a plan, as its task was ended; nothing happens when the plan has ended, too."""
+    from airflow_poison.queue import Queue
+    from airflow_poison.values.errors import PlanStateError
+
+    try:
+        Queue(hook.queues(), queue_name, who).pause(plan, "its task was ended")
+    except PlanStateError as error:  # it has ended, or was stopped
+        hook.log.info("%s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class _OtherVersion:
+    """Waits until a queue has another version than one."""
+
+    queue_name: str
+    version: int
+
+    def names(self) -> Collection[str]:
+        """Return the queue."""
+        return (self.queue_name,)
+
+    def __call__(self, look: Readings) -> Waits[bool]:
+        """Judge a look. Raises the error of a queue that cannot be looked at."""
+        sight = look.sights[self.queue_name]
+        if isinstance(sight, Exception):
+            raise sight
+        return Waits(None if sight.snapshot.version == self.version else True)
+
 
 try:
     from airflow.triggers.shared_stream import SharedStreamProducer
@@ -27,7 +211,6 @@ except ImportError:  # before Airflow 3.3, which asks for no producer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
-    from datetime import datetime
 
     from airflow.triggers.shared_stream import AdvanceItem
 

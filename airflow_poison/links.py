@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
+
 PAGE = "plugin/poison"
 """Relative: the UI resolves it below its own address, which a worker need not know."""
 _UNRENDERED = "{{"

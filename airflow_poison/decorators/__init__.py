@@ -1,1 +1,0 @@
-"""TaskFlow: ``@task.receive`` and ``@task.send``."""

@@ -1,1 +1,0 @@
-"""Links from tasks to the pages of their queues."""

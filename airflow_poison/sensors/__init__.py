@@ -1,1 +1,0 @@
-"""Sensors: they read queue state in milliseconds, without a JVM."""

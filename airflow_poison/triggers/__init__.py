@@ -1,1 +1,0 @@
-"""Triggers: what waits on queues in Airflow's triggerer, one look at a store for all of them."""
