@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
@@ -26,7 +25,6 @@ from airflow_poison.desk.found import find, groups, query
 from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import cancel, find_plan, id_of, pause, plan, plans, record, resume
 from airflow_poison.desk.redrive import redrive, set_redrive
-from airflow_poison.desk.retention import Retention, declare_retention, retain
 from airflow_poison.desk.rules import declare_rules
 from airflow_poison.fsck.check import check_queue, check_store
 from airflow_poison.passes.alter import alter, disable, enable, opened, restart, set_park_group
@@ -72,7 +70,6 @@ if TYPE_CHECKING:
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.found import FindResult, GroupsResult
     from airflow_poison.desk.plans import Plan, PlanView
-    from airflow_poison.desk.retention import RetainResult
     from airflow_poison.desk.rule_runs import RulesResult
     from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
@@ -397,37 +394,15 @@ class Queue:
         self,
         retention: timedelta | None = None,
         min_files: int = 16,
-        poison_retention: Retention | Mapping[str, object] | None = None,
     ) -> MaintainResult:
         """Join a queue's small files, remove files that are no longer needed and shorten its log; passes and senders go on.
 
-        Old poison is reported, or written and removed, where the queue has a retention.
-
         :param retention: how long older versions of the table can still be read; None: 7 days. Longer than the longest pass.
         :param min_files: as many small files have to follow each other before they are joined.
-        :param poison_retention: recorded in the queue, its parts as a dict also; None: as recorded, {}: none.
         Raises SettingError, StoreUnreachableError.
         """
         keep = RETENTION if retention is None else retention
-        if poison_retention is not None:
-            self.declare_retention(Retention.read(poison_retention or None))
-        retained = retain(
-            self.table, self.clock, who=self.actor, store=self.store.tables
-        )  # first: what it leaves behind is cleaned up as everything else is
-        done = maintain(self.table, self.clock, store=self.store.tables, retention=keep, min_files=min_files)
-        return done if retained is None else replace(done, retained=retained.to_dict())
-
-    def declare_retention(self, retention: Retention | None) -> None:
-        """Record when poison is too old, and what is done with it then; None: never. Raises SettingError, StoreUnreachableError."""
-        with self._acting():
-            declare_retention(self.table, self.clock, retention)
-
-    def retain(self, retention: Retention | None = None) -> RetainResult | None:
-        """Report poison that is too old; write it elsewhere and remove it where the retention says so. None: there is no retention.
-
-        :param retention: for this once; None: the one that is recorded in the queue.
-        """
-        return retain(self.table, self.clock, retention, who=self.actor, store=self.store.tables)
+        return maintain(self.table, self.clock, store=self.store.tables, retention=keep, min_files=min_files)
 
     # Messages --------------------------------------------------------------------------------------------------------
 

@@ -352,8 +352,7 @@ def restart(args: Namespace) -> None:
 def maintain(args: Namespace) -> None:
     """Keep a queue's folder small and its log short.
 
-    Join small files, remove files that are no longer needed, shorten the log; passes go on. Old poison goes where the queue has a retention
-    (retain). Exit code 0: done, 2: it could not be done.
+    Join small files, remove files that are no longer needed, shorten the log; passes go on. Exit code 0: done, 2: it could not be done.
     """
     done = queue_of(args).maintain(None if args.retention is None else values.duration("--retention", args.retention))
     told = [
@@ -363,9 +362,6 @@ def maintain(args: Namespace) -> None:
     ]
     if done.relayed:
         told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
-    if done.retained is not None:
-        older, removed = int(str(done.retained["older"])), int(str(done.retained["removed"]))
-        told.append(f"{terminal.messages(older)} of old poison, {removed:,} of them written elsewhere and removed.")
     if done.expired_claims:
         told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
     tell(args.output, done.to_dict(), *told)

@@ -60,7 +60,6 @@ COMMANDS: Final = (
     decisions.recover,
     rules.rules,
     changes.maintain,
-    rules.retain,
     rules.mask,
     looking.check,
     settings.policies,

@@ -1,6 +1,6 @@
 """``airflow poison rules``: automatic actions on a queue's poison.
 
-``airflow poison mask`` and ``retain``: which values of a queue's messages are hidden, and the retention of poison.
+``airflow poison mask``: which values of a queue's messages are hidden.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from airflow_poison.cli.command import (
     WHERE,
     Argument,
     command,
-    end_with_no,
     option,
     queue_of,
     switch,
@@ -27,7 +26,6 @@ from airflow_poison.cli.terminal import tell
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_poison.desk.retention import Retention
     from airflow_poison.desk.rule_runs import RulesResult
 
 
@@ -55,53 +53,6 @@ def mask(args: Namespace) -> None:
     paths = [] if masking is None else list(masking.paths)
     told = f"{queue.name} hides {', '.join(paths)}." if paths else f"{queue.name} hides nothing."
     tell(args.output, {"queue": queue.name, "mask": paths}, told)
-
-
-@command(
-    "retain",
-    QUEUE,
-    option("--after", "DURATION", "poison is old so long after it became poison, for example 30d (default: as recorded in the queue)"),
-    option("--export-to", "PLACE", "write it into this folder, or below this prefix of an object store, and remove it (default: only report)"),
-    switch("--remove", "with --export-to: remove what was written"),
-    switch("--record", "record this in the queue: each maintenance does it"),
-    switch("--off", "take out what is recorded"),
-    *WHERE,
-)
-def retain(args: Namespace) -> None:
-    """Report old poison, or write it elsewhere and remove it.
-
-    Without --after, what is recorded in the queue is done. Exit code 0: done, or reported, 1: nothing is recorded, 2: it could not be done.
-    """
-    wanted, queue = _wanted(args), queue_of(args)
-    if args.off:
-        queue.declare_retention(None)
-        tell(args.output, {"queue": queue.name, "retention": None}, f"{queue.name} has no retention.")
-        return
-    if args.record:
-        queue.declare_retention(wanted)
-    done = queue.retain(wanted)
-    if done is None:
-        end_with_no(args.output, f"no retention is recorded in {queue.name!r}: give --after, or record one with --after and --record.")
-    told = [f"{terminal.messages(done.older)} of {queue.name} are old poison." if done.older != 1 else f"1 message of {queue.name} is old poison."]
-    if done.plans:
-        told.append(f"Removed {terminal.messages(done.removed)}, written to {', '.join(done.files) or 'nowhere'}; plan {', '.join(done.plans)}.")
-    if done.waiting:
-        told.append(f"{terminal.messages(done.waiting)} wait: passes have claimed them, or the plan is paused. Run it again.")
-    tell(args.output, done.to_dict(), *told)
-
-
-def _wanted(args: Namespace) -> Retention | None:
-    from airflow_poison.desk.retention import Retention
-
-    if args.after is None:
-        if args.export_to is not None or args.remove or args.record:
-            raise wrong_usage("--after is missing: expected a duration, for example --after 30d.")
-        return None
-    if args.off:
-        raise wrong_usage("--off: expected alone.")
-    place = args.export_to
-    whole = place if not place or "://" in place else str(Path(place).absolute())
-    return Retention(values.duration("--after", args.after), whole, args.remove)
 
 
 @command(

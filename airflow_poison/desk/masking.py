@@ -1,6 +1,6 @@
 """The mask of a queue: which values of its messages are hidden (``values.masking``), recorded in the queue.
 
-Settings of a queue's desk, recorded in the queue: masks, rules, retention. Each part has a module of its own.
+Settings of a queue's desk, recorded in the queue: masks and rules. Each part has a module of its own.
 
 Hidden values in SQL: the expressions and functions by which queries on messages see none.
 """

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
 from airflow_poison.desk.applying import apply, kept
+from airflow_poison.desk.exporting import export_files
 from airflow_poison.desk.found import files_of
-from airflow_poison.desk.plans import CHUNK, OPEN, facts_of, id_of, plan, record
+from airflow_poison.desk.plans import CHUNK, OPEN, cancel, facts_of, find_plan, id_of, plan, record
 from airflow_poison.desk.rules import RuleVerb, rules_before, rules_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.store.control import DESK
@@ -49,6 +50,7 @@ class RuleResult(Plain):
     :param messages: it has now: no earlier rule has them. ``now``: of these, those that it takes in this run.
     :param waiting: those whose time has not come, or whose plan waits: for an answer, or because it is paused.
     :param plan: the plan that does it, or proposes it; empty: there is none. ``state``: of that plan; ``done``: messages that it has done.
+    :param files: where the plan's messages were written before they were removed.
     """
 
     rule: str
@@ -59,6 +61,7 @@ class RuleResult(Plain):
     plan: str = ""
     state: str = ""
     done: int = 0
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +144,9 @@ def run_rules(
     :param store: of the queue, for messages that are sent to other queues.
     :param run: names the run: its rules have one plan each, however often it is called.
     """
-    did, continued, failed, ways = list[RuleResult](), list[str](), list[Exception](), _Ways(store, progress, stop)
-    for found in _interrupted(table):
-        with kept(failed):
-            apply(table, found.plan, clock, store=store, progress=progress, stop=stop)
-            continued.append(found.plan)
+    did, failed, ways = list[RuleResult](), list[Exception](), _Ways(store, progress, stop)
     rules, wrong = rules_before(table.snapshot().control)
+    continued = _continued(table, rules, clock, who, ways, failed)
     failed += [] if wrong is None else [wrong]
     seen = _look(table, rules, clock.now(), failed)
     for has in seen.has:
@@ -181,9 +181,44 @@ def _key(run: str, rule: str) -> str:
 # What is done ---------------------------------------------------------------------------------------------------------
 
 
+def _continued(table: QueueTable, rules: Sequence[Rule], clock: Clock, who: str, ways: _Ways, failed: list[Exception]) -> list[str]:  # noqa: PLR0917
+    """Go on with the plans of runs that were killed, and with those whose messages could not be written; return which.
+
+    Where messages are written first, the plans of a rule are done one after the other, so that none is written twice. A plan that has removed nothing
+    is cancelled when its rule writes to another place now: the old one may never be there.
+    """
+    places, waiting, done = {rule.name: rule.export_to for rule in rules}, set[str](), list[str]()
+    for found in _interrupted(table):
+        rule, place = facts_of(found)[RULE], found.record.get("export_to")
+        if place and rule in waiting:
+            continue
+        with kept(failed):
+            if place and places.get(rule, place) != place and not find_plan(table, found.plan).done:
+                cancel(table, found.plan, clock, who=who, reason=f"rule {rule} writes to {places[rule] or 'no place'} now")
+                continue
+            waiting.add(rule)
+            view = apply(table, found.plan, clock, store=ways.store, progress=ways.progress, stop=ways.stop)
+            done.append(found.plan)
+            if view.state == PlanState.DONE:
+                waiting.discard(rule)
+    return done
+
+
 def _interrupted(table: QueueTable) -> list[StoredPlan]:
-    """Return the plans of runs that were killed."""
-    return [found for found in table.stored_plans() if RULE in facts_of(found) and found.state is PlanState.RUNNING]
+    of_rules = [found for found in table.stored_plans() if RULE in facts_of(found)]
+    return [found for found in of_rules if found.state is PlanState.RUNNING or (found.state is PlanState.FAILED and found.record.get("export_to"))]
+
+
+def _writes_the_same(table: QueueTable, rule: Rule, plan_id: str, lookup_ids: Sequence[int]) -> str:
+    """Return the plan of another run of a rule, recorded before, that writes some of these messages; empty: there is none."""
+    wanted = set(lookup_ids)
+    for found in table.stored_plans():
+        if found.plan == plan_id:
+            break
+        is_open = found.state in OPEN and facts_of(found).get(RULE) == rule.name and found.record.get("export_to")
+        if is_open and not wanted.isdisjoint(table.plan_members(found)["lookup_id"].to_pylist()):
+            return found.plan
+    return ""
 
 
 def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, version: int, ways: _Ways) -> RuleResult:  # noqa: PLR0917
@@ -204,15 +239,20 @@ def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, versio
         key=_key(run, rule.name) if run else "",
         facts={RULE: rule.name},
         paused=asks,
+        export_to=rule.export_to,
     )
     reach("desk.rules.after_plan")
+    if rule.export_to and (first := _writes_the_same(table, rule, plan_id, has.now)):
+        cancel(table, plan_id, clock, who=who, reason=f"plan {first} does the same")
+        return replace(said, plan=first, state=find_plan(table, first).state)
     if asks:
         return replace(said, plan=plan_id, state=PlanState.PAUSED.value)
     try:
         view = apply(table, plan_id, clock, store=ways.store, progress=ways.progress, stop=ways.stop)
     except PlanStateError:  # a plan of an earlier call of this run, which was cancelled or undone
         return replace(said, plan=plan_id)
-    return replace(said, plan=plan_id, state=view.state, done=view.done)
+    files = export_files(table.name, plan_id, rule.export_to, view.messages, ways.store) if rule.export_to else ()
+    return replace(said, plan=plan_id, state=view.state, done=view.done, files=tuple(files))
 
 
 def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:

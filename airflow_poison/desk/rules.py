@@ -13,6 +13,7 @@ from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.masking import configure
 from airflow_poison.desk.selection import Selection
 from airflow_poison.rules.settings import as_seconds, choice, duration, put, seconds, whole_number
+from airflow_poison.store import object_store_of
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import Plain, nearest
@@ -53,6 +54,8 @@ class Rule(Plain):
     :param after: so long after a message became poison, a duration.
     :param at_most: of ``put_back``: so often for one message; then the next rules have it. None: without end.
     :param proposes: of ``ask``: what people may agree to, ``put_back``, ``send_to`` (with ``target``) or ``remove``.
+    :param export_to: of ``remove``: a folder, or a prefix in an object store, where messages are written as Parquet before they are removed. Only
+        what was written is removed.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Rule(Plain):
     after: timedelta = timedelta(0)
     at_most: int | None = None
     proposes: RuleVerb | None = None
+    export_to: str = ""
 
     def __post_init__(self) -> None:
         """Check every part."""
@@ -74,7 +78,7 @@ class Rule(Plain):
         put(self, when=when, verb=verb, after=duration(self._named("after"), self.after))
         self._check_times()
         self._check_proposal()
-        _ = self.action
+        self._check_export(self.action)
 
     def _check_times(self) -> None:
         if self.at_most is None:
@@ -92,6 +96,16 @@ class Rule(Plain):
         if proposes not in _PLANNED:
             raise SettingError(self._named("proposes"), proposes.value, ", ".join(_PLANNED))
         put(self, proposes=proposes)
+
+    def _check_export(self, action: PlanAction | None) -> None:
+        place: object = self.export_to
+        if place == "":
+            return
+        if action is None or action.verb is not Verb.REMOVE:
+            raise SettingError(self._named("export_to"), place, f"nothing for verb={self.verb.value!r}; what is removed can be written before")
+        if not isinstance(place, str) or not (object_store_of(place) or place.startswith(("/", "file:///"))):
+            expected = "a whole path such as /archive/poison, or a prefix in an object store such as s3://lake/poison"
+            raise SettingError(self._named("export_to"), place, expected)
 
     @property
     def action(self) -> PlanAction | None:

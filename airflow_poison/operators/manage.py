@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
-    from airflow_poison.desk.retention import Retention
     from airflow_poison.notifications import Targets
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
     from airflow_poison.passes.halts import HaltedEndpoint
@@ -331,13 +330,11 @@ class QueueInspectOperator(QueueOperator):
 class QueueMaintainOperator(QueueOperator):
     """Join small files, remove files that are no longer needed, shorten the log. Senders and passes go on. Starts no JVM.
 
-    Returns ``{"queue", "relayed", "compacted", "removed", "kept", "freed_bytes", "oldest_version", "checkpoint", "expired_claims", "retained"}``;
-    claims that a dead run has left are reported, not taken over: the next receive task finishes them. ``retained`` says what became of old poison,
-    where the queue has a retention.
+    Returns ``{"queue", "relayed", "compacted", "removed", "kept", "freed_bytes", "oldest_version", "checkpoint", "expired_claims"}``; claims that
+    a dead run has left are reported, not taken over: the next receive task finishes them.
 
     :param retention: how long older versions of the table can still be read, a duration (``7d``): longer than the longest pass. (templated)
     :param min_files: as many small files have to follow each other before they are joined.
-    :param poison_retention: the queue's recorded retention of poison: ``Retention``, or its parts as a dict; None: as recorded, {}: nothing.
     """
 
     template_fields: Sequence[str] = ("queue_name", "retention", "conn_id")
@@ -348,13 +345,11 @@ class QueueMaintainOperator(QueueOperator):
         *,
         retention: timedelta | str = "7d",
         min_files: int = 16,
-        poison_retention: Retention | Mapping[str, object] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.retention = retention
         self.min_files = min_files
-        self.poison_retention = poison_retention
 
     def execute(self, context: Context) -> dict[str, object]:
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
@@ -364,11 +359,9 @@ class QueueMaintainOperator(QueueOperator):
         retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention
         if retention is None:
             raise SettingError("retention", self.retention, EXAMPLES)
-        result = QueueHook(self.conn_id).queue(self.queue_name).maintain(retention, self.min_files, self.poison_retention)
+        result = QueueHook(self.conn_id).queue(self.queue_name).maintain(retention, self.min_files)
         joined, removed = result.compacted["files"], ", ".join(f"{number:,} {what}" for what, number in result.removed.items())
         self.log.info("Queue %r: joined %s files, removed %s, freed %s bytes.", self.queue_name, f"{joined:,}", removed, f"{result.freed_bytes:,}")
-        if (retained := result.retained) is not None:
-            self.log.info("Queue %r: old poison: %s", self.queue_name, retained)
         for claim in result.expired_claims:
             dead = f"the claim {claim['key']} on {claim['messages']} messages expired at {claim['expired_at']}: its run is dead"
             self.log.warning("Queue %r: %s. Run the receive task again, it finishes the claim.", self.queue_name, dead)

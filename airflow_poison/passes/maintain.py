@@ -154,7 +154,6 @@ class MaintainResult(Plain):
     :param freed_bytes: what the removal has given back to the disk.
     :param oldest_version: the oldest version that can still be read; ``checkpoint``: the newest checkpoint's, -1: none.
     :param expired_claims: claims that are not renewed: ``key``, ``sub_queue``, ``messages``, ``expired_at``. The next receive task finishes them.
-    :param retained: what became of old poison, where the queue has a retention (``RetainResult``); None: it has none.
     """
 
     queue: str
@@ -166,7 +165,6 @@ class MaintainResult(Plain):
     oldest_version: int = 0
     checkpoint: int = -1
     expired_claims: tuple[Mapping[str, object], ...] = ()
-    retained: Mapping[str, object] | None = None
 
 
 def maintain(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Message, Msmq4, SystemClock, declare
+from airflow_poison import Message, Msmq4
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.manage import QueueInspectOperator, QueueMaintainOperator, QueueRemoveOperator
+from airflow_poison.operators.manage import QueueInspectOperator, QueueRemoveOperator
 from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
@@ -108,16 +107,3 @@ def test_the_hook_declares_a_mask_and_shows_hidden_values_when_it_is_asked_to(li
 def test_a_wrong_mask_is_refused_when_the_dag_is_parsed() -> None:
     with DAG("wrong", schedule=None), pytest.raises(SettingError, match="mask='card' is not allowed"):
         QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", mask=["card"])
-
-
-def test_a_retention_is_declared_and_done_by_maintenance(light: QueueStore, run_dag: Callable[..., Ran]) -> None:
-    declare(light, "orders", MOVE, SystemClock())
-    with DAG("retaining", schedule=None) as dag:
-        report = QueueMaintainOperator(task_id="report", queue_name="orders", poison_retention={"after": timedelta(days=30)})
-        again = QueueMaintainOperator(task_id="again", queue_name="orders")
-        report >> again >> QueueMaintainOperator(task_id="off", queue_name="orders", poison_retention={})
-    ran = run_dag(dag)
-    assert ran.state == "success", ran.errors
-    assert [ran.returned[name]["retained"] and ran.returned[name]["retained"]["older"] for name in ("report", "again", "off")] == [0, 0, None]
-    assert QueueHook().queue("orders").retain() is None
-    assert [event.details["who"].rpartition("/")[2] for event in light.open("orders").events()] == ["report", "off"]

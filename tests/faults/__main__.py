@@ -53,7 +53,6 @@ _ELSEWHERE = (
     "desk.redrive.",
     "desk.to_kafka.",
     "desk.rules.",
-    "desk.retain.",
     "delivery.batch.",
     "pass.notification.",
     "pass.spanning.",
@@ -68,7 +67,7 @@ test_ways_back_killed.py for messages that people give up, tests/sessions/test_s
 tests/spark/test_data_frames.py for transformations, tests/unit/passes/test_outage.py for outages, tests/store/test_plans.py for old plans,
 tests/unit/sources/test_take.py for positions that people reset, tests/live/test_kafka.py for messages that are sent to Kafka,
 tests/unit/passes/test_event_notifications.py, tests/unit/passes/test_spanning.py for transactions over several queues,
-tests/unit/desk (test_redrive.py, test_rules.py, test_retention.py) for what a queue's own settings do with its poison."""
+tests/unit/desk (test_redrive.py, test_rules.py, test_rule_exports.py) for what a queue's own settings do with its poison."""
 _NOT_IN_A_BUCKET = (
     "store.accept.",
     "store.create.before_rename",

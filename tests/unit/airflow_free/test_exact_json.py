@@ -32,7 +32,6 @@ NOT_BODIES = {
     "delivery/returned.py": "what the package itself writes into the queue's table, its stage and its notes",
     "desk/masking.py": "what the package itself writes into the queue's table, its stage and its notes",
     "desk/plans.py": "what the package itself writes into the queue's table, its stage and its notes",
-    "desk/retention.py": "what the package itself writes into the queue's table, its stage and its notes",
     "desk/rule_runs.py": "what the package itself writes into the queue's table, its stage and its notes",
     "desk/sql.py": "what the package itself writes into the queue's table, its stage and its notes",
     "values/masking.py": "what the package itself writes into the queue's table, its stage and its notes",

@@ -6,7 +6,7 @@ import getpass
 import json
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -87,32 +87,15 @@ def old(poison: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("old")
-def test_old_poison_is_reported(poison: Callable[..., Ran]) -> None:
-    assert poison("retain orders --after 30d").out == "2 messages of orders are old poison.\n"
-    assert poison("retain orders --after 32d").out == "0 messages of orders are old poison.\n"
-    assert "--after is missing" in poison("retain orders --export-to here --remove", code=2).err
-    assert "no retention is recorded in 'orders'" in poison("retain orders", code=1).err
-    assert "is not allowed; allowed: None without remove=True" in poison("retain orders --after 30d --export-to here", code=2).err
-    assert len(messages(poison)) == 2
-
-
-@pytest.mark.usefixtures("old")
-def test_old_poison_is_written_and_removed_as_it_is_recorded(poison: Callable[..., Ran]) -> None:
-    told = answer(poison("retain orders --after 30d --export-to kept --remove --record -o json"))
-    assert (told["older"], told["removed"], told["waiting"]) == (2, 2, 0)
+def test_a_rule_writes_and_removes_old_poison(poison: Callable[..., Ran], tmp_path: Path) -> None:
+    rule = {"name": "old", "verb": "remove", "after": 2_592_000, "export_to": str(tmp_path / "kept")}
+    Path("rules.json").write_text(json.dumps([rule]))
+    [told] = answer(poison("rules orders --declare rules.json -o json"))["rules"]
+    assert (told["messages"], told["now"], told["done"], told["waiting"]) == (2, 2, 2, 0)
     [file] = told["files"]
     assert [row["body"] for row in pq.read_table(file).to_pylist()] == [b"bad1", b"bad2"]
     assert messages(poison) == []
-    assert orders().snapshot().control.desk["retention"] == {"after": 2_592_000.0, "export_to": str(Path("kept").absolute()), "remove": True}
-    assert poison("retain orders").out == "0 messages of orders are old poison.\n"
-
-
-@pytest.mark.usefixtures("old")
-def test_maintenance_does_what_is_recorded(poison: Callable[..., Ran]) -> None:
-    assert answer(poison("maintain orders -o json"))["retained"] is None
-    poison("retain orders --after 30d --record")
-    assert "2 messages of old poison, 0 of them written elsewhere and removed." in poison("maintain orders").out
-    poison("retain orders --after 30d --export-to kept --remove --record")
-    assert answer(poison("maintain orders -o json"))["retained"]["older"] == 0
-    assert poison("retain orders --off").out == "orders has no retention.\n"
-    assert answer(poison("maintain orders -o json"))["retained"] is None
+    recorded: Any = orders().snapshot().control.desk["rules"]
+    assert [dict(each) for each in recorded] == [rule]
+    Path("rules.json").write_text(json.dumps([rule | {"export_to": "kept"}]))
+    assert "rules['old'].export_to='kept' is not allowed; allowed: a whole path" in poison("rules orders --declare rules.json", code=2).err

@@ -1,4 +1,4 @@
-"""Retention: old poison is reported, or written once and then removed; nothing is removed that was not written, whoever dies."""
+"""Rules that remove old poison: it is written once and then removed; nothing is removed that was not written, whoever dies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from airflow_poison.desk import exporting
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, undo
 from airflow_poison.desk.exporting import file_name
-from airflow_poison.desk.masking import configure
-from airflow_poison.desk.plans import cancel, find_plan, pause, plan, plans, record
-from airflow_poison.desk.retention import RetainResult, Retention, declare_retention, recorded_retention, retain
+from airflow_poison.desk.plans import cancel, find_plan, pause, plan, plans, record, resume
+from airflow_poison.desk.rule_runs import RuleResult, run_rules
+from airflow_poison.desk.rules import Rule, RuleVerb, declare_rules
 from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.maintain import maintain
@@ -35,9 +35,9 @@ POISON = SubQueue.POISON
 REMOVE = PlanAction(verb=Verb.REMOVE)
 
 
-def retained(queue: Queue, retention: Retention | None = None) -> RetainResult:
-    done = retain(queue.table, queue.clock, retention, who="shell:ann@here", store=queue.store)
-    assert done is not None
+def retained(queue: Queue, rule: Rule) -> RuleResult:
+    declare_rules(queue.table, [rule], queue.clock)
+    [done] = run_rules(queue.table, queue.clock, who="shell:ann@here", store=queue.store).rules
     return done
 
 
@@ -62,9 +62,13 @@ def exports(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def export(exports: Path) -> Retention:
+def export(exports: Path) -> Rule:
     """Poison of more than 30 days is written and removed."""
-    return Retention(MONTH, str(exports), remove=True)
+    return old(exports)
+
+
+def old(place: Path) -> Rule:
+    return Rule(name="old", verb=RuleVerb.REMOVE, after=MONTH, export_to=str(place))
 
 
 def grown_old(queue: Queue) -> Queue:
@@ -73,68 +77,47 @@ def grown_old(queue: Queue) -> Queue:
     return queue
 
 
-# Reported -------------------------------------------------------------------------------------------------------------
-
-
-def test_it_is_off_unless_it_is_set(poisoned: Queue) -> None:
-    grown_old(poisoned)
-    before = poisoned.table.snapshot().version
-    assert retain(poisoned.table, poisoned.clock) is None
-    assert poisoned.table.snapshot().version == before
-
-
-def test_old_poison_is_only_reported_without_an_export(poisoned: Queue) -> None:
-    since = poisoned.clock.now()
-    grown_old(poisoned).sent(body(10, "key", "new")).receive("two")
-    before = poisoned.table.snapshot().version
-    done = retained(poisoned, Retention(MONTH))
-    assert (done.older, done.oldest_at, done.removed, done.plans) == (9, since, 0, ())
-    assert poisoned.table.snapshot().version == before
-    assert retained(poisoned, Retention(2 * MONTH)).older == 0
-
-
-def test_age_counts_from_when_a_message_became_poison(queue: Queue) -> None:
+def test_age_counts_from_when_a_message_became_poison(queue: Queue, export: Rule) -> None:
     queue.sent(body(1, "key", "x"), body(2), body(3))
     queue.clock.advance(MONTH)
     queue.table.move_files(lambda snapshot: snapshot.files, POISON, queue.clock.now())  # whole files
-    assert retained(queue, Retention(MONTH)).older == 0
+    assert retained(queue, export).now == 0
     queue.clock.advance(MONTH + DAY)
-    assert retained(queue, Retention(MONTH)).older == 3
     move(queue.table, queue.clock, [2], "main")
     move(queue.table, queue.clock, [2], "poison")
-    assert retained(queue, Retention(MONTH)).older == 2
+    assert (retained(queue, export).done, sorted(queue.rows())) == (2, [2])
 
 
 # Written and removed --------------------------------------------------------------------------------------------------
 
 
-def test_old_poison_is_written_then_removed(poisoned: Queue, exports: Path, export: Retention) -> None:
+def test_old_poison_is_written_then_removed(poisoned: Queue, exports: Path, export: Rule) -> None:
     kept = poisoned.rows()
     grown_old(poisoned).sent(body(10, "key", "new"), body(11, "key", "new")).receive("two")
     done = retained(poisoned, export)
-    assert (done.older, done.removed, done.waiting) == (9, 9, 0)
-    assert done.files == (str(exports / file_name("orders", done.plans[0], 0)),)
+    assert (done.messages, done.now, done.done, done.waiting) == (11, 9, 9, 2)
+    assert done.files == (str(exports / file_name("orders", done.plan, 0)),)
     assert sorted(poisoned.rows()) == [10, 11]
     assert sorted(written(exports)) == list(range(1, 10))
     assert {number: row["body"] for number, row in written(exports).items()} == {number: row["body"] for number, row in kept.items()}
     assert all(row["last_error"]["type"] for row in written(exports).values())
     [view] = plans(poisoned.table)
-    assert (view.who, view.reason, view.export_to, view.done) == ("shell:ann@here", "retention", str(exports), 9)
+    assert (view.who, view.reason, view.export_to, view.done) == ("shell:ann@here", "rule old", str(exports), 9)
     is_whole(poisoned)
-    assert (retained(poisoned, export).older, len(written(exports))) == (0, 9)
+    assert (retained(poisoned, export).now, len(written(exports))) == (0, 9)
 
 
-def test_a_place_that_cannot_be_written_is_corrected_by_another_one(poisoned: Queue, tmp_path: Path, exports: Path, export: Retention) -> None:
+def test_a_place_that_cannot_be_written_is_corrected_by_another_one(poisoned: Queue, tmp_path: Path, exports: Path, export: Rule) -> None:
     (tmp_path / "file").touch()
     grown_old(poisoned)
     with pytest.raises(StoreUnreachableError, match="file/poison"):
-        retained(poisoned, Retention(MONTH, f"{tmp_path}/file/poison", remove=True))
-    assert (retained(poisoned, export).removed, sorted(written(exports))) == (9, list(range(1, 10)))
+        retained(poisoned, old(tmp_path / "file" / "poison"))
+    assert (retained(poisoned, export).done, sorted(written(exports))) == (9, list(range(1, 10)))
     assert sorted(view.state for view in plans(poisoned.table)) == ["cancelled", "done"]
 
 
 def test_a_plan_that_has_removed_something_goes_on_where_it_began(  # noqa: PLR0917
-    poisoned: Queue, tmp_path: Path, exports: Path, export: Retention, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
+    poisoned: Queue, tmp_path: Path, exports: Path, export: Rule, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So no message is written into two files."""
 
@@ -145,27 +128,27 @@ def test_a_plan_that_has_removed_something_goes_on_where_it_began(  # noqa: PLR0
     at_point.do("desk.apply.after_chunk", die)
     with pytest.raises(DiedError):
         retained(grown_old(poisoned), export)
-    retained(poisoned, Retention(MONTH, f"{tmp_path}/new", remove=True))
+    retained(poisoned, old(tmp_path / "new"))
     assert (sorted(written(exports)), written(tmp_path / "new"), poisoned.rows()) == (list(range(1, 10)), {}, {})
 
 
-def test_it_can_be_undone(poisoned: Queue, exports: Path, export: Retention) -> None:
+def test_it_can_be_undone(poisoned: Queue, exports: Path, export: Rule) -> None:
     done = retained(grown_old(poisoned), export)
-    undo(poisoned.table, done.plans[0], poisoned.clock, who="shell:ann@here")
+    undo(poisoned.table, done.plan, poisoned.clock, who="shell:ann@here")
     assert sorted(poisoned.rows(POISON)) == list(range(1, 10))
     assert len(written(exports)) == 9
 
 
-POINTS: tuple[str, ...] = ("store.plan.before_commit", "store.plan.after_commit", "desk.retain.after_record", "desk.export.before_link")
+POINTS: tuple[str, ...] = ("store.plan.before_commit", "store.plan.after_commit", "desk.rules.after_plan", "desk.export.before_link")
 POINTS += ("desk.export.after_file", "desk.apply.before_chunk", "store.replace.before_commit", "store.replace.after_commit", "desk.apply.after_chunk")
 
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_anywhere_and_run_again_it_writes_and_removes_each_once(
-    poisoned: Queue, export: Retention, point: str, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
+    poisoned: Queue, export: Rule, point: str, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporting, "PART", 4)
-    exports = Path(export.export_to or "")
+    exports = Path(export.export_to)
     kept = poisoned.rows()
 
     def die() -> None:
@@ -186,37 +169,36 @@ def test_killed_anywhere_and_run_again_it_writes_and_removes_each_once(
     is_whole(poisoned)
 
 
-def test_two_at_once_write_and_remove_each_once(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+def test_two_at_once_write_and_remove_each_once(poisoned: Queue, exports: Path, export: Rule, at_point: AtPoint) -> None:
     grown_old(poisoned)
-    at_point.do("desk.retain.after_record", lambda: retained(poisoned, export))
+    at_point.do("desk.rules.after_plan", lambda: retained(poisoned, export))
     retained(poisoned, export)
     assert sorted(written(exports)) == list(range(1, 10))
     assert not poisoned.rows()
 
 
 def test_a_message_that_changes_meanwhile_is_removed_only_when_it_was_written(
-    poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint
+    poisoned: Queue, exports: Path, export: Rule, at_point: AtPoint
 ) -> None:
     grown_old(poisoned)
-    at_point.do("desk.retain.after_record", lambda: put_back(poisoned.table, poisoned.clock, [3]))
-    assert retained(poisoned, export).removed == 8
+    at_point.do("desk.rules.after_plan", lambda: put_back(poisoned.table, poisoned.clock, [3]))
+    assert retained(poisoned, export).done == 8
     assert 3 not in written(exports)
     assert sorted(poisoned.rows()) == [3]
 
 
-def test_what_a_pass_has_claimed_waits(poisoned: Queue, exports: Path, export: Retention) -> None:
+def test_what_a_pass_has_claimed_waits(poisoned: Queue, exports: Path, export: Rule) -> None:
     grown_old(poisoned)
     assert poisoned.table.claim("reader", lease=LEASE, now=poisoned.clock.now(), max_messages=100, sub_queue=POISON) is not None
     done = retained(poisoned, export)
-    assert (done.removed, done.waiting) == (0, 9)
-    claim = poisoned.table.snapshot().claims[0]
-    poisoned.table.release(claim)
-    done = retained(poisoned, export)
-    assert (done.removed, done.waiting) == (9, 0)
-    assert len(written(exports)) == 9
+    assert (done.done, done.state) == (0, "running")
+    assert retained(poisoned, export).waiting == 9
+    poisoned.table.release(poisoned.table.snapshot().claims[0])
+    retained(poisoned, export)
+    assert (len(written(exports)), poisoned.rows()) == (9, {})
 
 
-def test_what_comes_back_after_it_was_written_without_it_stays(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+def test_what_comes_back_after_it_was_written_without_it_stays(poisoned: Queue, exports: Path, export: Rule, at_point: AtPoint) -> None:
     grown_old(poisoned)
     removing = record(poisoned.table, plan(poisoned.table, Selection(lookup_ids=(3,)), REMOVE, poisoned.clock), poisoned.clock, who="shell:bob@here")
 
@@ -226,33 +208,33 @@ def test_what_comes_back_after_it_was_written_without_it_stays(poisoned: Queue, 
     def back() -> None:
         undo(poisoned.table, removing, poisoned.clock, who="shell:bob@here")
 
-    at_point.do("desk.retain.after_record", meanwhile)
+    at_point.do("desk.rules.after_plan", meanwhile)
     at_point.do("desk.export.after_file", back)
-    assert retained(poisoned, export).removed == 8
+    assert retained(poisoned, export).done == 8
     assert sorted(poisoned.rows()) == [3]
     assert 3 not in written(exports)
 
 
-def test_a_plan_that_somebody_has_paused_waits(poisoned: Queue, export: Retention, at_point: AtPoint) -> None:
+def test_a_plan_that_somebody_has_paused_waits(poisoned: Queue, export: Rule, at_point: AtPoint) -> None:
     grown_old(poisoned)
-    at_point.do("desk.retain.after_record", lambda: pause(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock, who="shell:bob@here"))
-    for _ in range(2):
-        assert retained(poisoned, export).waiting == 9
+    at_point.do("desk.rules.after_plan", lambda: pause(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock, who="shell:bob@here"))
+    assert retained(poisoned, export).state == "paused"
+    assert retained(poisoned, export).waiting == 9
     assert len(plans(poisoned.table)) == 1
 
 
-def test_plans_of_two_that_died_are_done_one_after_the_other(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+def test_plans_of_two_that_died_are_done_one_after_the_other(poisoned: Queue, exports: Path, export: Rule, at_point: AtPoint) -> None:
     def die() -> None:
         raise DiedError
 
     def dies() -> None:
-        at_point.do("desk.retain.after_record", die)
+        at_point.do("desk.rules.after_plan", die)
         with pytest.raises(DiedError):
             retained(poisoned, export)
 
     def dies_meanwhile() -> None:
         dies()
-        at_point.do("desk.retain.after_record", die)
+        at_point.do("desk.rules.after_plan", die)
 
     grown_old(poisoned)
     at_point.do("store.plan.before_commit", dies_meanwhile)
@@ -263,15 +245,15 @@ def test_plans_of_two_that_died_are_done_one_after_the_other(poisoned: Queue, ex
     assert retained(poisoned, export).waiting == 9
     assert len(written(exports)) == 9
     poisoned.table.release(poisoned.table.snapshot().claims[0])
-    assert retained(poisoned, export).removed == 9
-    assert len(written(exports)) == 9
+    retained(poisoned, export)
+    assert (len(written(exports)), poisoned.rows()) == (9, {})
 
 
-def test_whoever_applies_the_plan_writes_its_messages_first(poisoned: Queue, exports: Path, export: Retention, at_point: AtPoint) -> None:
+def test_whoever_applies_the_plan_writes_its_messages_first(poisoned: Queue, exports: Path, export: Rule, at_point: AtPoint) -> None:
     def die() -> None:
         raise DiedError
 
-    at_point.do("desk.retain.after_record", die)
+    at_point.do("desk.rules.after_plan", die)
     with pytest.raises(DiedError):
         retained(grown_old(poisoned), export)
     apply(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock)
@@ -282,59 +264,37 @@ def test_whoever_applies_the_plan_writes_its_messages_first(poisoned: Queue, exp
 # Settings -------------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_recorded_in_the_queue_with_an_event(poisoned: Queue, exports: Path, export: Retention) -> None:
-    for _ in range(2):
-        declare_retention(poisoned.table, poisoned.clock, export)
-    assert recorded_retention(poisoned.table) == export
-    assert [event.details for event in poisoned.table.events() if "desk" in event.details] == [{"desk": "retention"}]
-    assert retained(grown_old(poisoned)).removed == 9
-    declare_retention(poisoned.table, poisoned.clock, None)
-    assert retain(poisoned.table, poisoned.clock) is None
-    assert len(written(exports)) == 9
+@pytest.mark.parametrize("given", [{"export_to": "x"}, {"export_to": 7}, {"export_to": " "}, {"export_to": "/x", "verb": "tell"}], ids=str)
+def test_what_is_no_place_is_refused_by_name(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=r"^rules\['old'\]\.export_to="):
+        Rule.from_dict({"name": "old", "verb": "remove", **given})
 
 
-def test_it_is_read_from_plain_values(queue: Queue) -> None:
-    configure(queue.table, queue.clock, retention={"after": 60})
-    assert recorded_retention(queue.table) == Retention(timedelta(minutes=1))
-    assert Retention.read(Retention(DAY, "s3://lake/old", remove=True).to_dict()) == Retention(DAY, "s3://lake/old", remove=True)
-
-
-@pytest.mark.parametrize(
-    ("values", "name"),
-    [
-        ({"after": 0}, "after"),
-        ({"after": "30d"}, "after"),
-        ({"export_to": "x"}, "retention"),
-        ({"after": 60, "export": "x"}, "retention"),
-        ({"after": 60, "export_to": "/x"}, "export_to"),
-        ({"after": 60, "export_to": "x", "remove": True}, "export_to"),
-        ({"after": 60, "export_to": 7, "remove": True}, "export_to"),
-        ({"after": 60, "export_to": " ", "remove": True}, "export_to"),
-        ({"after": 60, "remove": True}, "remove"),
-        (7, "retention"),
-    ],
-)
-def test_what_is_no_retention_is_refused_by_name(values: object, name: str) -> None:
-    with pytest.raises(SettingError, match=f"^{name}="):
-        Retention.read(values)
+def test_what_people_agree_to_remove_is_written_first(poisoned: Queue, exports: Path) -> None:
+    rule = Rule(name="old", verb=RuleVerb.ASK, proposes=RuleVerb.REMOVE, after=MONTH, export_to=str(exports))
+    asked = retained(grown_old(poisoned), rule)
+    assert (asked.state, exports.exists()) == ("paused", False)
+    resume(poisoned.table, asked.plan, poisoned.clock, who="shell:bob@here")
+    apply(poisoned.table, asked.plan, poisoned.clock)
+    assert (len(written(exports)), poisoned.rows()) == (9, {})
 
 
 # Plans that have ended ------------------------------------------------------------------------------------------------
 
 
-def test_maintenance_removes_plans_that_ended_more_than_30_days_ago(poisoned: Queue, export: Retention) -> None:
+def test_maintenance_removes_plans_that_ended_more_than_30_days_ago(poisoned: Queue, export: Rule) -> None:
     done = retained(grown_old(poisoned), export)
     poisoned.clock.advance(MONTH - DAY)
     assert maintain(poisoned.table, poisoned.clock).removed["plans"] == 0
-    assert find_plan(poisoned.table, done.plans[0]).done == 9
+    assert find_plan(poisoned.table, done.plan).done == 9
     poisoned.clock.advance(2 * DAY)
     assert maintain(poisoned.table, poisoned.clock).removed["plans"] == 1
     assert plans(poisoned.table) == ()
 
 
-def test_maintenance_keeps_plans_that_ended_lately_and_those_that_have_not(poisoned: Queue, export: Retention, at_point: AtPoint) -> None:
+def test_maintenance_keeps_plans_that_ended_lately_and_those_that_have_not(poisoned: Queue, export: Rule, at_point: AtPoint) -> None:
     grown_old(poisoned)
-    at_point.do("desk.retain.after_record", lambda: pause(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock, who="shell:bob@here"))
+    at_point.do("desk.rules.after_plan", lambda: pause(poisoned.table, plans(poisoned.table)[0].plan, poisoned.clock, who="shell:bob@here"))
     retained(poisoned, export)
     poisoned.clock.advance(2 * MONTH)
     [view] = plans(poisoned.table)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.desk.retention import Retention, retain
+from airflow_poison.desk.rule_runs import RuleResult, run_rules
+from airflow_poison.desk.rules import Rule, RuleVerb, declare_rules
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.messages import with_columns
 from airflow_poison.passes.send import messages_to_batches, send
@@ -21,7 +22,6 @@ from tests.given.passes import DiedError
 from tests.given.tables import NOW
 
 if TYPE_CHECKING:
-    from airflow_poison.desk.retention import RetainResult
     from airflow_poison.store.queue_table import QueueTable
     from tests.given.points import AtPoint
     from tests.store.s3.conftest import Bucket
@@ -45,10 +45,10 @@ def queue(bucket: Bucket, clock: VirtualClock) -> QueueTable:
     return table
 
 
-def retained(queue: QueueTable, bucket: Bucket, clock: VirtualClock, where: str = "") -> RetainResult:
-    place = f"s3://{where or bucket.name}/old/poison"
-    found = retain(queue, clock, Retention(MONTH, place, remove=True), who="shell:ann@here", store=bucket.store())
-    assert found is not None
+def retained(queue: QueueTable, bucket: Bucket, clock: VirtualClock, where: str = "") -> RuleResult:
+    rule = Rule(name="old", verb=RuleVerb.REMOVE, after=MONTH, export_to=f"s3://{where or bucket.name}/old/poison")
+    declare_rules(queue, [rule], clock)
+    [found] = run_rules(queue, clock, who="shell:ann@here", store=bucket.store()).rules
     return found
 
 
@@ -65,10 +65,10 @@ def left(queue: QueueTable) -> int:
 
 def test_it_is_written_then_removed(queue: QueueTable, bucket: Bucket, clock: VirtualClock) -> None:
     done = retained(queue, bucket, clock)
-    assert (done.older, done.removed, len(done.files)) == (3, 3, 1)
+    assert (done.messages, done.done, len(done.files)) == (3, 3, 1)
     assert done.files[0].startswith(f"s3://{bucket.name}/old/poison/orders-")
     assert (written(bucket), left(queue)) == ([b"1", b"2", b"3"], 0)
-    assert retained(queue, bucket, clock).older == 0
+    assert retained(queue, bucket, clock).messages == 0
 
 
 @pytest.mark.parametrize("point", ["store.plan.after_commit", "desk.export.after_file", "store.replace.before_commit", "store.replace.after_commit"])
@@ -89,5 +89,5 @@ def test_where_it_cannot_be_written_nothing_is_removed(queue: QueueTable, bucket
     with pytest.raises(StoreUnreachableError, match=r"(?s)s3://nowhere/old/poison.*there is no such bucket"):
         retained(queue, bucket, clock, "nowhere")
     assert (left(bucket.queue()), written(bucket)) == (3, [])
-    assert retained(bucket.queue(), bucket, clock).removed == 3, "with the place corrected"
+    assert retained(bucket.queue(), bucket, clock).done == 3, "with the place corrected"
     assert (left(bucket.queue()), written(bucket)) == (0, [b"1", b"2", b"3"])
