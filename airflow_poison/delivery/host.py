@@ -26,6 +26,7 @@ from airflow_poison.delivery.journal import COUNT_MASK, SETTLED, STATE_MASK, Mes
 from airflow_poison.delivery.outage import Watch
 from airflow_poison.delivery.returned import RowsWriter
 from airflow_poison.delivery.rows import Entries, rows_of
+from airflow_poison.delivery.search import OrderedBatches
 from airflow_poison.delivery.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
 from airflow_poison.delivery.settlement import GiveBack, Stay
 from airflow_poison.delivery.verdicts import PrivateBatch
@@ -172,7 +173,6 @@ class _Delivery:
         """Return what carries out one transaction, or one of several messages where the handler takes batches."""
         if self._endpoint.job.batching is None:
             return loop.step
-        from airflow_poison.delivery.search import OrderedBatches
 
         return OrderedBatches(self._endpoint, self._record, self.host, source, loop).step
 

@@ -12,6 +12,7 @@ import numpy as np
 from airflow_poison.delivery.failurelog import UNRECORDED, FailureReader
 from airflow_poison.delivery.journal import COUNT_MASK, STATE_MASK, SUSPECTS, Journal, MessageState, attempts_of, states_of
 from airflow_poison.delivery.returned import RowsReader
+from airflow_poison.delivery.search import FrameCalls
 from airflow_poison.delivery.wire import Handed
 from airflow_poison.delivery.work import Endpoint, Views
 from airflow_poison.values.errors import InputError, ServerSessionError, SettingError
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.failurelog import Rollback
     from airflow_poison.delivery.host import Callers
     from airflow_poison.delivery.recovered import RecoveredAttempts
-    from airflow_poison.delivery.search import FrameCalls
     from airflow_poison.delivery.settlement import End
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.delivery.wire import BatchCall, Call
@@ -330,8 +330,6 @@ class InlineCallers:
         """Go on with another batch."""
         self._views, self._services = Views(batch, self._endpoint), services or {}
         if self._endpoint.job.batching is not None:
-            from airflow_poison.delivery.search import FrameCalls
-
             self._frames = FrameCalls(self._endpoint, batch)
 
     def prepare(self, session: int) -> None:

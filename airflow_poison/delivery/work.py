@@ -33,6 +33,7 @@ from airflow_poison.delivery.returned import NOTHING, Returned, keep_all
 from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
 from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
 from airflow_poison.delivery.watched import BatchWatch, first_delivery
+from airflow_poison.dialogs.transaction import Conversation
 from airflow_poison.outputs.output import is_rows
 from airflow_poison.rules.decisions import Counts, Deliver, Halt, Return
 from airflow_poison.rules.loop import ReceiveLoop
@@ -161,8 +162,6 @@ class Endpoint:
 
         Who rolled back to the savepoint and returned has the message back, and what was done since (spec SB-58).
         """
-        from airflow_poison.dialogs.transaction import Conversation
-
         conversation = Conversation(begun, services, lambda: max(begun.now, self.job.clock.now()))
         failure = self.call(message.within(conversation))
         change = conversation.close()

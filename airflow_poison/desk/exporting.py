@@ -24,6 +24,7 @@ from airflow_poison.passes.relay import FROM
 from airflow_poison.passes.to_kafka import KEYS, SendToKafkaResult, send_to_kafka
 from airflow_poison.store import object_store_of
 from airflow_poison.store.disk import named, sync, sync_ancestors
+from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError, SettingError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.schema import table_schema
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from airflow_poison.desk.selection import Selection
     from airflow_poison.sources.kafka import Kafka
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.objects import Objects
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
@@ -182,7 +182,6 @@ class _Target(ABC):
 def _target(place: str, store: QueueStore | None) -> _Target:
     if not object_store_of(place):
         return _Folder(Path(place.removeprefix("file://")))
-    from airflow_poison.store.objects import Objects
 
     return _Bucket(Objects.at(place.rstrip("/"), {} if store is None else store.options_for(place)))
 

@@ -25,7 +25,9 @@ from airflow_poison.desk import sql
 from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor
 from airflow_poison.desk.found import files_of
 from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.declaration import Canary
+from airflow_poison.passes.messages import Chosen
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.history import from_ranges
 from airflow_poison.store.plans import unreadable
@@ -347,8 +349,6 @@ def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanA
     found = tuple(Sample(*each) for each in chosen)
     if action.verb is not Verb.EDIT:
         return found
-    from airflow_poison.passes.browse import look_up
-    from airflow_poison.passes.messages import Chosen
 
     edit = editor(action, "")
     rows = {row.lookup_id: row for row in look_up(table, Chosen.ids([each.lookup_id for each in found]), unmask=True)}

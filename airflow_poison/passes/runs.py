@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.delivery.stage import Tally
 from airflow_poison.outputs.output import ONLY
+from airflow_poison.passes.halts import what_halted, what_to_do_when_halted
 from airflow_poison.values.errors import QueueHaltedError, ReceiveStoppedError, SettingError
 from airflow_poison.values.texts import Plain, counted, visible
 
@@ -349,8 +350,6 @@ def halted(result: ReceiveResult, system: str = "") -> str:
 
     :param system: the name of the messaging system.
     """
-    from airflow_poison.passes.halts import what_halted, what_to_do_when_halted
-
     halt = result.halted
     assert halt is not None
     return (

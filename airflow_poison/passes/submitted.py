@@ -23,10 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.delivery.handlers import Transformation, load_handler, resolve_deliver, resolve_handler
 from airflow_poison.delivery.stage import Tally
+from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
+from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.spark.executors import own_package, shippable
+from airflow_poison.store import open_store
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import second_name
+from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import HandlerNotFoundError, PoisonError, SparkJobError, StoreUnreachableError, recalled
 from airflow_poison.values.machine import PRIVATE_FOLDER, private
 
@@ -37,8 +41,6 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerRef
     from airflow_poison.passes.declaration import Receive
     from airflow_poison.passes.land import Deliver
-    from airflow_poison.passes.receive import ReceivePass
-    from airflow_poison.spark.engine import SparkEngine
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
 
@@ -293,8 +295,6 @@ def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
 
     :param files: what was shipped with the order; executors are to import from it, too.
     """
-    from airflow_poison.store import open_store
-
     store = open_store(order.store, order.storage_options or None, durable=order.durable)
     table = store.open(order.queue)
     mine = Submission(table, order.key, order.attempt)
@@ -312,9 +312,6 @@ def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
 
 
 def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequence[str]) -> dict[str, object]:
-    from airflow_poison.passes.receive import ReceivePass
-    from airflow_poison.values.clock import SystemClock
-
     receiving = ReceivePass.of_table(
         table,
         _here(order.settings()),
@@ -329,8 +326,6 @@ def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequ
 def _engine(order: PassOrder, files: Sequence[str]) -> SparkEngine:
     """Return the engine of the driver's session, whose executors import from the files that were shipped."""
     from pyspark.sql import SparkSession
-
-    from airflow_poison.spark.engine import SparkEngine
 
     session = SparkSession.builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # as results of transformations are read
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # a cluster that places the driver takes the application for a library of the executors

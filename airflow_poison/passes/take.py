@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.passes.runs import check_key
 from airflow_poison.passes.send import as_messages
-from airflow_poison.sources.bodies import alone, reason_of
+from airflow_poison.sources.bodies import alone, reason_of, with_fields
+from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY, JsonValue, Position, Source
 from airflow_poison.store.files import Advance
 from airflow_poison.values.errors import InputError, SettingError, SourceError, SourceTakenError
+from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
@@ -30,7 +32,6 @@ if TYPE_CHECKING:
     from airflow_poison.store.plans import StoredSource
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
-    from airflow_poison.values.mapping import ColumnMapping
 
 _log = logging.getLogger(__name__)
 _TRIES = 20
@@ -231,14 +232,9 @@ class _Messages:
         return self._with_fields(_decoded(batch, self.source.schema))
 
     def _mapped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        from airflow_poison.sources.rows import to_messages
-        from airflow_poison.values.mapping import ColumnMapping
-
         return to_messages(batch, self.mapping or ColumnMapping(), self.now)
 
     def _with_fields(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        from airflow_poison.sources.bodies import with_fields
-
         return records if self.mapping is None or self.source.columns else with_fields(records, self.mapping, self.now)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.kafka_topic import unreplaced
+from airflow_poison.sources.rows import shown
 from airflow_poison.sources.source import ERROR, NO_BODY
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
@@ -102,8 +103,6 @@ def alone(batch: pa.RecordBatch, make: Callable[[pa.RecordBatch], pa.RecordBatch
 def _malformed(batch: pa.RecordBatch, error: Exception, *, is_body: bool) -> pa.RecordBatch:
     """Return one record with an error and what there is of it."""
     import pyarrow as pa
-
-    from airflow_poison.sources.rows import shown
 
     body = batch.column("body").cast(pa.binary())[0].as_py() if is_body and "body" in batch.schema.names else shown(batch, 0)
     known = batch.column(ERROR)[0].as_py() if ERROR in batch.schema.names else None

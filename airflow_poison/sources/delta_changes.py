@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
+from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 
 if TYPE_CHECKING:
@@ -149,8 +150,6 @@ class Versions:
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
-
-        from airflow_poison.store.row_groups import streamed
 
         self._refuse(of, file)
         with self._told(f"version {of.number}"):

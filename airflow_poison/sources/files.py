@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.sources.readers import FORMATS, Layout, is_utf8, malformed, records
 from airflow_poison.sources.source import Reached, Source, Take
+from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
 from airflow_poison.values.texts import counted
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.sources.schemas import Schema
     from airflow_poison.sources.source import JsonValue, Position
-    from airflow_poison.store.objects import Objects
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = "\n!"
@@ -235,8 +235,6 @@ class Files(Source):
             raise SourceError(f"{error.filename} of source {self.name!r} cannot be listed: {error}. Nothing was sent; run the task again.") from error
 
     def _objects(self, passed: _PassedOver) -> Iterator[_Found]:
-        from airflow_poison.store.objects import Objects
-
         scheme, _, rest = self.pattern.partition("://")
         bucket, _, wanted = rest.partition("/")
         expected, root = matcher(wanted), f"{scheme}://{bucket}"
@@ -282,8 +280,6 @@ class Files(Source):
 
     def _object(self, uri: str) -> tuple[Objects, str]:
         """Return the bucket of an object, and its name there."""
-        from airflow_poison.store.objects import Objects
-
         scheme, _, rest = uri.partition("://")
         bucket, _, name = rest.partition("/")
         return Objects.at(f"{scheme}://{bucket}", self.storage_options), name

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.sources.database import TableSource
+from airflow_poison.sources.database import TableSource, to_batch
 from airflow_poison.sources.source import Reached, Take
 from airflow_poison.values.errors import InputError, SettingError, SourceError
 from airflow_poison.values.texts import counted
@@ -169,8 +169,6 @@ class Jdbc(TableSource):
         window = _Window(since=since, overlap=self._overlap)
 
         def batches() -> Iterator[pa.RecordBatch]:
-            from airflow_poison.sources.database import to_batch
-
             sent = 0
             with self.opened() as reading:
                 order, keys, columns = self._order(reading), self._keys(reading), reading.columns()
@@ -349,8 +347,6 @@ class Outbox(TableSource):
         keys: list[str] = []
 
         def batches() -> Iterator[pa.RecordBatch]:
-            from airflow_poison.sources.database import to_batch
-
             with self.opened() as reading:
                 columns, key = reading.columns(), self._key_of(reading)
                 query = self._query(reading, [*reading.select(columns), key.label("poison_key")])

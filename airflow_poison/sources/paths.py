@@ -14,9 +14,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, cast
 
 from airflow_poison.sources.bodies import alone, with_fields
+from airflow_poison.sources.files import matcher
 from airflow_poison.sources.readers import Layout, records
 from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR
+from airflow_poison.store.objects import Objects
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError, SettingError, StoreUnreachableError
 from airflow_poison.values.texts import counted
@@ -98,7 +100,6 @@ class PathFiles:
         """Return when the newest of the files was last changed; None: that is not known."""
         if not self.path.startswith(_STORES):
             return datetime.fromtimestamp(max(Path(name).stat().st_mtime for name in self.names), UTC)
-        from airflow_poison.store.objects import Objects
 
         keys = {_split(name)[1] for name in self.names}
         folder = _split(self.path.partition("*")[0])[1].rpartition("/")[0]
@@ -165,9 +166,6 @@ def _local(path: str) -> list[str]:
 
 def _objects(uri: str, storage_options: Mapping[str, str]) -> list[str]:
     """Return the objects at a URI, in the order of their names. Raises StoreUnreachableError."""
-    from airflow_poison.sources.files import matcher
-    from airflow_poison.store.objects import Objects
-
     root, key = _split(uri)
     objects, wild = Objects.at(root, storage_options), glob.has_magic(key)
     if not wild and objects.is_there(key):
@@ -210,7 +208,6 @@ def _here(name: str, storage_options: Mapping[str, str]) -> Iterator[Path]:
     if not name.startswith(_STORES):
         yield Path(name)
         return
-    from airflow_poison.store.objects import Objects
 
     root, key = _split(name)
     with TemporaryDirectory(prefix="airflow-poison-files-") as folder:

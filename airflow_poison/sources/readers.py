@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.source import ERROR
 from airflow_poison.sources.text_lines import BYTES, PATH, ROWS, WIDTHS, Bodies, Lines, Long, check_count, one_line, opened, raise_of_the_disk
+from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
 from airflow_poison.values.json_text import syntax_error, written
 from airflow_poison.values.schema import MAX_BODY_BYTES
@@ -465,8 +466,6 @@ def _csv(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
 def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     del layout
     import pyarrow.parquet as pq
-
-    from airflow_poison.store.row_groups import streamed
 
     seen = 0
     source = content if content.seekable() else io.BytesIO(content.read())

@@ -22,6 +22,7 @@ from airflow_poison.delivery.handlers import MANGLED_PREFIX, VERDICT
 from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.outputs.values import delta_schema, same_name
+from airflow_poison.spark import session
 from airflow_poison.spark.jobs import is_connect, why
 from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema
 from airflow_poison.values.errors import TransformError
@@ -317,8 +318,6 @@ _TASK = re.compile(r"Task (\d+) in stage \S+ failed")
 
 def lost(error: Exception) -> bool:
     """Whether an error says that Spark is not there any more."""
-    from airflow_poison.spark import session
-
     if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
         return True
     if "SparkContext was shut down" in str(error) or "stopped SparkContext" in str(error):

@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from airflow_poison.spark import session
 from airflow_poison.values import errors
 
 if TYPE_CHECKING:
@@ -243,8 +244,6 @@ def _raised_by_a_task(error: Exception) -> tuple[str, str] | None:
 
 def _without_python(error: Exception) -> str:
     """Return what the JVM or the Connect server says, or that there is none."""
-    from airflow_poison.spark import session
-
     if has_ended(error):
         return f"its JVM has ended ({error})"
     text = session.why(error) if session.is_of_connect(error) else str(error)

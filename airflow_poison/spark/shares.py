@@ -14,7 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from airflow_poison.store.stage import OUT
+from airflow_poison.delivery.crash_attribution import ALONE
+from airflow_poison.delivery.progress import forwarding
+from airflow_poison.delivery.stage import deliver_alone, deliver_partition
+from airflow_poison.store.stage import OUT, OutcomeWriter
+from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -148,10 +152,6 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
 
     import pyarrow as pa
 
-    from airflow_poison.delivery.progress import forwarding
-    from airflow_poison.delivery.stage import deliver_partition
-    from airflow_poison.store.stage import OutcomeWriter
-
     with site.working(job, task) as here:
         out = Path(here.journal_folder).with_name(OUT)
         with forwarding(here.journal_folder, task), OutcomeWriter(out, task) as writer:
@@ -162,10 +162,6 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
 
 def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.RecordBatch:
     """Deliver the messages of ``job.only``, one at a time; return one row for Spark: the files to fetch."""
-    from airflow_poison.delivery.crash_attribution import ALONE
-    from airflow_poison.delivery.progress import forwarding
-    from airflow_poison.delivery.stage import deliver_alone
-
     with site.working(job, ALONE) as here, forwarding(here.journal_folder, ALONE):
         alone = _read_only(job.only, site, files)
         deliver_alone(here, (alone.sort_by("lookup_id") if job.parks else alone).to_batches())
@@ -186,8 +182,6 @@ def _read_only(lookup_ids: Sequence[int], site: Site, files: Sequence[DataFile])
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from airflow_poison.values.schema import message_schema
-
     wanted, found = pc.field("lookup_id").isin(list(lookup_ids)), []
     for file in files:
         if any(file.min_lookup_id <= number <= file.max_lookup_id for number in lookup_ids):
@@ -206,8 +200,6 @@ def _read(site: Site, part: Part) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from airflow_poison.values.schema import message_schema
 
     names = message_schema().names
     with pq.ParquetFile(site.here(part.path)) as file:

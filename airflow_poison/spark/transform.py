@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_poison.delivery.journal import Journal
+from airflow_poison.delivery.landing_rows import MOST_ROWS, landing_frame
 from airflow_poison.delivery.recovered import RecoveredAttempts
 from airflow_poison.delivery.rows import BatchEntry
 from airflow_poison.delivery.stage import sized
@@ -118,8 +119,6 @@ def transform_claim(
 
 def _results(job: StageJob, units: SparkUnits) -> Iterator[pa.Table]:
     """Yield what was made of the messages that settle, as rows of the partition ``_output``."""
-    from airflow_poison.delivery.landing_rows import MOST_ROWS, landing_frame
-
     outputs = {output.name: output for output in job.outputs}
     for name, batch in units.results(MOST_ROWS) if outputs else ():
         yield landing_frame(job, outputs[name], batch, job.clock.now())

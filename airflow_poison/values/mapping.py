@@ -15,7 +15,7 @@ from uuid import UUID
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
-from airflow_poison.values.schema import DEFAULT_PRIORITY, OWN_PROPERTIES, is_reserved
+from airflow_poison.values.schema import DEFAULT_PRIORITY, OWN_PROPERTIES, is_reserved, message_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -111,8 +111,6 @@ def check_named_once(columns: Sequence[str], where: str) -> None:
 def rows_to_batches(rows: Iterable[object], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
     """Return batches of messages from Python values: dicts are mapped like a frame's rows; bytes and text are bodies. Raises InputError."""
     import pyarrow as pa
-
-    from airflow_poison.values.schema import message_schema
 
     check_several(rows)
     messages = (_message(number, row, mapping, now) for number, row in enumerate(rows))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, is_system
+from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, error_of, is_system
+from airflow_poison.values.json_text import natural_values
 from airflow_poison.values.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
@@ -123,8 +124,6 @@ class Message:
 
         Raises ValueError (a rollback like any other) when it is no JSON, and for a name that stands twice in one object.
         """
-        from airflow_poison.values.json_text import natural_values
-
         return natural_values(self.body)
 
     @property
@@ -192,7 +191,6 @@ class Message:
         """What an Error message says; None for any other message. What is no Error document has code 0, and says why."""
         if not self.is_error:
             return None
-        from airflow_poison.dialogs.system_messages import error_of
 
         return error_of(self.body)
 
