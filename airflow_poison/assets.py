@@ -12,7 +12,7 @@ from airflow_poison.lineage import queue_uri
 from airflow_poison.rules.settings import choice
 from airflow_poison.store import check_name
 from airflow_poison.triggers import QueueEventTrigger
-from airflow_poison.watching.happenings import Happening
+from airflow_poison.watching.queue_events import Happening
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,10 +20,10 @@ from uuid import uuid4
 from airflow_poison.desk import rule_runs
 from airflow_poison.desk.actions import Verb, action_of, canary_of, selection_of
 from airflow_poison.desk.applying import check_target, follow, undo
-from airflow_poison.desk.exporting import send_selected
-from airflow_poison.desk.found import find, groups, query
+from airflow_poison.desk.exports import send_selected
 from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import cancel, find_plan, id_of, pause, plan, plans, record, resume
+from airflow_poison.desk.queries import find, groups, query
 from airflow_poison.desk.redrive import redrive, set_redrive
 from airflow_poison.desk.rules import declare_rules
 from airflow_poison.fsck.check import check_queue, check_store
@@ -32,9 +32,9 @@ from airflow_poison.passes.browse import look_up, overview
 from airflow_poison.passes.conversations import conversation as conversation_view
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service, transmission_queue
 from airflow_poison.passes.declaration import Receive
-from airflow_poison.passes.delivering import SupervisedEngine
 from airflow_poison.passes.dialogs import begin_dialogs, send_on, set_timer
 from airflow_poison.passes.due import return_due
+from airflow_poison.passes.engines import SupervisedEngine
 from airflow_poison.passes.event_notifications import create, drop, notifications
 from airflow_poison.passes.history import recorded_events
 from airflow_poison.passes.inspect import inspect
@@ -68,8 +68,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.desk.actions import PlanAction
-    from airflow_poison.desk.found import FindResult, GroupsResult
     from airflow_poison.desk.plans import Plan, PlanView
+    from airflow_poison.desk.queries import FindResult, GroupsResult
     from airflow_poison.desk.rule_runs import RulesResult
     from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from airflow_poison.passes.browse import MessageRow, QueueOverview
     from airflow_poison.passes.conversations import ConversationRow, ConversationView, UnsentMessage
     from airflow_poison.passes.declaration import Canary, ReceiveOptions
-    from airflow_poison.passes.delivering import Engine
     from airflow_poison.passes.dialogs import ActResult
     from airflow_poison.passes.due import ReturnResult
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.passes.history import History
     from airflow_poison.passes.inspect import InspectResult
     from airflow_poison.passes.land import WaitingRows

@@ -235,7 +235,7 @@ class QueuePoisonGoneSensor(QueueSensor):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once; reads no message while the files are there in which those were that are waited for."""
         del context
-        from airflow_poison.watching.happenings import poison_files
+        from airflow_poison.watching.queue_events import poison_files
 
         queue = QueueHook(self.conn_id).queue(str(self.queue_name))
         snapshot = queue.reading.snapshot()
@@ -249,7 +249,7 @@ class QueuePoisonGoneSensor(QueueSensor):
 
     def _chosen(self, context: Context) -> frozenset[int] | None:
         """Return the messages to wait for; None: all."""
-        from airflow_poison.watching.happenings import poisoned
+        from airflow_poison.watching.queue_events import poisoned
 
         if self.lookup_ids is not None:
             return frozenset(numbers(self.lookup_ids))

@@ -24,8 +24,8 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.rules.settings import choice
 from airflow_poison.values.errors import PoisonError, QueueNotFoundError, SettingError
-from airflow_poison.watching.happenings import Happening, News, Position, ripens
 from airflow_poison.watching.poller import Readings, Waits
+from airflow_poison.watching.queue_events import Happening, News, Position, ripens
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -321,7 +321,7 @@ class QueueEventTrigger(BaseEventTrigger):
 
 def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
     """Read what is new; in a thread, so that the imports for reading tables do not block other triggers."""
-    from airflow_poison.watching.happenings import begin, news
+    from airflow_poison.watching.queue_events import begin, news
 
     return news(event, sight.table, sight.snapshot, position or begin(event, sight.snapshot), now)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.maintain import maintain
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send

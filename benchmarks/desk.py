@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, undo
-from airflow_poison.desk.found import groups
 from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.queries import groups
 from airflow_poison.desk.selection import Selection
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock

@@ -9,7 +9,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.acting import PLANNED, act, ask, check_asking, is_planned
 from airflow_poison.cli.command import (
     IDS,
     INTERRUPTED,
@@ -29,6 +28,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
+from airflow_poison.cli.plans import PLANNED, act, ask, check_asking, is_planned
 from airflow_poison.cli.terminal import messages, one_line, tell
 from airflow_poison.cli.values import ANY, SELECTION, is_selected, selection
 
@@ -132,7 +132,7 @@ def _chosen(args: Namespace) -> Selection | list[int] | None:
 
 
 def _number(queue: Queue, chosen: Selection | list[int]) -> int:
-    from airflow_poison.desk.exporting import selected
+    from airflow_poison.desk.exports import selected
 
     return len(set(chosen)) if isinstance(chosen, list) else selected(queue.reading, chosen).number
 

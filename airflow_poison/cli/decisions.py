@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
-from airflow_poison.cli.acting import PLANNED, act, is_planned
 from airflow_poison.cli.command import (
     CONVERSATION,
     IDS,
@@ -39,6 +38,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
+from airflow_poison.cli.plans import PLANNED, act, is_planned
 from airflow_poison.cli.terminal import cuttable, line, screen, table, tell, write_json
 from airflow_poison.cli.terminal import messages as counted
 

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import acting, changes, decisions, dialogs, looking, receive, rules, send, settings
+from airflow_poison.cli import changes, decisions, dialogs, plans, receive, rules, send, settings, show
 from airflow_poison.cli.values import completes
 
 if TYPE_CHECKING:
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 GROUP: Final = "poison"
 HELP: Final = "Poison messages: queues and their messages, and what settings mean and do"
 COMMANDS: Final = (
-    looking.list_queues,
-    looking.show,
-    looking.inspect,
-    looking.history,
+    show.list_queues,
+    show.show,
+    show.inspect,
+    show.history,
     send.send,
     send.reset_position,
     receive.receive,
     changes.return_due,
-    looking.groups,
-    looking.find,
-    looking.query,
-    looking.plans,
-    acting.put_back,
-    acting.redrive,
+    show.groups,
+    show.find,
+    show.query,
+    show.plans,
+    plans.put_back,
+    plans.redrive,
     changes.move,
     changes.waiting_rows,
-    acting.send_to,
+    plans.send_to,
     changes.send_to_kafka,
     decisions.remove,
-    acting.edit,
-    acting.pause,
-    acting.resume,
-    acting.cancel,
-    acting.undo,
+    plans.edit,
+    plans.pause,
+    plans.resume,
+    plans.cancel,
+    plans.undo,
     dialogs.services,
     dialogs.event_notifications,
     dialogs.conversations,
@@ -61,7 +61,7 @@ COMMANDS: Final = (
     rules.rules,
     changes.maintain,
     rules.mask,
-    looking.check,
+    show.check,
     settings.policies,
     settings.simulate,
 )

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.dialogs.services import Service
     from airflow_poison.passes.declaration import Receive
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.rules.policy import Policy
@@ -283,7 +283,7 @@ def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callab
         made.ship(files)
         return made
 
-    from airflow_poison.passes.delivering import SupervisedEngine
+    from airflow_poison.passes.engines import SupervisedEngine
 
     return SupervisedEngine if engine == "local" else partial(SupervisedEngine, spark, patience=_PATIENCE)
 

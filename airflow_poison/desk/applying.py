@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, last_edit, unedited
-from airflow_poison.desk.exporting import exported
+from airflow_poison.desk.exports import exported
 from airflow_poison.desk.plans import (
     CHUNK,
     COLUMNS,

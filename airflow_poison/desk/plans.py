@@ -23,7 +23,7 @@ import numpy as np
 
 from airflow_poison.desk import sql
 from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor
-from airflow_poison.desk.found import files_of
+from airflow_poison.desk.queries import files_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.declaration import Canary

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
 from airflow_poison.desk.applying import apply, kept
-from airflow_poison.desk.exporting import export_files
-from airflow_poison.desk.found import files_of
+from airflow_poison.desk.exports import export_files
 from airflow_poison.desk.plans import CHUNK, OPEN, cancel, facts_of, find_plan, id_of, plan, record
+from airflow_poison.desk.queries import files_of
 from airflow_poison.desk.rules import RuleVerb, rules_before, rules_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.store.control import DESK

@@ -486,7 +486,7 @@ class QueueQueryOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Answer it. Raises QueryError, QueueNotFoundError."""
         del context
-        from airflow_poison.desk.found import answer_as_dict
+        from airflow_poison.desk.queries import answer_as_dict
 
         return answer_as_dict(self.queue_name, QueueHook(self.conn_id).queue(self.queue_name).query(self.sql, limit=self.limit + 1), self.limit)
 

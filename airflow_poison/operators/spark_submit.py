@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from airflow_poison.passes.delivering import expire_now
+from airflow_poison.passes.engines import expire_now
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import finished
 from airflow_poison.passes.submitted import PassOrder, Submission, fullest, needed, recorded, travelling, without_spark

@@ -20,8 +20,8 @@ from airflow_poison.delivery.handlers import Transformation, check_alone, check_
 from airflow_poison.delivery.session import check_isolation
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
 from airflow_poison.passes.declaration import Receive
-from airflow_poison.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.passes.due import return_held, return_postponed
+from airflow_poison.passes.engines import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.passes.event_notifications import notifications, notify
 from airflow_poison.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.passes.history import QUIET_VERSIONS
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.delivery.stage import BlockRecord
     from airflow_poison.outputs.output import Output
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control

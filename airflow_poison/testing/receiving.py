@@ -28,8 +28,8 @@ from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.declaration import Receive
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.due import return_due
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.land import prepared
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import SENT, checked
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.handlers import Handler, HandlerLike
     from airflow_poison.passes.declaration import ReceiveOptions
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.queue_table import QueueTable

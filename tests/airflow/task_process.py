@@ -65,7 +65,7 @@ def main(calls: str, run_id: str) -> None:
     """Run one try."""
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
-    from airflow_poison.passes.delivering import LocalEngine
+    from airflow_poison.passes.engines import LocalEngine
     from airflow_poison.values.fault_points import install
 
     QueueHook.engine = lambda _self, *_: LocalEngine()  # type: ignore[assignment, method-assign]

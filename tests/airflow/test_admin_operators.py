@@ -14,7 +14,7 @@ from airflow_poison.operators.base import lookup_ids_of, one_lookup_id
 from airflow_poison.operators.manage import QueueAlterOperator, QueueInspectOperator, QueueMoveOperator, QueueRemoveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import LEASE, ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.store.control import QueueState

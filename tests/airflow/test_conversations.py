@@ -29,7 +29,7 @@ from airflow_poison.operators.queues import QueueToReceive
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.passes.alter import disable
 from airflow_poison.passes.conversations import conversations
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.store.control import QueueState
 from airflow_poison.taskgroups import recovery

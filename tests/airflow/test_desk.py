@@ -23,7 +23,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.desk import QueueGroupsOperator, QueueQueryOperator, QueueRedriveOperator
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.declaration import Canary
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.triggers import PlanTrigger

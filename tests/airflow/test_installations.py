@@ -16,7 +16,7 @@ from airflow_poison.operators.manage import QueueAlertOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import LEASE, ReceivePass
 from airflow_poison.passes.runs import run_key
 from airflow_poison.passes.send import messages_to_batches, send

@@ -20,7 +20,7 @@ from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.taskgroups import retry_cycle

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.move import put_back, remove_messages
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
@@ -125,7 +125,7 @@ def test_the_trigger_fires_when_a_file_is_gone_and_the_task_goes_on_waiting_for_
 
 
 def test_a_poke_reads_no_message_while_nothing_has_left(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_poison.watching import happenings as module
+    from airflow_poison.watching import queue_events as module
 
     _, told = poison(store)
     task = sensor()

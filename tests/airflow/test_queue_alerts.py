@@ -12,7 +12,7 @@ from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.dags import queue_alerts
 from airflow_poison.operators.manage import QueueAlertOperator
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.taskgroups import retry_cycle

@@ -16,7 +16,7 @@ from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroke
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueRecoverOperator
 from airflow_poison.passes.alter import declare, disable, enable
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store.control import QueueState

@@ -13,7 +13,7 @@ from airflow_poison import Msmq4, stats
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.passes.alter import declare, disable
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import ReceiveResult
 from airflow_poison.passes.send import send

@@ -13,11 +13,11 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from airflow_poison import Kafka, Message, Msmq4, Selection
-from airflow_poison.desk import exporting
+from airflow_poison.desk import exports
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.desk import QueueSendToKafkaOperator
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.values.clock import SystemClock
@@ -171,7 +171,7 @@ def test_a_task_that_fails_anywhere_and_is_retried_sends_each_once(  # noqa: PLR
     arguments: dict[str, Any],
     point: str,
 ) -> None:
-    monkeypatch.setattr(exporting, "CHUNK", 2)
+    monkeypatch.setattr(exports, "CHUNK", 2)
     dag = sending(letters, **arguments)
     fail_at(2 if "selection" in arguments else 1, point)
     try:

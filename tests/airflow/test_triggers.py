@@ -17,7 +17,7 @@ from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.triggers import QueueEventTrigger, QueueTrigger, poller_at

@@ -30,8 +30,8 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.dialogs.acts import target_handle
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import declare_services
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.relay import transmit
 from airflow_poison.passes.send import send

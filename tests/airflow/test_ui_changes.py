@@ -24,7 +24,7 @@ from airflow_poison.desk.plans import find_plan, plan, record
 from airflow_poison.desk.selection import Selection
 from airflow_poison.desk.sql import Limits
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.store import open_store

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
     from pathlib import Path
 
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control

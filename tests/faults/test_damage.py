@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.rules.msmq4 import Msmq4

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.move import put_back, remove_messages
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send

@@ -25,8 +25,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from airflow_poison.desk import exporting
-from airflow_poison.desk.exporting import send_selected
+from airflow_poison.desk import exports
+from airflow_poison.desk.exports import send_selected
 from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check
 from airflow_poison.fsck.files import Severity
@@ -701,7 +701,7 @@ def test_dying_in_any_chunk_sends_each_once(  # noqa: PLR0917
         if name == point and next(reached) == nth:
             raise DiedError
 
-    monkeypatch.setattr(exporting, "CHUNK", 2)
+    monkeypatch.setattr(exports, "CHUNK", 2)
     send(table, list("abcde"))
     install(die)
     try:
@@ -727,7 +727,7 @@ def test_what_somebody_has_moved_or_a_pass_has_claimed_meanwhile_stays(
                 table.claim("a-pass", lease=timedelta(hours=1), now=CLOCK.now(), max_messages=9)
 
     reached = count()
-    monkeypatch.setattr(exporting, "CHUNK", 2)
+    monkeypatch.setattr(exports, "CHUNK", 2)
     send(table, list("abcdef"))
     move(table, CLOCK, [1, 2, 3, 4, 5, 6], "poison")
     install(meanwhile)

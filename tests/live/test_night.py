@@ -12,7 +12,7 @@ import pytest
 
 from airflow_poison import Msmq4
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.messages import with_columns
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison import Message, Msmq4, ServiceBroker
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.values.clock import SystemClock

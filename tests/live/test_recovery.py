@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison import ActivationSpecification, Message, Msmq4, ServiceBroker
 from airflow_poison.passes.alter import declare, enable
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store.control import QueueState

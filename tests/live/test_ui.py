@@ -16,8 +16,8 @@ import pytest
 from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.passes.alter import declare, disable
 from airflow_poison.passes.conversations import conversations, declare_services
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.dialogs import begin_dialogs, send_on
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.relay import transmit
 from airflow_poison.passes.send import send

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison import Message, Msmq4
 from airflow_poison.passes.alter import declare, disable, enable
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.values.clock import SystemClock

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.rules import SYSTEMS
 from airflow_poison.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, assert_as_the_example_says, keeps_order, replayed

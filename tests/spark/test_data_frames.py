@@ -18,7 +18,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import functions as f
 
 from airflow_poison.delivery.handlers import Transformation
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker

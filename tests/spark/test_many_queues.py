@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.passes.delivering import SupervisedEngine
+from airflow_poison.passes.engines import SupervisedEngine
 from airflow_poison.rules import SYSTEMS
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.store import open_store
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
 
 
 @pytest.fixture

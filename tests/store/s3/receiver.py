@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.passes.delivering import SupervisedEngine
+from airflow_poison.passes.engines import SupervisedEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.bucket_store import BucketStore

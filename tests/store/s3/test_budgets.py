@@ -13,8 +13,8 @@ import pytest
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import alter, disable, enable, restart
 from airflow_poison.passes.browse import browse, overview
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.due import return_due
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.history import recorded_events
 from airflow_poison.passes.move import move, put_back, remove_messages
 from airflow_poison.passes.receive import ReceivePass

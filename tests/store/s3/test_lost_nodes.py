@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes import receive as passes
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.values import fault_points
 from airflow_poison.values.clock import SystemClock

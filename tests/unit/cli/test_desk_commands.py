@@ -18,11 +18,11 @@ import pytest
 
 from airflow_poison import Msmq4
 from airflow_poison.cli import values
-from airflow_poison.cli.acting import rate
 from airflow_poison.cli.main import parser
+from airflow_poison.cli.plans import rate
 from airflow_poison.desk.plans import pause, plans
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store import open_store

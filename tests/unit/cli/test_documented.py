@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.cli.acting import PLANNED
 from airflow_poison.cli.command import REASON
 from airflow_poison.cli.main import COMMANDS, parser
+from airflow_poison.cli.plans import PLANNED
 from airflow_poison.cli.values import SELECTION
 from airflow_poison.rules.simulation.scripted_host import OutcomeKind, Verb
 from tests.given.command import run

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.desk import sql
-from airflow_poison.desk.found import find, query
 from airflow_poison.desk.masking import declare_mask
+from airflow_poison.desk.queries import find, query
 from airflow_poison.desk.selection import Selection
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueryError

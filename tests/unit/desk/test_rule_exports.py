@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_poison.desk import exporting
+from airflow_poison.desk import exports as exports_module
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, undo
-from airflow_poison.desk.exporting import file_name
+from airflow_poison.desk.exports import file_name
 from airflow_poison.desk.plans import cancel, find_plan, pause, plan, plans, record, resume
 from airflow_poison.desk.rule_runs import RuleResult, run_rules
 from airflow_poison.desk.rules import Rule, RuleVerb, declare_rules
@@ -147,7 +147,7 @@ POINTS += ("desk.export.after_file", "desk.apply.before_chunk", "store.replace.b
 def test_killed_anywhere_and_run_again_it_writes_and_removes_each_once(
     poisoned: Queue, export: Rule, point: str, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "PART", 4)
+    monkeypatch.setattr(exports_module, "PART", 4)
     exports = Path(export.export_to)
     kept = poisoned.rows()
 

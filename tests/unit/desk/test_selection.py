@@ -9,8 +9,8 @@ import pytest
 
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, undo
-from airflow_poison.desk.found import find, groups, query
 from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.queries import find, groups, query
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.move import move, put_back
 from airflow_poison.values.errors import QueryError, SettingError

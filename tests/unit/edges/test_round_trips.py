@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from airflow_poison.desk import sql
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, undo
-from airflow_poison.desk.found import query
 from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.queries import query
 from airflow_poison.desk.selection import Selection
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store.memory import MemoryStore

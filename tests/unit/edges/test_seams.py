@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison import DeltaChanges, Jdbc, Kafka
-from airflow_poison.desk.found import find
+from airflow_poison.desk.queries import find
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.move import move

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.passes.alter import disable, enable
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.due import return_due
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.move import move, remove_messages
 from airflow_poison.passes.relay import send_to

@@ -18,7 +18,7 @@ from airflow_poison.dialogs import acts
 from airflow_poison.dialogs.acts import ConversationState
 from airflow_poison.dialogs.as_rows import endpoints_to_table
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.maintain import MaintainResult, maintain
 from airflow_poison.passes.receive import LEASE, ReceivePass
 from airflow_poison.passes.send import send

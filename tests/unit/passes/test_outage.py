@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from airflow_poison.delivery.outage import NOTE
 from airflow_poison.delivery.stage import Order
 from airflow_poison.passes.alerts import AlertKind, send_alerts
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.due import return_due
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort
@@ -36,7 +36,7 @@ from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind, Postpone, Unprocessable, origin
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.conditions import MessagesAvailable
-from airflow_poison.watching.happenings import Happening, Position, begin, news, ripens
+from airflow_poison.watching.queue_events import Happening, Position, begin, news, ripens
 from tests.given.passes import DiedError, DyingEngine, Queue, a_queue
 
 if TYPE_CHECKING:

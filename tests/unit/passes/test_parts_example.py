@@ -13,8 +13,8 @@ from parts import CONTRACT, ORDER, POLICY, SHOP, SHOP_QUEUE, WAREHOUSE, WAREHOUS
 from airflow_poison.dialogs.acts import Dialog
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.conversations import conversations, declare_services
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.dialogs import begin_dialogs
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.recovery import recover
 from airflow_poison.passes.relay import transmit

@@ -16,7 +16,7 @@ import pytest
 from airflow_poison import ServiceBroker
 from airflow_poison.delivery.handlers import carry_by_value
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.runs import QueueRun, ReceiveManyResult, ReceiveResult, Stop, receive_many
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.memory import MemoryStore
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerRef, Transformation
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.outputs.output import Output
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_poison.delivery.stage import Tally
 from airflow_poison.passes.alter import enable
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.msmq4 import Msmq4

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import ClaimLostError, ConservationError

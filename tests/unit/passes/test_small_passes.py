@@ -10,7 +10,7 @@ import pytest
 from airflow_poison import Message, Msmq4
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store.delta_store import DeltaStore
@@ -20,7 +20,7 @@ from tests.given.transforms import bodies
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.passes.delivering import Engine
+    from airflow_poison.passes.engines import Engine
 
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 

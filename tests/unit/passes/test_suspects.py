@@ -12,7 +12,7 @@ import pytest
 from airflow_poison.delivery import platform
 from airflow_poison.delivery.journal import Journal, MessageState, word
 from airflow_poison.delivery.stage import Order
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from tests.given.endpoints import broker, specification
 from tests.given.passes import NO_RETRY, DiedError, calls, one_each
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.passes.delivering import LocalEngine
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.rules import SYSTEMS
 from airflow_poison.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, keeps_order, replayed

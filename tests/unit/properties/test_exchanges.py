@@ -16,8 +16,8 @@ from airflow_poison.dialogs.acts import Dialog
 from airflow_poison.dialogs.services import Contract, Service
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import ConversationRow, conversations, declare_services
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import LEASE, ReceivePass
 from airflow_poison.passes.recovery import recover
 from airflow_poison.passes.relay import transmit

@@ -12,13 +12,13 @@ from airflow_poison.dialogs.services import DEFAULT, DEFAULT_CONTRACT, Service
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import declare_services
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.watching.conditions import MessagesAvailable
-from airflow_poison.watching.happenings import Happening, ripens
+from airflow_poison.watching.queue_events import Happening, ripens
 from tests.unit.watching.test_news import Reader
 
 if TYPE_CHECKING:

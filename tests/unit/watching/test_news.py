@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.passes.alter import disable, enable
-from airflow_poison.passes.delivering import LocalEngine
 from airflow_poison.passes.due import return_due
+from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.move import remove
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
-from airflow_poison.watching.happenings import Happening, Position, begin, news, ripens
+from airflow_poison.watching.queue_events import Happening, Position, begin, news, ripens
 from tests.given.tables import LATER, LEASE, NOW, claim, park_all, send
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from airflow_poison.passes.move import move, put_back, remove
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.conditions import FilesGone, condition_from_dict
-from airflow_poison.watching.happenings import Happening, poison_files, poisoned
+from airflow_poison.watching.queue_events import Happening, poison_files, poisoned
 from tests.given.tables import NOW, send
 from tests.unit.watching.test_news import MOVE, Reader, receive
 

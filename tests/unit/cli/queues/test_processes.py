@@ -77,7 +77,7 @@ def test_an_interrupt_before_anything_is_claimed_says_so(poison: Callable[..., R
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("airflow_poison.passes.delivering.SupervisedEngine.prepare", interrupt)
+    monkeypatch.setattr("airflow_poison.passes.engines.SupervisedEngine.prepare", interrupt)
     poison("send orders one --system Msmq4")
     assert poison(f"receive orders {TAKE}", code=130).err == (
         "interrupted: nothing of queue 'orders' is claimed by this pass: its messages are settled, or where they were.\n"

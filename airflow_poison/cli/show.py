@@ -344,7 +344,7 @@ def query(args: Namespace) -> None:
     Answer a SELECT on the newest version of a queue. It reads nothing else, and changes nothing. Exit code 0: answered, 1: there is no row, 2: it
     could not be answered.
     """
-    from airflow_poison.desk.found import answer_as_dict
+    from airflow_poison.desk.queries import answer_as_dict
 
     limit = values.limit(args.limit or ("all" if args.to is not None else "100"), least=1)
     if args.to is not None:
@@ -390,7 +390,7 @@ def _check_file(place: str) -> None:
 
 def _write(answer: pa.Table, place: str, queue: str) -> None:
     """Write rows into a new file, or leave none."""
-    from airflow_poison.desk.found import answer_as_dict
+    from airflow_poison.desk.queries import answer_as_dict
 
     path = Path(place)
     with path.open("xb") as file:
@@ -437,7 +437,7 @@ def find(args: Namespace) -> None:
     List a page of the messages of a selection, without their bodies. Exit code 0: listed, 1: no message is selected, 2: it could not be listed.
     """
     from airflow_poison.cli import tables
-    from airflow_poison.desk.found import MOST_ROWS
+    from airflow_poison.desk.queries import MOST_ROWS
 
     wanted, offset = selection(args), values.whole("--offset", args.offset)
     limit, order = values.whole("--limit", args.limit, 1, MOST_ROWS), values.one_of("--order", args.order, _ORDERS)
@@ -463,7 +463,7 @@ def plans(args: Namespace) -> None:
 
     List the plans of a queue, the newest first, or show one. Exit code 0: shown, 1: there is none, 2: it could not be shown.
     """
-    from airflow_poison.cli.planned import print_plan, print_plans
+    from airflow_poison.cli.plan_text import print_plan, print_plans
 
     queue = queue_of(args)
     if args.plan is not None:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
-from airflow_poison.desk.found import files_of
 from airflow_poison.desk.plans import COLUMNS
+from airflow_poison.desk.queries import files_of
 from airflow_poison.passes.relay import FROM
 from airflow_poison.passes.to_kafka import KEYS, SendToKafkaResult, send_to_kafka
 from airflow_poison.store import object_store_of

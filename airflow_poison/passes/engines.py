@@ -1,4 +1,4 @@
-"""Delivering: keep a claim alive while an engine hands its messages to the handler, going on where earlier holders of the claim stopped.
+"""Engines: keep a claim alive while its messages are handed to the handler, going on where earlier holders of the claim stopped.
 
 A pass that ends before its commit releases its claim: any later pass goes on at once, from what was journalled. The claim is not taken back, for its
 journals hold attempts that count. It only expires now instead of in two minutes, and only when no process can write to its journals any more; else it

@@ -1,6 +1,6 @@
-"""Happenings: the events of a queue since a watcher's last position, as the payloads of asset events, with the new position.
+"""Queue events that a subscriber can receive: those since its last position, as the payloads of asset events, with the new position.
 
-Two kinds of happenings. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
+There are two kinds. What commits record (poisoned, blocked, disabled, enabled) is read from the queue's own events, by version. What merely is
 (messages available, a retry due) is sent once for each file of messages, when it begins to be so, and not while the queue is halted or blocked: what
 is still so when it receives again is sent then. A queue that people switch off records no event (spec section 11, item 3): its halt is sent when it
 is found.
