@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 STOPPED = Path(__file__).parent / "dags" / "stopped.py"
 TIMEOUT_SECONDS = 120
-"""Also of the run that goes on, which shares the machine with the others that run beside it."""
 
 
 class Stopped:

@@ -1,4 +1,7 @@
-"""A handler that hangs in one message until a file is there, received from with a Spark, and a time-out, that the test chooses."""
+"""A handler that hangs in one message until a file is there, received from with a Spark, and a time-out, that the test chooses.
+
+The run that goes on has time enough: it is another parse of this file, when the file is there.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,9 @@ CONNECTION = os.environ.get("STOPPED_CONNECTION", "poison_default")
 POLICY = Msmq4(receive_retry_count=3, max_retry_cycles=1, receive_error_handling="Move", transaction_timeout=timedelta(minutes=10))
 
 
+SECONDS = "600" if (FOLDER / "go on").exists() else os.environ.get("STOPPED_SECONDS", "600")
+
+
 def hang(message: Message) -> None:
     with (FOLDER / "calls").open("a") as file:
         file.write(f"{message.text} {os.getpid()}\n")
@@ -44,5 +50,5 @@ with DAG(NAME, schedule=None):
         queue_name=NAME,
         handler=hang,
         conn_id=CONNECTION,
-        execution_timeout=timedelta(seconds=float(os.environ.get("STOPPED_SECONDS", "600"))),
+        execution_timeout=timedelta(seconds=float(SECONDS)),
     )
