@@ -25,7 +25,6 @@ from airflow_poison.delivery.handlers import Transformation, load_handler, resol
 from airflow_poison.delivery.stage import Tally
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
-from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.spark.executors import own_package, shippable
 from airflow_poison.store import open_store
 from airflow_poison.store.data_files import STAGE
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerRef
     from airflow_poison.passes.declaration import Receive
     from airflow_poison.passes.land import Deliver
+    from airflow_poison.spark.engine import SparkEngine
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
 
@@ -326,6 +326,8 @@ def _receive(order: PassOrder, store: QueueStore, table: QueueTable, files: Sequ
 def _engine(order: PassOrder, files: Sequence[str]) -> SparkEngine:
     """Return the engine of the driver's session, whose executors import from the files that were shipped."""
     from pyspark.sql import SparkSession
+
+    from airflow_poison.spark.engine import SparkEngine
 
     session = SparkSession.builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")  # as results of transformations are read
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # a cluster that places the driver takes the application for a library of the executors
