@@ -1,10 +1,13 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
+# What takes long and adds least is marked: make test leaves it out, and make test-long runs it.
+MARKED = -m "$(if $(LONG),long,not long) and not campaign"
+LONG_PARTS := test-passes test-airflow test-store test-spark test-sessions test-faults test-docs
 PARTS := test-front test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
 LIVE := test-live test-places test-tutorial test-buckets
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
-.PHONY: help setup lint format test $(PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables bench lock clean
+.PHONY: help setup lint format test test-long $(PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables bench lock clean
 
 VENV := .venv
 PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
@@ -62,6 +65,9 @@ format: setup  ## format and fix what can be fixed
 test: setup  ## the tests: the page, unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended; SEED=... repeats a run
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
 
+test-long: setup  ## the tests that make test leaves out: whole campaigns, random scripts in Spark, and others that take long
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) LONG=yes $(LONG_PARTS)
+
 test-front: setup  # the components of the page
 	$(if $(NODE),$(NPM) run test,@echo "NOT RUN: the tests of the page, for lack of Node 20.19 or newer")
 
@@ -69,16 +75,16 @@ test-live: setup  # an Airflow with all its processes
 	$(PYTEST) tests/live
 
 test-unit: setup
-	$(IN_MEMORY) $(PYTEST) tests/unit --ignore tests/unit/passes
+	$(IN_MEMORY) $(PYTEST) tests/unit --ignore tests/unit/passes $(MARKED)
 
 test-passes: setup
-	$(IN_MEMORY) $(PYTEST) tests/unit/passes -m "not campaign"
+	$(IN_MEMORY) $(PYTEST) tests/unit/passes $(MARKED)
 
 test-store: setup
-	$(IN_MEMORY) $(PYTEST) tests/store -m "not campaign"
+	$(IN_MEMORY) $(PYTEST) tests/store $(MARKED)
 
 test-spark: setup
-	$(PYTEST) tests/spark -m "not campaign" --ignore tests/spark/places
+	$(PYTEST) tests/spark $(MARKED) --ignore tests/spark/places
 
 test-places: setup  # Spark clusters, a Spark Connect server; YARN, with Maven
 	$(PYTEST) tests/spark/places $(SUBMITTED)
@@ -87,16 +93,16 @@ test-buckets: setup  # passes over queues in an object store
 	POISON_STORES=bucket $(IN_MEMORY) $(PYTEST) tests/unit/passes -k bucket -m "not campaign"
 
 test-sessions: setup
-	$(IN_MEMORY) $(PYTEST) tests/sessions
+	$(IN_MEMORY) $(PYTEST) tests/sessions $(MARKED)
 
 test-airflow: setup
-	$(PYTEST) tests/airflow $(addprefix --ignore ,$(SUBMITTED))
+	$(PYTEST) tests/airflow $(MARKED) $(addprefix --ignore ,$(SUBMITTED))
 
 test-faults: setup
-	$(IN_MEMORY) $(PYTEST) tests/faults
+	$(IN_MEMORY) $(PYTEST) tests/faults $(MARKED)
 
 test-docs: setup
-	$(IN_MEMORY) $(PYTEST) tests/docs --ignore tests/docs/test_tutorial.py
+	$(IN_MEMORY) $(PYTEST) tests/docs $(MARKED) --ignore tests/docs/test_tutorial.py
 
 test-tutorial: setup  # every command of the tutorial, in a real Airflow
 	$(PYTEST) tests/docs/test_tutorial.py

@@ -108,6 +108,7 @@ def test_the_connection_names_the_store(store: QueueStore, poison: Callable[...,
     assert poison("show", "orders", code=1)[0].startswith("orders: disabled: of the test")
 
 
+@pytest.mark.long
 def test_a_pass_runs_on_the_spark_of_the_connection(store: QueueStore, spark: object, poison: Callable[..., tuple[str, str]]) -> None:
     poison("send", "orders", "one", "bad two", "--system", "Msmq4", "--set", "ReceiveRetryCount=0")
     out, _ = poison("receive", "orders", "--handler", "tests.unit.cli.shop:take", "-o", "json")

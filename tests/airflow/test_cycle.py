@@ -93,6 +93,7 @@ def waiting(store: QueueStore) -> dict[str, int]:
     return {place.value: sum(file.rows for file in snapshot.files if file.sub_queue == place) for place in SubQueue}
 
 
+@pytest.mark.long
 def test_messages_go_through_their_cycles_and_the_hopeless_ones_end_in_poison_with_one_alert(
     store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -164,6 +165,7 @@ def test_running_a_send_again_sends_nothing_twice_and_resend_sends_anew(store: Q
     assert waiting(store)["main"] == 30
 
 
+@pytest.mark.long
 def test_a_faulting_message_fails_task_and_run_names_the_message_and_alerts_once(
     store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -294,6 +294,7 @@ def is_stopped(pid: int) -> bool:
     return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
 
 
+@pytest.mark.long
 def test_a_task_that_is_ended_pauses_the_plan_and_goes_on_when_it_runs_again(table: QueueTable) -> None:
     ending = redrive_process.start("r1", rate=1)
     while not ids(table):

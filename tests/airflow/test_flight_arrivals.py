@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.values.schema import SubQueue
@@ -16,7 +17,6 @@ from airflow_poison.values.schema import SubQueue
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
     from pyspark.sql import SparkSession
 
     from airflow_poison.store import QueueStore
@@ -28,6 +28,7 @@ EVERY = 200
 KEY = ("carrier", "flight", "time_hour", "origin")
 
 
+@pytest.mark.long
 def test_every_flight_that_arrived_lands_once_and_the_others_end_in_poison(  # noqa: PLR0917
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -63,6 +63,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_database: P
     return Example(dag, tmp_path / "flights", receive.function.__globals__)
 
 
+@pytest.mark.long
 def test_hopeless_flights_end_in_poison_and_late_planes_are_cured_by_a_retry_cycle(
     example: Example, run_dag: Callable[..., Ran], store: QueueStore, spark: SparkSession
 ) -> None:

@@ -69,6 +69,7 @@ def run_task(run_dag: Callable[..., Ran], request: pytest.FixtureRequest) -> Cal
     return run
 
 
+@pytest.mark.long
 def test_each_queue_has_its_rules_its_handler_and_its_numbers(sent: Callable[..., None], run_task: Callable[..., Ran], spark: SparkSession) -> None:
     for name in ("orders", "bills", "notes"):
         sent(name, MOVE, "good", "bad")
@@ -91,6 +92,7 @@ def test_each_queue_has_its_rules_its_handler_and_its_numbers(sent: Callable[...
     assert (numbers["totals"]["received"], numbers["totals"]["settled"], numbers["halted"], numbers["errors"]) == (6, 2, [], {})
 
 
+@pytest.mark.long
 def test_a_halted_queue_fails_the_task_when_all_have_ended_and_every_halt_says_the_next_step(
     sent: Callable[..., None], run_task: Callable[..., Ran], spark: SparkSession, store: QueueStore
 ) -> None:
@@ -133,6 +135,7 @@ def test_a_halted_queue_fails_the_task_when_all_have_ended_and_every_halt_says_t
     assert len(alerts) == 4
 
 
+@pytest.mark.long
 def test_a_missing_queue_and_a_failing_notifier_are_raised_together_when_all_have_ended(
     sent: Callable[..., None], run_task: Callable[..., Ran], spark: SparkSession, store: QueueStore
 ) -> None:
@@ -169,6 +172,7 @@ def test_queues_without_messages_start_no_spark(sent: Callable[..., None], run_t
     assert ran.returned["receive"]["totals"]["received"] == 0
 
 
+@pytest.mark.long
 def test_the_list_may_come_from_an_earlier_task_or_be_mapped(sent: Callable[..., None], run_dag: Callable[..., Ran], spark: SparkSession) -> None:
     for name in ("orders", "bills"):
         sent(name, MOVE, "good")
@@ -187,6 +191,7 @@ def test_the_list_may_come_from_an_earlier_task_or_be_mapped(sent: Callable[...,
     assert set(ran.returned["listed"]["queues"]) == {"orders", "bills"}
 
 
+@pytest.mark.long
 def test_running_the_task_again_finishes_the_claims_of_its_own_run(
     sent: Callable[..., None], run_dag: Callable[..., Ran], spark: SparkSession, store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

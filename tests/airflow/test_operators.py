@@ -302,6 +302,7 @@ class Unready(LocalEngine):
         raise ExecutorError(f"cannot load {handler.name}. Nothing was claimed.")
 
 
+@pytest.mark.long
 def test_executors_that_cannot_work_are_found_before_anything_is_claimed_and_the_rerun_is_no_crash(
     store: QueueStore, run_dag: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,6 +48,7 @@ def mask_of(store: QueueStore, queue: str = "orders") -> Masking | None:
     return Masking.recorded(store.open(queue).snapshot().control.desk)
 
 
+@pytest.mark.long
 def test_nothing_that_a_cycle_says_has_hidden_values(
     light: QueueStore, run_dag: Callable[..., Ran], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_worker_that_vanished_is_followed_by_a_retry_that_goes_on_where_it_sto
     assert (ids(table), ids(table, SubQueue.POISON), table.snapshot().claims) == ([], [21], ())
 
 
+@pytest.mark.long
 def test_two_schedulers_that_start_the_same_task_deliver_each_message_once(store: QueueStore, tmp_path: Path) -> None:
     table, calls = a_queue(store, MOVE, b"meet", *[b"good"] * 300), tmp_path / "calls"
 
@@ -120,6 +121,7 @@ def test_two_runs_at_the_same_time_share_the_queue_and_deliver_each_message_once
     assert (ids(table), table.snapshot().claims) == ([], ())
 
 
+@pytest.mark.long
 def test_a_receive_that_had_finished_and_is_cleared_receives_what_is_there_now(
     store: QueueStore, run_dag: Callable[..., Ran], no_spark: None
 ) -> None:

@@ -105,6 +105,7 @@ def fail_at(nth: int, point: str) -> None:
     install(act)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("selection", "sent"),
     [

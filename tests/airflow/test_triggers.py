@@ -190,6 +190,7 @@ def test_a_queue_that_is_missing_is_told_as_an_error(store: QueueStore, orders: 
     assert "no queue 'missing'" in event.payload["message"]
 
 
+@pytest.mark.long
 def test_the_triggerers_loop_is_never_blocked_while_a_thousand_wait(store: QueueStore, orders: QueueTable) -> None:
     triggers = [QueueTrigger(["orders"], Halted().to_dict(), poll_interval=0.5) for _ in range(1_000)]
 

@@ -75,6 +75,7 @@ def _run(options: tuple[str, ...]) -> None:
     sys.exit(campaign.main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["campaigns", "conversations"])
 def test_a_short_campaign_finds_nothing(kind: str, request: pytest.FixtureRequest) -> None:
     code, last, printed = request.getfixturevalue(kind)[""]
@@ -84,6 +85,7 @@ def test_a_short_campaign_finds_nothing(kind: str, request: pytest.FixtureReques
     assert last["runs"] > 10
 
 
+@pytest.mark.long
 def test_a_short_campaign_over_an_object_store_finds_nothing() -> None:
     code, last, printed = _side_by_side({"": BUCKET})[""]
     assert {name: last[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0), printed
@@ -92,6 +94,7 @@ def test_a_short_campaign_over_an_object_store_finds_nothing() -> None:
     assert last["runs"] > 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bug", FOUND)
 def test_a_planted_bug_is_found(bug: str, request: pytest.FixtureRequest) -> None:
     code, last, printed = request.getfixturevalue("conversations" if bug in IN_CONVERSATIONS else "campaigns")[bug]

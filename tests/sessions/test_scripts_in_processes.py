@@ -36,6 +36,7 @@ def test_worked_example_in_child_processes(example: Example, tmp_path: Path) -> 
     assert_as_the_example_says(example, played(example, tmp_path), in_order=one_at_a_time(example))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_child_processes_do_what_the_replay_does(system: str, tmp_path: Path) -> None:
     for number, example in enumerate(varied_examples(system, most=4, in_tasks=True, most_passes=6)):

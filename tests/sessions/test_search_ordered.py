@@ -61,6 +61,7 @@ def told_of(report: BatchReport) -> dict[str, Any]:
     return {"words": told(report.words), "failures": failures, "halted": report.halted, "ends": ends, "halt": decided.halt is not None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", POLICIES)
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(2, 300), st.dictionaries(st.integers(0, 299), st.sampled_from(WORDS), max_size=6), st.sampled_from([2, 30, 10_000]))

@@ -9,13 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pytest
 
 from airflow_poison.cli.main import main
 from tests.given.pages import ROOT
-
-if TYPE_CHECKING:
-    import pytest
 
 RECEIVE = "receive orders --store q --handler tests.unit.cli.shop:linger --spark local[2] -o json"
 
@@ -26,6 +24,7 @@ def start(line: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, process_group=0)
 
 
+@pytest.mark.long
 def test_an_interrupted_pass_on_spark_gives_its_claim_up_and_any_receive_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     main(["send", "orders", "one", "two", "three", "--store", "q", "--system", "Msmq4"])

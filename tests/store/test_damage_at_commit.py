@@ -76,6 +76,7 @@ def _replace(entry: Path) -> None:
     send(DeltaStore(str(entry.parents[2])).open("orders"), 1, key="faster")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", [_remove, _cut, _replace])
 def test_a_commit_that_is_damaged_before_its_mark_is_not_acknowledged(
     queue: QueueTable, damage: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch

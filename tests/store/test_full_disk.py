@@ -231,6 +231,7 @@ ON_A_NODE: dict[str, Callable[[Queue], object]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ON_A_NODE)
 def test_a_node_whose_folder_is_full_tells_of_that_folder(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(disk.root))

@@ -145,6 +145,7 @@ def verbs(queue: QueueTable, store: BucketStore) -> Iterable[tuple[str, Callable
     yield "send on", lambda: send_to(queue, store, CLOCK, main[4:6], "others")
 
 
+@pytest.mark.long
 def test_what_a_verb_costs_does_not_grow_with_the_log(old: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bucket_store, "CHECKPOINT_INTERVAL", 10**9)  # none falls due while requests are counted
     queue, store = old.queue("new"), old.store("new")
@@ -211,6 +212,7 @@ def test_a_send_of_ten_messages_takes_a_second_and_a_half_at_most(old: Bucket) -
     assert seconds(old, lambda: send(queue, [numbered(10)], key="ten", clock=CLOCK)) <= 1.5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("sends", "messages"), [(1, 1_000), (100, 10)])
 def test_a_pass_over_a_thousand_messages_takes_five_seconds_at_most(bucket: Bucket, sends: int, messages: int) -> None:
     queue = bucket.made("sender")
@@ -221,6 +223,7 @@ def test_a_pass_over_a_thousand_messages_takes_five_seconds_at_most(bucket: Buck
     assert [(done.received, done.parked) for done in passes] == [(1_000, 333)]
 
 
+@pytest.mark.long
 def test_a_hundred_queues_are_watched_with_a_request_for_each_in_a_minute(bucket: Bucket) -> None:
     names = [f"queue-{number}" for number in range(100)]
     store = bucket.store("sender")

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tests.store.s3.conftest import Bucket
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("innocents", "retries"), [(5, 1), pytest.param(50, 5, marks=pytest.mark.campaign)])
 def test_a_message_that_takes_each_node_with_it_is_found_and_charged_alone(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, innocents: int, retries: int

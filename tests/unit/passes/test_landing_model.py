@@ -50,6 +50,7 @@ def at_the_landing(point: str) -> None:
 ACTS = st.sampled_from(["break 0", "break 1", "mend 0", "mend 1", "constrain 0", "constrain 1", "land", "die", "take out"])
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTS, max_size=8), st.integers(0, 12), st.sampled_from([(), ("n",)]))
 @example(["break 0", "land", "mend 0", "constrain 0"], 0, ())

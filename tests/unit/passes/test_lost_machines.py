@@ -85,6 +85,7 @@ def test_the_claim_narrows_down_to_the_culprit_and_nobody_else_is_charged(tmp_pa
     assert set(done.values()) <= set(range(1, 3 + VANISHED))
 
 
+@pytest.mark.long
 def test_two_culprits_side_by_side_are_both_found(tmp_path: Path) -> None:
     queue = queue_at(tmp_path, MOVE, 300, 150, 151)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -205,6 +206,7 @@ between = st.one_of(plain, receives, st.just(("die",)))
 steps = st.one_of(plain, receives, st.tuples(st.just("receive"), st.integers(1, 12), st.sampled_from(POINTS), between))
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @example(
     steps=[("send", "aab"), ("spoil", 0, "bad"), ("receive", 9), ("send", "ab"), ("receive", 9, "store.claim.after_fence", ("put_back",))],

@@ -171,6 +171,7 @@ def points_of(act: Callable[[], object]) -> list[str]:
     return met
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", [POLICY, BATCHES], ids=["alone", "batches"])
 def test_a_pass_that_dies_at_any_point_lands_everything_once_when_it_runs_again(tmp_path: Path, policy: Policy) -> None:
     def a_run(name: str) -> tuple[Queue, Path]:

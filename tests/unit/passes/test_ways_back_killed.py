@@ -88,6 +88,7 @@ def _remains(folder: Path) -> set[str]:
     return {path.name.split("-", 2)[2] for path in Path(folder, "orders", "_repaired").glob("*.parquet")}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_back_that_is_killed_anywhere_is_gone_again(worked: Queue, tmp_path: Path, way: str) -> None:
     damage, points, files = WAYS[way]

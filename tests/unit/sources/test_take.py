@@ -375,7 +375,7 @@ def test_a_row_for_which_a_library_raises_is_malformed_alone(queue: Queue, monke
             raise OverflowError("this value")
         return real(batch, *rest)
 
-    monkeypatch.setattr(rows, "to_messages", raises)
+    monkeypatch.setattr("airflow_poison.passes.take.to_messages", raises)
     result = taken(queue, Columns({"id": pa.array(range(1_000)), "v": pa.array([b"\xff"] * 1_000)}))
 
     assert (result.sent, result.malformed) == (1_000, 1)
