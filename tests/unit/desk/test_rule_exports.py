@@ -177,6 +177,21 @@ def test_two_at_once_write_and_remove_each_once(poisoned: Queue, exports: Path, 
     assert not poisoned.rows()
 
 
+def test_a_run_that_plans_what_another_one_is_about_to_remove_leaves_it_to_that_one(
+    poisoned: Queue, exports: Path, export: Rule, at_point: AtPoint
+) -> None:
+    grown_old(poisoned)
+    assert poisoned.table.claim("reader", lease=LEASE, now=poisoned.clock.now(), max_messages=100, sub_queue=POISON) is not None
+    at_point.do("desk.rules.before_plan", lambda: retained(poisoned, export))
+    done = retained(poisoned, export)
+    first, mine = sorted(plans(poisoned.table), key=lambda view: view.state == "cancelled")
+    assert (done.plan, first.state, mine.state) == (first.plan, "running", "cancelled")
+    assert sorted(written(exports)) == list(range(1, 10))
+    poisoned.table.release(poisoned.table.snapshot().claims[0])
+    retained(poisoned, export)
+    assert (len(written(exports)), poisoned.rows()) == (9, {})
+
+
 def test_a_message_that_changes_meanwhile_is_removed_only_when_it_was_written(
     poisoned: Queue, exports: Path, export: Rule, at_point: AtPoint
 ) -> None:
