@@ -74,11 +74,11 @@ def send_to_kafka(args: Namespace) -> None:
         _take_back(args, kafka, chosen)
         return
     if chosen is not None:
-        check_asking(args, "'find' shows the messages of a selection.")
+        check_asking(args, "done; 'find' shows the messages of a selection")
     queue = queue_of(args)
     number = 0 if chosen is None else _number(queue, chosen)
     if number:
-        ask(args, f"Send {messages(number)} of {args.queue} to topic {kafka.topic}, for good? ")
+        ask(args, f"Send {messages(number)} of {args.queue} to topic {kafka.topic}, for good?")
     try:
         done = _sent(args, queue, kafka, chosen)
     except KeyboardInterrupt:

@@ -18,7 +18,6 @@ from airflow_poison.cli import values
 from airflow_poison.cli.command import (
     CONVERSATION,
     IDS,
-    NO,
     QUEUE,
     REASON,
     SAVE,
@@ -38,7 +37,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.plans import PLANNED, act, is_planned
+from airflow_poison.cli.plans import PLANNED, act, ask, check_asking, is_planned
 from airflow_poison.cli.terminal import cuttable, line, screen, table, tell, write_json
 from airflow_poison.cli.terminal import messages as counted
 
@@ -245,7 +244,7 @@ def remove(args: Namespace) -> None:
         act(args, PlanAction(verb=Verb.REMOVE))
         return
     numbers = values.lookup_ids(args.lookup_ids)
-    _check_asking(args)
+    check_asking(args, "removed")
     queue = queue_of(args)
     found = queue.look_up(numbers, unmask=True)
     if missing := sorted(set(numbers) - {message.lookup_id for message in found}):
@@ -257,7 +256,7 @@ def remove(args: Namespace) -> None:
     for sentence in unanswered(queue.name, awaited(queue.reading, Chosen.ids(numbers))):
         say("note", f"{sentence} What is only removed is never answered.")
     _keep(args, queue, found)
-    _ask(args, f"Remove {counted(len(found))} from {queue.name} for good?")
+    ask(args, f"Remove {counted(len(found))} from {queue.name} for good?", "removed")
     done = queue.remove_messages([message.lookup_id for message in found])
     if args.output != "json":
         line(screen(), f"Removed {counted(len(done.messages))} from {queue.name}.")
@@ -271,14 +270,14 @@ def recover(args: Namespace) -> None:
     done, 1: no message halted it, or not wanted, 2: it could not be done.
     """
     number = None if args.lookup_id is None else values.whole("--lookup-id", args.lookup_id)
-    _check_asking(args)
+    check_asking(args, "removed")
     queue = queue_of(args)
     wanted = queue.reading.snapshot().control.halted_by if number is None else number
     found = () if wanted is None else _with_conversations(queue, queue.look_up([wanted], unmask=True))
     _check_free(queue, found)
     if wanted is not None and (found or number is None):
         _keep(args, queue, found)
-        _ask(args, f"Remove {counted(len(found))} from {queue.name} for good, and enable the queue?")
+        ask(args, f"Remove {counted(len(found))} from {queue.name} for good, and enable the queue?", "removed")
     done = queue.recover(number)
     if args.output != "json":
         line(screen(), f"Removed {counted(len(done.removed))} from {queue.name}, and enabled it; it was {done.before}.")
@@ -330,11 +329,15 @@ def end_conversation(args: Namespace) -> None:
     ending.check(args.conversation)
     found = look_up(queue.reading, Chosen(conversation_id=args.conversation), unmask=True)
     if found:
-        _check_asking(args)
+        check_asking(args, "removed")
     if found or args.output == "json":
         _keep(args, queue, found)
     if found:
-        _ask(args, f"End this conversation of {row.service} with {row.far_service}, and remove {counted(len(found))} from {queue.name} for good?")
+        ask(
+            args,
+            f"End this conversation of {row.service} with {row.far_service}, and remove {counted(len(found))} from {queue.name} for good?",
+            "removed",
+        )
     key = uuid.uuid4().hex
     done = ending.end_and_enable(args.conversation, key) if args.enable else ending.end(args.conversation, key)[0]
     if args.output != "json":
@@ -367,11 +370,6 @@ def _with_conversations(queue: Queue, found: Sequence[MessageRow]) -> tuple[Mess
     others = [message for each in sorted(handles) for message in look_up(queue.reading, Chosen(conversation_id=each), unmask=True)]
     alone = [message for message in found if not message.conversation_id]
     return tuple(sorted([*alone, *others], key=lambda message: message.lookup_id))
-
-
-def _check_asking(args: Namespace) -> None:
-    if not args.yes and not sys.stdin.isatty():
-        raise wrong_usage("--yes is missing: standard input is no terminal, so the question cannot be asked. Nothing was removed.")
 
 
 def _check_free(queue: Queue, found: Sequence[MessageRow]) -> None:
@@ -421,14 +419,3 @@ def _whole(message: MessageRow) -> dict[str, object]:
     text = message.text
     body = base64.b64encode(message.body).decode() if text is None else text
     return message.to_dict() | {"body": body, "body_cut": False}
-
-
-def _ask(args: Namespace, question: str) -> None:
-    """Go on when the answer is yes; else end with exit code 1."""
-    if args.yes:
-        return
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        say("nothing", "was removed.")
-        raise SystemExit(NO)

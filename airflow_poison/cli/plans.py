@@ -91,7 +91,7 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
     if args.dry_run:
         return
     words = said(view.action)
-    ask(args, f"{words[0].upper()}{words[1:]}: {counted(view.messages)} of {view.queue}? ")
+    ask(args, f"{words[0].upper()}{words[1:]}: {counted(view.messages)} of {view.queue}?")
     plan = queue.record_plan(planned, rate=fastest, chunk=chunk, canary=canary, reason=args.reason or "")
     _go_on(args, queue, plan, patience)
 
@@ -184,23 +184,23 @@ def _number(flag: str, text: str | None) -> int | None:
     return None if text is None else values.whole(flag, text, 1)
 
 
-def check_asking(args: Namespace, otherwise: str = "--dry-run shows the plan.") -> None:
+def check_asking(args: Namespace, nothing: str = "done; --dry-run shows the plan") -> None:
     """Raise InputError where --yes is missing and there is no terminal for a question.
 
-    :param otherwise: what can be done instead.
+    :param nothing: was done or removed, and what can be done instead.
     """
     if not args.yes and not sys.stdin.isatty():
-        raise wrong_usage(f"--yes is missing: standard input is no terminal, so the question cannot be asked. Nothing was done; {otherwise}")
+        raise wrong_usage(f"--yes is missing: standard input is no terminal, so the question cannot be asked. Nothing was {nothing}.")
 
 
-def ask(args: Namespace, question: str) -> None:
+def ask(args: Namespace, question: str, nothing: str = "done") -> None:
     """Go on when the answer is yes; else end with exit code 1."""
     if args.yes:
         return
-    sys.stderr.write(f"{question}[y/N] ")
+    sys.stderr.write(f"{question} [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        say("nothing", "was done.")
+        say("nothing", f"was {nothing}.")
         raise SystemExit(NO)
 
 
@@ -445,7 +445,7 @@ def undo(args: Namespace) -> None:
     check_asking(args)
     queue = queue_of(args)
     before = queue.find_plan(args.plan)
-    ask(args, f"Undo plan {before.plan} ({said(before.action)}), {before.done:,} of {counted(before.messages)} done? ")
+    ask(args, f"Undo plan {before.plan} ({said(before.action)}), {before.done:,} of {counted(before.messages)} done?")
     with progress_bar(before, f"undo {before.plan}") as show, _interrupts() as interrupted:
         view = queue.undo(args.plan, args.reason or "", progress=show, stop=lambda: interrupted.asked)
     if view.state != "undone" and interrupted.asked:

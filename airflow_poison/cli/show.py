@@ -56,9 +56,9 @@ def list_queues(args: Namespace) -> None:
     """
     from airflow_poison.cli import tables
 
-    whole = store_of(args)
-    found, failed = looked_for(whole, args.queue, lambda queue: [queue.overview()])
-    store = whole.tables
+    queues = store_of(args)
+    found, failed = looked_for(queues, args.queue, lambda queue: [queue.overview()])
+    store = queues.tables
     unreadable = [name for name in store.names() if name in failed] if failed else []
     if args.output == "json":
         write_json({"store": store.uri, "exists": not store.absence, "queues": [queue.to_dict() for queue in found], "errors": failed})
