@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.desk.selection import Selection
     from airflow_poison.fsck.check import CheckResult
     from airflow_poison.fsck.ledger import Account
-    from airflow_poison.queue import Store
+    from airflow_poison.queue import Queue, Store
     from airflow_poison.store import QueueStore
     from airflow_poison.values.schema import SubQueue
 
@@ -307,7 +308,8 @@ def groups(args: Namespace) -> None:
     from airflow_poison.rules.settings import LARGEST
 
     limit, wanted = values.limit(args.limit, least=1), selection(args)
-    found = queue_of(args).groups(wanted, limit=LARGEST if limit is None else limit)
+    queue = queue_of(args)
+    found = queue.groups(wanted, limit=LARGEST if limit is None else limit)
     if args.output == "json":
         write_json(found.to_dict())
     elif found.groups:
@@ -320,7 +322,17 @@ def groups(args: Namespace) -> None:
         more = f"; {found.more:,} more groups, --limit shows them" if found.more else ""
         line(screen(), f"{counted(found.messages)} {wanted}{more}.")
     if not found.groups:
-        end_with_no(args.output, f"no message of {args.queue} {wanted}.")
+        end_with_no(args.output, f"no message of {args.queue} {wanted}{_elsewhere(queue, wanted)}.")
+
+
+def _elsewhere(queue: Queue, wanted: Selection) -> str:
+    """Return in which other sub-queues messages wait, for a selection of one that has none."""
+    places = {} if wanted.sub_queue is None or wanted.lookup_ids is not None else queue.overview().sub_queues
+    others = {place: depth.messages for place, depth in places.items() if depth.messages}
+    if not others or wanted.sub_queue in others:
+        return ""
+    most = max(others, key=lambda place: others[place])
+    return f"; {', '.join(f'{number:,} in {place.value}' for place, number in others.items())}: --sub-queue {most.value}"
 
 
 def trend(counts: tuple[int, ...]) -> str:
@@ -449,7 +461,8 @@ def find(args: Namespace) -> None:
         tables.print_messages(args.queue, found.messages, {}, queue.clock.now(), bodies=False)
         line(screen(), f"{offset + 1:,} to {offset + len(found.messages):,} of {counted(found.total)} {wanted}.")
     if not found.messages:
-        end_with_no(args.output, f"no message of {args.queue} {wanted}" + (f"; {found.total:,} before --offset {offset}." if found.total else "."))
+        others = f"; {found.total:,} before --offset {offset}" if found.total else _elsewhere(queue, wanted)
+        end_with_no(args.output, f"no message of {args.queue} {wanted}{others}.")
 
 
 @command(

@@ -494,7 +494,7 @@ class QueueReturnOperator(QueueOperator):
         queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
         result = queue.return_due(self.policy)
         stats.moved("returned", result.returned + result.postponed, queue.table, self.conn_id)
-        postponed = f"({result.postponed:,} more were postponed by a handler)"
-        waiting = f"{result.waiting:,} wait in retry, the next is due at {result.next_due_at}"
-        self.log.info("Returned %s messages of %r to main %s; %s.", f"{result.returned:,}", self.queue_name, postponed, waiting)
+        postponed = f", and {result.postponed:,} that a handler had postponed" if result.postponed else ""
+        due = f", the next until {result.next_due_at:%Y-%m-%d %H:%M:%S %Z}" if result.next_due_at else ""
+        self.log.info("Returned %s messages of %r to main%s; %s wait in retry%s.", result.returned, self.queue_name, postponed, result.waiting, due)
         return result.to_dict()

@@ -75,17 +75,9 @@ def transform_claim(
     messages = _messages(table.root, claim.files, job.policy, with_errors=job.detection is not None)
     ids = messages.column(LOOKUP_ID).to_numpy()
     carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
+    limit = job.policy.effective_transaction_timeout.total_seconds()
     units = SparkUnits(
-        spark,
-        jobs,
-        table,
-        claim,
-        lookup_ids=ids,
-        transformation=job.transform,
-        folder=folder,
-        limit=job.policy.effective_transaction_timeout.total_seconds(),
-        outputs=job.outputs,
-        site=site,
+        spark, jobs, table, claim, lookup_ids=ids, transformation=job.transform, folder=folder, limit=limit, outputs=job.outputs, site=site
     )
     cores = jobs.cores()
     rules = UnitRules(

@@ -230,31 +230,35 @@ def receive(
 
     with nullcontext((transformation, None)) if handler is None else _lend(handler, clock, lands=bool(outputs)) as (called, watched):
         assert called is not None, "one of the two was given"
-        receiving = ReceivePass.of_table(
-            table,
-            replace(receive, handler=called, outputs=outputs, deliver=take),
-            engine=engine,
-            clock=clock,
-            record_all=True,
-            store=store,
-        )
+        declared = replace(receive, handler=called, outputs=outputs, deliver=take)
+        receiving = ReceivePass.of_table(table, declared, engine=engine, clock=clock, record_all=True, store=store)
         passes, endless = _play(receiving, clock, None if until is None else started + until, most_passes)
     events = tuple(table.events(first_event))
+    all_calls = _delivered(events) if watched is None else watched.calls
+    outcomes = tuple(_outcomes(table, rows, events, all_calls, load_types(receive.unprocessable)))
+    return Received(outcomes, tuple(passes), events, table, store, clock.now() - started, endless, landed)
+
+
+def _outcomes(
+    table: QueueTable,
+    rows: Sequence[Mapping[str, Any]],
+    events: Sequence[Event],
+    all_calls: Mapping[int, Sequence[Call]],
+    unprocessable: tuple[type[BaseException], ...],
+) -> Iterator[Outcome]:
+    """Yield what has become of each message, in the order of the rows that were sent."""
     gone = {event.lookup_id or 0: _GONE[event.type] for event in events if event.type in _GONE}
     gone |= {event.lookup_id or 0: event.details["place"] for event in events if event.type in _SENT_ON}
     kept: dict[int, dict[str, Any]] = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
-    outcomes, unprocessable_types = list[Outcome](), load_types(receive.unprocessable)
-    all_calls = _delivered(events) if watched is None else watched.calls
     for number, sent in enumerate(rows, 1):
         calls = tuple(all_calls.get(number, ()))
         raised = calls[-1].error if calls else None
         row = kept.get(number, {"abort_count": 0, "move_count": 0, "last_error": None})
         place = row.get("sub_queue") or gone.get(number, "lost" if raised else "processed")
-        error = failure_of(raised, unprocessable_types) if raised else None
+        error = failure_of(raised, unprocessable) if raised else None
         if (cell := row["last_error"]) is not None:
             error = Failure(FailureKind(cell["kind"]), cell["type"], cell["message"], cell["trace"])
-        outcomes.append(Outcome(number, sent["body"], place, row["abort_count"], row["move_count"], calls, error))
-    return Received(tuple(outcomes), tuple(passes), events, table, store, clock.now() - started, endless, landed)
+        yield Outcome(number, sent["body"], place, row["abort_count"], row["move_count"], calls, error)
 
 
 def _declared(queue: str, handler: object, policy: Policy, spark: object, options: ReceiveOptions) -> Receive:

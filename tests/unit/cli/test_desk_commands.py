@@ -98,6 +98,14 @@ def bodies(table: QueueTable) -> dict[int | None, Any]:
 # Looking --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("command", ["groups orders", "find orders"])
+@pytest.mark.usefixtures("table")
+def test_where_no_message_is_selected_the_command_says_where_others_wait(poison: Callable[[str], Ran], command: str) -> None:
+    ran = poison(f"{command} --sub-queue retry")
+    assert ran.code == 1
+    assert ran.err.rstrip().endswith("; 10 in poison: --sub-queue poison."), ran.err
+
+
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
