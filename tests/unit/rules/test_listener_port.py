@@ -18,7 +18,7 @@ from airflow_poison.rules.policy import Opening, Restart
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.unit.policies.entries import NOW, RAISED, message
+from tests.unit.rules.entries import NOW, RAISED, message
 
 QUEUE = {"backout_threshold": 3, "backout_requeue_queue": "B.Q"}
 UNPROCESSABLE = Failure(FailureKind.UNPROCESSABLE)

@@ -18,7 +18,7 @@ from airflow_poison.rules.policy import FIRST, Access, Opening, Restart
 from airflow_poison.values.errors import ConfigurationWarning
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.unit.policies.entries import NOW, RAISED, Message, message
+from tests.unit.rules.entries import NOW, RAISED, Message, message
 
 SYSTEM = "_SYSTEM.Exception.Destination.ME1"
 DEFAULTS = DefaultMessaging()

@@ -13,7 +13,7 @@ from airflow_poison.rules.decisions import Counts, Halt, Return
 from airflow_poison.rules.queue_disabling import Inspection, Printed, printed
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.errors import InputError
-from tests.unit.policies.entries import NOW, RAISED, message
+from tests.unit.rules.entries import NOW, RAISED, message
 
 
 @pytest.mark.parametrize(

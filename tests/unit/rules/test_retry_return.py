@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_poison.rules.decisions import Counts, Returning, ReturnOrder, WaitingInRetry, moved, returning
-from tests.unit.policies.entries import NOW
+from tests.unit.rules.entries import NOW
 
 
 def waiting(lookup_id: int, minutes: float, priority: int = 0) -> WaitingInRetry:

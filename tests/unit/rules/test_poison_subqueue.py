@@ -17,7 +17,7 @@ from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import SubQueue
-from tests.unit.policies.entries import NOW, RAISED, message
+from tests.unit.rules.entries import NOW, RAISED, message
 
 DROP = PoisonSubQueue(receive_retry_count=2, receive_error_handling="Drop")
 

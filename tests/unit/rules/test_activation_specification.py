@@ -15,7 +15,7 @@ from airflow_poison.rules.policy import Opening, Restart
 from airflow_poison.rules.websphere_mq import StopRule, first_stop, stops
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.unit.policies.entries import NOW, RAISED, Message, message
+from tests.unit.rules.entries import NOW, RAISED, Message, message
 
 if TYPE_CHECKING:
     from airflow_poison.rules.activation_specification import ActivationSpecificationReceiver

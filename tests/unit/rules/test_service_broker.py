@@ -13,7 +13,7 @@ from airflow_poison.rules.queue_disabling import QueueDisabledDocument
 from airflow_poison.rules.service_broker import ServiceBroker, ServiceBrokerReceiver
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.unit.policies.entries import NOW, RAISED, Message, message
+from tests.unit.rules.entries import NOW, RAISED, Message, message
 
 UNPROCESSABLE = Failure(FailureKind.UNPROCESSABLE)
 UNREADABLE = Failure(FailureKind.UNREADABLE)

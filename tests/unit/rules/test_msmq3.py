@@ -21,7 +21,7 @@ from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import SubQueue
-from tests.unit.policies.entries import NOW, RAISED, Message
+from tests.unit.rules.entries import NOW, RAISED, Message
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -16,7 +16,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.errors import ConfigurationWarning
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.unit.policies.entries import NOW, RAISED, message
+from tests.unit.rules.entries import NOW, RAISED, message
 
 MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="Move")
 

@@ -13,7 +13,7 @@ from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Halt, Retur
 from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.policy import Restart
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
-from tests.unit.policies.entries import NOW, RAISED, message
+from tests.unit.rules.entries import NOW, RAISED, message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="listener port")]
 Mq = type[ActivationSpecification] | type[ListenerPort]

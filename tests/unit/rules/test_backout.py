@@ -17,7 +17,7 @@ from airflow_poison.rules.policy import Access, Opening
 from airflow_poison.rules.websphere_mq import Authority, DeadLetterHeader, parse
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
-from tests.unit.policies.entries import NOW, Message
+from tests.unit.rules.entries import NOW, Message
 
 POLICIES = [pytest.param(ActivationSpecification, id="activation specification"), pytest.param(ListenerPort, id="LP-4 listener port")]
 Mq = type[ActivationSpecification] | type[ListenerPort]

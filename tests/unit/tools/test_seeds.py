@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFTEST = "from tests.conftest import pytest_configure, pytest_report_header, pytest_terminal_summary\n"
 PROPERTY = """
 import random
