@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.bucket_store import BucketStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.failures import Postpone, Unprocessable
 
@@ -152,6 +154,12 @@ def rows_of(table: QueueTable, place: SubQueue | None = None) -> dict[int, dict[
 def bodies(table: QueueTable) -> list[str]:
     """The bodies of a queue's messages, sorted."""
     return sorted(row["body"].decode() for row in rows_of(table).values())  # type: ignore[attr-defined]  # bytes
+
+
+def needs_processes(store: QueueStore) -> None:
+    """Leave a test out where no other process can use the store: an object store in this process's memory."""
+    if isinstance(store, BucketStore) and store.uri.startswith("bucket://"):
+        pytest.skip("another process cannot use this object store; tests/store/s3 has processes on one that they can")
 
 
 def a_queue(store: QueueStore, folder: Path, policy: Policy = NO_RETRY) -> Queue:

@@ -24,7 +24,7 @@ from airflow_poison.rules.settings import LONGEST
 from airflow_poison.values.errors import InputError, MessageNotFoundError, MessageTooLargeError, SettingError
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.values.schema import MAX_BODY_BYTES, SubQueue, table_schema
-from tests.given.passes import bodies, rows_of
+from tests.given.passes import bodies, needs_processes, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -356,6 +356,8 @@ def test_the_longest_delay_parks_a_message_for_a_hundred_years(queue: Queue) -> 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
 def test_a_message_that_is_given_back_for_ever_waits_for_a_hundred_years(queue: Queue, isolation: str) -> None:
+    if isolation == "process":
+        needs_processes(queue.store)
     queue = queue.sent("later")
 
     result = queue.having(handler="tests.unit.passes.test_dirt:postpone_for_ever").receive(isolation=isolation)

@@ -20,7 +20,7 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.store.parking import first_of_groups, waiting, waves
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
-from tests.given.passes import DiedError, DyingEngine, Handler, Queue, a_queue
+from tests.given.passes import DiedError, DyingEngine, Handler, Queue, a_queue, needs_processes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -268,6 +268,7 @@ def as_it_is(frame: object) -> object:
 
 
 def test_children_of_their_own_keep_the_order_too(queue: Queue) -> None:
+    needs_processes(queue.store)
     sent(queue, *["a:ok", "b:ok"] * 3, "a:kill", *["a:ok", "b:ok"] * 3)
     result = queue.receive(isolation="process")
     assert (result.poisoned, result.crashes, result.untouched) == (1, 1, 3)

@@ -16,6 +16,7 @@ from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.testing import receive
 from airflow_poison.values.clock import VirtualClock
+from tests.given.passes import needs_processes
 
 if TYPE_CHECKING:
     from airflow_poison.rules.policy import Policy
@@ -40,6 +41,8 @@ class NoteQueue:
 @pytest.mark.parametrize("isolation", ["process", "none"])
 @pytest.mark.parametrize("policy", [MOVE, ServiceBroker()], ids=["decides for each message", "counts for the endpoint"])
 def test_a_handler_of_several_queues_reads_which_one_a_message_is_from(isolation: str, policy: Policy, store: QueueStore, tmp_path: Path) -> None:
+    if isolation == "process":
+        needs_processes(store)
     clock, handler = VirtualClock(), NoteQueue(str(tmp_path / "seen"))
     for name in ("orders", "bills"):
         table = declare(store, name, policy, clock)

@@ -129,7 +129,7 @@ def test_timeouts_of_the_tries_before_are_in_the_result(queue: Queue) -> None:
 def test_a_driver_that_lives_takes_its_note_back_unless_another_machine_may_have_been_lost(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, *, local: bool, journals: Mapping[int, int], careful: bool
 ) -> None:
-    """Then such tries are none of those that make the next one careful. What is told in an object store needs no care."""
+    """Then such tries are none of those that make the next one careful. In an object store all see which message alone a lost machine had: it is charged."""
     machines = iter(range(100))
     monkeypatch.setattr(platform, "machine", lambda: f"machine {next(machines)}")
     queue = queue.sent(*["good"] * 3)
@@ -140,5 +140,6 @@ def test_a_driver_that_lives_takes_its_note_back_unless_another_machine_may_have
 
     queue.receive(engine=lambda: engine)
 
-    assert [job.forced for job in engine.jobs] == [careful and not queue.table.node]
-    assert calls(queue.handler) == one_each(1, 3)
+    alone = careful and bool(queue.table.node)
+    assert [(job.only, job.forced) for job in engine.jobs] == [*([((1,), True)] if alone else []), ((), careful and not alone)]
+    assert calls(queue.handler) == one_each(2 if alone else 1, 3)
