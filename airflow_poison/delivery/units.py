@@ -6,7 +6,8 @@ What was in flight at a death runs first, in smaller and smaller units, one afte
 
 What runs units: the seam between their delivery and Spark, and its reports of each.
 
-The search for culprits of a unit: it is cut and halved until a message fails alone. No other one is charged; successes are kept.
+Where a unit fails, its culprits are searched for (culprits.py): in parts of one plan, each part by itself, where the runner can do that, and else
+in jobs, one for each part. Only a message that fails alone is charged; successes are kept.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from airflow_poison.delivery.culprits import Failed, all_culprits, one_culprit
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.outage import Watch, some
 from airflow_poison.delivery.search import unstable
@@ -72,6 +74,9 @@ class _Unit(NamedTuple):
     landed: Landed
 
 
+LEFT = "The pass was left. Its claim stays: run it again."
+
+
 class OutageFound(Exception):  # noqa: N818  (no error: it ends the delivery)
     """Messages fail alike, and not for what they are."""
 
@@ -91,9 +96,9 @@ class UnitSearch:
     ) -> None:
         self._counts, self._runner, self._tell, self._piece_rows, self._watch = counts, runner, tell, piece_rows, watch
         self._judging = threading.Lock()
-        self.units = self._searches = 0
+        self.units = 0
         self.unstable: list[Mapping[str, str]] = []
-        self._lock, self._stopping = threading.Lock(), False
+        self._lock, self._stopping, self._traced = threading.Lock(), False, False
         self._alone, self._searched_for = set[int](), set[str]()
         self._began = self._told_at = time.monotonic()
         self._told: tuple[int, int] | None = None
@@ -109,7 +114,7 @@ class UnitSearch:
         :param traced: when it fails, it says who was worked on.
         """
         if self._stopping:
-            raise ReceiveStoppedError("The pass was left. Its claim stays: run it again.")
+            raise ReceiveStoppedError(LEFT)
         with self._lock:
             self.units += 1
             number = self.units
@@ -138,11 +143,12 @@ class UnitSearch:
         found = False
         while len(rows):
             began = time.monotonic()
-            number, end = self.run(rows, lands=True, traced=traced)
+            number, end = self.run(rows, lands=True, traced=traced or (self._traced and self._runner.parts > 0))
             if isinstance(end, Broke):
+                self._traced = True
                 self.judge(rows, end.failure)
                 self._tell_search(rows, end.failure, time.monotonic() - began)
-                if end.traceable:
+                if end.traceable and not self._runner.parts:
                     untraced, traced = end.failure, True
                     number, end = self.run(rows, lands=True, traced=True)
                     if isinstance(end, Ran):
@@ -154,15 +160,16 @@ class UnitSearch:
                 self._alone.add(int(rows[0]))
                 unit.charge({int(rows[0]): end.failure})
                 return True
-            if self._searches >= MOST_SEARCHES:
+            if len(self._alone) >= MOST_SEARCHES:
                 self._tell(
                     f"{MOST_SEARCHES:,} messages have failed alone in this pass. {counted(len(rows), 'message')} of a unit that failed stay in the "
                     f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {VERDICT}: that is one job"
                 )
                 return True
-            if len(rows) > self._piece_rows and (found or not end.suspects):  # one culprit is taken out of it, with marks; then it is cut
-                return self._in_parts(rows, PIECES, end.failure, unit) or found
-            culprits = self.culprits(rows, end)
+            searched = CHUNK_ROWS if self._runner.parts else self._piece_rows
+            if len(rows) > searched and (found or not end.suspects):  # one culprit is taken out of it, with marks; then it is cut
+                return self._in_parts(rows, max(PIECES, -(-len(rows) // searched)), end.failure, unit) or found
+            culprits = self.culprits(rows, end, more=found)
             if not culprits:
                 return self._in_parts(rows, 2, end.failure, unit) or found
             self._alone |= culprits.keys()
@@ -185,41 +192,64 @@ class UnitSearch:
         if named:
             unit.charge(named)
 
-    def culprits(self, rows: Rows, broke: Broke) -> dict[int, Failure]:
-        """Return messages of a failed unit that fail alone, with their failures: of the suspects all, else one; none where none does.
+    def culprits(self, rows: Rows, broke: Broke, *, more: bool = False) -> dict[int, Failure]:
+        """Return messages of a failed unit that fail alone, with their failures: of the suspects all, else all or one; none where none does.
 
-        Of a unit that is cut in two, the second part must be it when the first one succeeds.
+        :param more: look beyond the suspects, too: a unit that fails again has many.
         """
-        self._searches += 1
-        suspects, rows = self._fewer(rows, broke)
-        found = {row: why for row in suspects if (why := self._failure_alone(row)) is not None}
-        if found:
+        suspects = self._among(rows, broke)
+        found: dict[int, Failure] = {}
+        if len(suspects) <= FEW and not (more and self._runner.parts) and (found := self.alone(suspects)):
             return found
+        if ways := self._runner.parts:
+            parts = np.array_split(rows, min(ways, len(rows)))
+            found = all_culprits(parts, self._try_all, ways=ways, most=MOST_SEARCHES - len(self._alone))
+            if self._runner.parts:
+                return found
+        if len(suspects) > FEW:
+            suspects, rows = self._fewer(rows, broke)
+            found = self.alone(suspects)
         ways = WAYS_AFTER_HANG if broke.failure.kind is FailureKind.TIMEOUT else 2
-        failure: Failure | None = None
-        while len(rows) > 1:
-            *parts, last = np.array_split(rows, min(ways, len(rows)))
-            rows, failure = last, None
-            for part in parts:
-                _, end = self.run(part)
-                if isinstance(end, Broke):
-                    rows, failure = part, end.failure
-                    break
-        row = int(rows[0])
-        failure = failure or self._failure_alone(row)
-        return {} if failure is None else {row: failure}
+        return found or one_culprit(rows, self._try, ways=ways)
 
-    def _fewer(self, rows: Rows, broke: Broke) -> tuple[list[int], Rows]:
+    def alone(self, rows: Rows) -> dict[int, Failure]:
+        """Try messages, each alone; return those that fail, with their failures."""
+        if not len(rows):
+            return {}
+        sets = np.split(rows, len(rows))
+        ends = self._try_all(sets) if self._runner.parts else map(self._try, sets)
+        return {int(row): end.failure for row, end in zip(rows, ends, strict=True) if end is not None}
+
+    def _try(self, rows: Rows) -> Failed | None:
+        """Try a set in a job of its own."""
+        _, end = self.run(rows)
+        return Failed(end.failure, self._among(rows, end).tolist()) if isinstance(end, Broke) else None
+
+    def _try_all(self, sets: Sequence[Rows]) -> Sequence[Failed | None]:
+        """Try each set by itself, in parts of one plan where that can be done; else in jobs."""
+        if self._stopping:
+            raise ReceiveStoppedError(LEFT)
+        sets = [rows[np.argsort(self._counts.lookup_ids[rows])] for rows in sets]
+        every = np.concatenate([*sets, np.empty(0, np.intp)])
+        self._counts.begin(every)
+        reach("frames.parts.before")
+        ends = self._runner.each([self._counts.lookup_ids[rows] for rows in sets], [self._counts.attempts(rows) for rows in sets])
+        self._counts.end(every)
+        if ends is None:
+            return [self._try(rows) for rows in sets]
+        return [None if end is None else Failed(end.failure, self._among(rows, end).tolist()) for rows, end in zip(sets, ends, strict=True)]
+
+    def _fewer(self, rows: Rows, broke: Broke) -> tuple[Rows, Rows]:
         """Return the suspects that are left when units of them have named fewer, and the rows among which a culprit is."""
         suspects = self._among(rows, broke)
         while len(suspects) > FEW:
             _, end = self.run(suspects, traced=True)
             if isinstance(end, Ran):
-                return [], rows
+                return suspects[:0], rows
             rows, before, suspects = suspects, len(suspects), self._among(suspects, end)
             if len(suspects) == before:
                 break
-        return suspects.tolist(), rows
+        return suspects, rows
 
     def _among(self, rows: Rows, broke: Broke) -> Rows:
         """Return the suspects of a unit."""
@@ -258,10 +288,10 @@ class UnitSearch:
             if len(rows) == 1 or failure.type in self._searched_for:
                 return
             self._searched_for.add(failure.type)
+        each = "" if self._runner.parts else f" Each takes up to {2 * len(rows).bit_length()} jobs; the one that failed took {seconds:.1f} s."
         self._tell(
-            f"{counted(len(rows), 'message')} failed together ({self._counts.said(failure)}): the pass looks for those that fail alone. Each takes "
-            f"up to {2 * len(rows).bit_length()} jobs; the one that failed took {seconds:.1f} s. A column {VERDICT} that says why a row is bad (for "
-            "a cast, where try_cast is null) names all of them in one job, without a search"
+            f"{counted(len(rows), 'message')} failed together ({self._counts.said(failure)}): the pass looks for those that fail alone.{each} "
+            f"A column {VERDICT} that says why a row is bad (for a cast, where try_cast is null) names all of them in one job, without a search"
         )
 
     def tell_progress(self) -> None:
@@ -304,7 +334,12 @@ class Broke:
 
 
 class UnitRunner(Protocol):
-    """Transforms units. Several threads ask."""
+    """Transforms units. Several threads ask.
+
+    :ivar parts: into how many sets messages are cut that ``each`` tries; 0: it cannot, as far as is known.
+    """
+
+    parts: int
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages.
@@ -314,6 +349,15 @@ class UnitRunner(Protocol):
         :param lands: keep the result under this number, without the rows of messages that are named; None: only see whether there is one.
         :param traced: keep in mind which messages are worked on, where that can be done: it takes time, and is only read when the unit fails.
         Raises PoisonError when that is no message's fault: none is charged.
+        """
+        ...
+
+    def each(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> Sequence[Broke | None] | None:
+        """Transform each set of messages by itself, and keep nothing.
+
+        :param sets: lookup ids, each set ascending.
+        :param attempts: of each set, as for ``run``.
+        Return the failure of each, None where it has none; None for all, and ``parts`` is 0, where this transformation cannot be tried so.
         """
         ...
 
@@ -447,8 +491,10 @@ class UnitDelivery:
         charged.append(rest[known])
         together, alone = rest[~known], rest[:0]
         while len(together) or len(alone):
-            units = chain(self._chunks(self._by_lookup_id(together)), (np.array([row]) for row in alone))
-            charged += self._supervised((partial(self._settle, unit) for unit in units), self._rules.side_by_side, keep_alive)
+            at_once = bool(self._runner.parts) and len(alone) > 0
+            units = chain(self._chunks(self._by_lookup_id(together)), () if at_once else (np.array([row]) for row in alone))
+            first = (partial(self._settle_alone, alone),) if at_once else ()
+            charged += self._supervised(chain(first, (partial(self._settle, unit) for unit in units)), self._rules.side_by_side, keep_alive)
             together, alone = self._again(charged)
 
     def _suspects(self, rows: Rows) -> tuple[list[Rows], Rows]:
@@ -500,6 +546,13 @@ class UnitDelivery:
         self._paced(rows, charge)
         return np.array(charged, np.intp)
 
+    def _settle_alone(self, rows: Rows) -> Rows:
+        """Deliver messages that failed alone before, each alone; what succeeds lands. Return which were charged."""
+        failed = self._search.alone(rows)
+        self._counts.charge(failed)
+        rest = rows[~np.isin(rows, list(failed))]
+        return np.concatenate([np.array(list(failed), np.intp), self._settle(rest) if len(rest) else rest])
+
     def _paced(self, rows: Rows, charge: Charge) -> Landed:
         """Deliver a unit, and learn how large the next one may be."""
         alone, began = False, time.monotonic()
@@ -549,8 +602,9 @@ class UnitDelivery:
             self._counts.charge({row: failure})
             if not self._counts.is_open(np.array([row]))[0]:
                 return
-            failed: dict[int, Failure] = {}
-            self._search.deliver(np.array([row]), failed.update)
+            failed = self._search.alone(np.array([row])) if self._runner.parts else {}
+            if not failed:
+                self._search.deliver(np.array([row]), failed.update)
             if row not in failed:
                 return
             failure = failed[row]

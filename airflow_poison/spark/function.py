@@ -109,6 +109,20 @@ def _explained(frame: DataFrame, which: str) -> str:
     return text.partition(f"== {which} Logical Plan ==")[2].partition("\n== ")[0].strip()
 
 
+_SHUFFLES = re.compile(r"(?<!Broadcast)Exchange |ShuffleQueryStage")
+
+
+def partitioned(frame: DataFrame) -> Any | None:
+    """Return the rows of a DataFrame as the RDD that its plan makes, planned once; None where it shuffles them. Of a classic session.
+
+    What the plan broadcasts is made now.
+    """
+    execution = frame._jdf.queryExecution()  # noqa: SLF001  (there is no public way)
+    if _SHUFFLES.search(str(execution.executedPlan().toString())):
+        return None
+    return execution.toRdd().toJavaRDD()
+
+
 def has_python(plan: str) -> bool:
     """Whether the JVM hands rows of an optimized plan to Python of the transformation: many at once, so that the current row is not known."""
     return any(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from inspect import signature
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from airflow_poison.delivery.bodies import columns_of
 from airflow_poison.delivery.handlers import VERDICT
@@ -20,7 +21,7 @@ from airflow_poison.values.errors import BodyError, ExecutorError
 from airflow_poison.values.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +39,11 @@ SPREAD, LARGEST_SPREAD = 8, 100_000
 second. And so large may the unit be: its bodies are shuffled."""
 _KEYS = "12, 6, 5, 1, 25, 15, 2, 0"
 """Integers that Spark's hash puts into partition 0, 1, and so on of ``SPREAD``: only so can a partition be chosen."""
+BATCH_ROWS = 16_384
+_AHEAD = 2
+"""Batches that are read beside the one that is settled."""
+_PART_ROWS, _PARTS_BYTES = 1_024, 256 << 20
+"""So many messages are read at once that become parts of a plan, and so many bytes of them together."""
 _LISTED = 1_000
 """So many lookup ids stand in a filter; more are joined with."""
 
@@ -62,6 +68,17 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
 
     named: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
     return to_arrow_schema(frame.schema, **named)
+
+
+class Parts(NamedTuple):
+    """Sets of messages, each a partition of one frame.
+
+    :param frame: without messages whose bodies do not fit; None: no other ones are there.
+    :param of: the number of each partition's set.
+    """
+
+    frame: DataFrame | None
+    of: Sequence[int]
 
 
 class ClaimFrames:
@@ -165,10 +182,40 @@ class ClaimFrames:
             frame = self.parsed(raw, strict=strict)
             if not strict:
                 frame = frame.observe(observed or "poison_unfit", f.count(WHY).alias("bad")).where(f"{WHY} IS NULL").drop(WHY)
-        if mark is not None:  # above the bodies: Python reads ahead
-            noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({LOOKUP_ID} as string))"
-            frame = frame.where(f"coalesce({noted}, '') != '-'")
-        return frame
+        return frame if mark is None else noting(frame, mark, LOOKUP_ID)  # above the bodies: Python reads ahead
+
+    def parts(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> Parts | None:
+        """Return what the transformation is given of some messages, which this process reads; None where they are too large for that.
+
+        :param sets: lookup ids, each set ascending.
+        :param attempts: of each set, as for ``raw``.
+        """
+        ids, rows, size = np.concatenate(sets), list[pa.RecordBatch](), 0
+        for batch in chosen(self._root, self._files, ids, batch_rows=_PART_ROWS):
+            size += batch.nbytes
+            if size > _PARTS_BYTES:
+                return None
+            rows.append(batch)
+        messages = pa.Table.from_batches(rows)
+        there: NDArray[np.int64] = messages[LOOKUP_ID].to_numpy()
+        order = np.argsort(there)
+        messages = messages.take(order[np.searchsorted(there[order], ids)])
+        which = np.repeat(np.arange(len(sets)), [len(each) for each in sets])
+        if self._schema is None:
+            counts = pc.fill_null(cast("Any", messages["abort_count"]), 0).to_numpy() + np.concatenate(attempts)
+            place = messages.column_names.index("abort_count")
+            given = messages.set_column(place, "abort_count", pa.array(counts, pa.int32())).select(list(FRAME_COLUMNS))
+        else:
+            given, failures = columns_of(messages["body"].combine_chunks(), parse_ddl(self._schema))
+            fits = ~np.isin(np.arange(len(ids)), list(failures))
+            given, which = given.add_column(0, LOOKUP_ID, messages[LOOKUP_ID]).filter(pa.array(fits)), which[fits]
+        given = given.combine_chunks()
+        of, first, rows_of = np.unique(which, return_index=True, return_counts=True)
+        batches = [batch for start, length in zip(first.tolist(), rows_of.tolist(), strict=True) for batch in given.slice(start, length).to_batches()]
+        if not batches:
+            return Parts(None, ())
+        with planning(self._spark, {"spark.sql.execution.arrow.localRelationThreshold": "0"}):
+            return Parts(self._spark.createDataFrame(pa.Table.from_batches(batches), given_schema(self._schema)), of.tolist())
 
     def parsed(self, raw: DataFrame, *, strict: bool = False) -> DataFrame:
         """Return messages with the columns of their bodies and, unless the first one that does not fit fails the job, ``WHY``."""
@@ -178,6 +225,59 @@ class ClaimFrames:
         given = given_schema(self._schema)
         with _this_python(self._spark):
             return raw.mapInArrow(_parser(self._schema, strict=strict), given if strict else given.add(WHY, StringType()))
+
+
+def noting(frame: DataFrame, mark: str, position: str) -> DataFrame:
+    """Return the same rows; each task notes in a property of the JVM at which of them it is.
+
+    :param mark: the property's name, with the number of the task's partition behind it.
+    :param position: an expression of a number.
+    """
+    noted = f"reflect('java.lang.System', 'setProperty', concat('{mark}', cast(spark_partition_id() as string)), cast({position} as string))"
+    return frame.where(f"coalesce({noted}, '') != '-'")
+
+
+def chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64], *, batch_rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """Yield messages in batches of ``message_schema()`` and ``move_count``, of row groups that have any of them."""
+    from pyarrow import dataset
+    from pyarrow.fs import LocalFileSystem
+
+    wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat()
+    for file in files:
+        path, first = f"{root}/{file.path}", np.searchsorted(wanted, file.min_lookup_id)
+        here = wanted[first : np.searchsorted(wanted, file.max_lookup_id, side="right")]
+        if not len(here):
+            continue
+        with pq.ParquetFile(path) as parquet:
+            ids = [parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy() for group in range(parquet.num_row_groups)]
+        groups = [group for group, found in enumerate(ids) if np.isin(found, here).any()]
+        of_them = dataset.field(LOOKUP_ID).isin(pa.array(here))
+        reading = form.make_fragment(path, LocalFileSystem(), row_groups=groups)
+        for batch in reading.to_batches(columns=names, filter=of_them, batch_size=batch_rows, batch_readahead=_AHEAD, fragment_readahead=1):
+            if batch.num_rows:
+                columns = [batch.column(field.name).cast(field.type) for field in message_schema()]
+                yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])
+
+
+_setting = threading.Lock()
+
+
+@contextmanager
+def planning(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Have plans that are made while the block runs made with settings of the session; no other block runs meanwhile."""
+    with _setting:
+        before: dict[str, Any] = {name: spark.conf.get(name, None) for name in settings}
+        try:
+            for name, value in settings.items():
+                spark.conf.set(name, value)
+            yield
+        finally:
+            with suppress(Exception):  # the JVM may be gone; what ended the block says so
+                for name, value in before.items():
+                    if value is None:
+                        spark.conf.unset(name)
+                    else:
+                        spark.conf.set(name, value)
 
 
 _swapping = threading.Lock()

@@ -21,6 +21,7 @@ from airflow_poison.delivery.unit_counts import LARGEST_BODY, open_ids, settled
 from airflow_poison.delivery.units import UnitDelivery, UnitRules
 from airflow_poison.rules.decisions import Counts
 from airflow_poison.spark.function import expected
+from airflow_poison.spark.messages import BATCH_ROWS, chosen
 from airflow_poison.spark.units import SparkUnits
 from airflow_poison.store.stage import OutcomeWriter
 from airflow_poison.values.fault_points import reach
@@ -30,7 +31,6 @@ from airflow_poison.values.texts import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
     from airflow_poison.delivery.stage import StageJob
@@ -45,9 +45,6 @@ RESULTS = "results"
 """The folder of a stage where results are kept."""
 _TASK = "frames"
 _MOST_SIDE_BY_SIDE = 8
-_BATCH_ROWS = 16_384
-_AHEAD = 2
-"""Batches that are read beside the one that is settled."""
 _READ = ("lookup_id", "priority", "expires_at", "abort_count")
 
 
@@ -101,8 +98,8 @@ def transform_claim(
         told(f"{claim.messages:,} messages transformed in {outcome.units:,} units and {time.monotonic() - began:.1f} s")
         reach("frames.outcome.before")
         with OutcomeWriter(stage / "out", _TASK) as writer:
-            chosen = map(alive, _chosen(table.root, claim.files, open_ids(job, outcome)))
-            messages_left = sized(chosen, _BATCH_ROWS)  # each batch that is settled costs the same, however small
+            some = map(alive, chosen(table.root, claim.files, open_ids(job, outcome)))
+            messages_left = sized(some, BATCH_ROWS)  # each batch that is settled costs the same, however small
             for rows in settled(job, outcome, carry, messages_left, _results(job, units)):
                 keep_alive()
                 writer.write(pa.Table.from_batches([rows]))
@@ -148,25 +145,3 @@ def _large_bodies(path: str, policy: Policy) -> pa.ChunkedArray[Any]:
             refused = [policy.unreadable(_sized(size or 0)) is not None for size in sizes]
             pieces.append(pc.if_else(pa.array(refused, pa.bool_()), batch.column("body"), pa.scalar(None, pa.binary())))
     return pa.chunked_array(pieces, pa.binary())
-
-
-def _chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
-    """Yield messages in batches of ``message_schema()`` and ``move_count``, of row groups that have any of them."""
-    from pyarrow import dataset
-    from pyarrow.fs import LocalFileSystem
-
-    wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat()
-    for file in files:
-        path, first = f"{root}/{file.path}", np.searchsorted(wanted, file.min_lookup_id)
-        here = wanted[first : np.searchsorted(wanted, file.max_lookup_id, side="right")]
-        if not len(here):
-            continue
-        with pq.ParquetFile(path) as parquet:
-            ids = [parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy() for group in range(parquet.num_row_groups)]
-        groups = [group for group, found in enumerate(ids) if np.isin(found, here).any()]
-        of_them = dataset.field(LOOKUP_ID).isin(pa.array(here))
-        reading = form.make_fragment(path, LocalFileSystem(), row_groups=groups)
-        for batch in reading.to_batches(columns=names, filter=of_them, batch_size=_BATCH_ROWS, batch_readahead=_AHEAD, fragment_readahead=1):
-            if batch.num_rows:
-                columns = [batch.column(field.name).cast(field.type) for field in message_schema()]
-                yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])

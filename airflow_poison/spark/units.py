@@ -10,10 +10,11 @@ import shutil
 import threading
 import time
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, reduce
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,15 +24,15 @@ import pyarrow.parquet as pq
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
-from airflow_poison.spark.function import called, column_named, failed_task, failure_of_job, first_line, has_python, lost, optimized_plan
+from airflow_poison.spark.function import called, column_named, failed_task, failure_of_job, first_line, has_python, lost, optimized_plan, partitioned
 from airflow_poison.spark.jobs import ClassicJobs, why
-from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, quoted, shares
+from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, noting, planning, quoted, shares
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -61,6 +62,20 @@ _MOST_READERS = 8
 """Tasks that read a claim where it is not known how many run at the same time."""
 
 
+_PARTS, _PYTHON_PARTS = 64, 8
+"""Into so many parts of one plan a set is cut; each that runs Python costs a tenth of a second."""
+_MOST_IN_PARTS = 100_000
+"""So many messages are parts of one plan."""
+_ROW_BY_ROW = 4_096
+"""A set of so many messages is given to Python one row at a time."""
+_BY_ROW = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", "spark.sql.execution.python.udf.maxRecordsPerBatch": "1"}
+"""Settings of a plan that gives Python one row at a time: rows before the one that fails have come back then."""
+_COUNT, _WITHIN = "monotonically_increasing_id()", (1 << 33) - 1
+"""How many rows a partition has made, in the low bits."""
+
+T = TypeVar("T")
+
+
 @dataclass(slots=True)
 class _Running:
     """A unit's job.
@@ -82,6 +97,7 @@ class SparkUnits:
     :param limit: seconds that the tasks of a single message may work; a unit's tasks have more for each further one, ``ALLOWANCE`` at most.
     :param outputs: where results land; none: they are not kept.
     :param site: where tasks work that do not see the table's folder; None: they do.
+    :ivar parts: into how many sets messages are cut that are tried in partitions of one plan; 0: they cannot be, as far as is known.
     """
 
     def __init__(
@@ -111,6 +127,8 @@ class SparkUnits:
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
         self._strict, self._late_at = transformation.schema is not None, float("-inf")
         self._looked = self._marks is False  # the plan says nothing else
+        self.parts = _PARTS if isinstance(jobs, ClassicJobs) and not transformation.mixes_rows else 0
+        self._names_rows = False
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
@@ -124,14 +142,33 @@ class SparkUnits:
         return dead and time.monotonic() - self._late_at < _KILLS_FOR
 
     def _run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool) -> Ran | Broke:
+        number, began = len(lookup_ids), time.monotonic()
+        spread = traced and self._spreads(number)
+        with self._job(number) as (mine, running):
+            mark = f"poison.{self._token}.{mine}." if traced and self._marks is not False else None
+            try:
+                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark)
+            except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
+                self._raise_what_is_nobodys_fault(error)
+                if lands is not None:
+                    self.drop(lands)
+                traceable = number > 1 and (mark is None if self._marks else not traced and not running.late and self._spreads(number))
+                suspects = self._share(lookup_ids, error) if spread else self._marked(mark)
+                return Broke(self._failure(error, number, running), suspects, traceable)
+            finally:
+                self._forget_marks(mark)
+        if number >= ENOUGH:
+            self._allowance = min(ALLOWANCE, TIMES_SLOWER * (time.monotonic() - began) / number)
+        return ran
+
+    @contextmanager
+    def _job(self, number: int) -> Iterator[tuple[int, _Running]]:
+        """Have the jobs of the calling thread watched while the block runs, and cancelled when so many messages take too long."""
         with self._lock:
             if self._cancelled:
                 raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
             self._began += 1
             mine = self._began
-        mark = f"poison.{self._token}.{mine}." if traced and self._marks is not False else None
-        number = len(lookup_ids)
-        spread = traced and self._spreads(number)
         group = f"poison-{self._claim.key}-{self._token}-{mine}"
         try:
             watched = self._jobs.watch(group, f"Transform {number:,} messages of queue {self._table.name}")
@@ -139,26 +176,150 @@ class SparkUnits:
             if lost(error):
                 raise self._lost(error) from error
             raise
-        began = time.monotonic()
-        running = _Running(watched, began, self._limit + self._allowance * (number - 1))
+        running = _Running(watched, time.monotonic(), self._limit + self._allowance * (number - 1))
         with self._watched(mine, running):
+            yield mine, running
+
+    def _failure(self, error: Exception, number: int, running: _Running) -> Failure:
+        """Return what the messages of a failed job would be charged with."""
+        if not running.late:
+            return failure_of_job(error)
+        text = f"The transformation of {number:,} messages worked for more than {running.limit:g} s"
+        return Failure(FailureKind.TIMEOUT, "timeout", f"{text}; the policy's transaction timeout is {self._limit:g} s.")
+
+    # Sets of messages, each by itself
+
+    def each(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> Sequence[Broke | None] | None:
+        """Transform each set by itself, in a partition of its own of one plan: it is made once. What it makes is not kept.
+
+        None where this cannot be done: a Spark Connect server runs plans as a whole, and where rows are shuffled a partition of the result has rows
+        of several sets.
+        """
+        ends: list[Broke | None] = []
+        first = 0
+        while self.parts and first < len(sets):
+            last, rows = first, 0
+            while last < len(sets) and (last == first or rows + len(sets[last]) <= _MOST_IN_PARTS):
+                rows += len(sets[last])
+                last += 1
+            found = self._in_parts(sets[first:last], attempts[first:last])
+            if found is None:
+                self.parts = 0
+            else:
+                ends += found
+                first = last
+        return ends if self.parts else None
+
+    def _in_parts(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> list[Broke | None] | None:
+        """Try sets; Python is given small ones one row at a time, so that those that fail have a suspect."""
+        if self._marks is not False or not self._jobs.local:
+            return self._tried(sets, attempts)
+        found: list[Broke | None] = [None] * len(sets)
+        for by_row in (False, True):
+            some = [place for place, ids in enumerate(sets) if (1 < len(ids) <= _ROW_BY_ROW) is by_row]
+            ends = self._tried([sets[place] for place in some], [attempts[place] for place in some], by_row=by_row) if some else []
+            if ends is None:
+                return None
+            for place, end in zip(some, ends, strict=True):
+                found[place] = end
+        return found
+
+    def _tried(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]], *, by_row: bool = False) -> list[Broke | None] | None:
+        """Try sets; None where the plan does not keep them apart.
+
+        :param by_row: Python is given one row at a time, and the tasks note how many rows they have made.
+        """
+        mark = f"poison.{self._token}.{token_hex(4)}." if by_row or self._marks is not False else None
+        try:
+            parts = self._frames.parts(sets, attempts)
+            if parts is None:
+                return None
+            with self._job(sum(map(len, sets))):
+                plan = [] if parts.frame is None else self._planned(parts.frame, len(parts.of), mark, by_row=by_row)
+        except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
+            self._raise_what_is_nobodys_fault(error)
+            return None  # a job for each set says whose fault it is
+        if plan is None:
+            return None
+        found: list[Broke | None] = [None] * len(sets)
+        tasks = [partial(self._part, plan, place, sets[number], mark, by_row=by_row) for place, number in enumerate(parts.of)]
+        try:
+            for number, end in zip(parts.of, self._side_by_side(tasks), strict=True):
+                found[number] = end
+        finally:
+            self._forget_marks(mark)
+        return found
+
+    def _planned(self, given: DataFrame, parts: int, mark: str | None, *, by_row: bool) -> list[Any] | None:
+        """Return the results of sets of messages as RDDs, each set in the partition that it is given in; None where that cannot be."""
+        result = called(self._function, given if mark is None or by_row else noting(given, mark, LOOKUP_ID), self._transformation)
+        frames = list(written(result, self._outputs).frames.values())
+        if not by_row:
+            plans = [partitioned(frame) for frame in frames]
+        else:
+            with planning(self._spark, _BY_ROW):
+                plans = [partitioned(self._counting(frame, str(mark)) if len(frames) == 1 else frame) for frame in frames]
+        return plans if all(plan is not None and plan.getNumPartitions() == parts for plan in plans) else None
+
+    def _counting(self, frame: DataFrame, mark: str) -> DataFrame:
+        """Return a result whose tasks note which row they have made: its message, or how many there were before it."""
+        named = column_named(frame, LOOKUP_ID)
+        self._names_rows = named is not None
+        made = ", ".join(f"cast({quoted(name)} IS NULL AS string)" for name in frame.columns)  # else Spark notes them before Python has seen them
+        position = _COUNT if named is None else quoted(named)
+        return noting(frame, mark, f"concat(cast({position} as string), substring(concat('', {made}), 1, 0))")
+
+    def _part(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None, *, by_row: bool) -> Broke | None:
+        """Run one partition of a plan."""
+        with self._job(len(ids)) as (_, running):
             try:
-                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark)
+                context = self._spark.sparkContext
+                wanted = context._gateway.new_array(context._jvm.int, 1)  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
+                wanted[0] = place
+                for rdd in plan:
+                    rdd.glom().collectPartitions(wanted)  # of its own: Spark fails all jobs of the RDD of which one fails
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
-                if lands is not None:
-                    self.drop(lands)
-                failure = failure_of_job(error)
-                if running.late:
-                    text = f"The transformation of {number:,} messages worked for more than {running.limit:g} s"
-                    failure = Failure(FailureKind.TIMEOUT, "timeout", f"{text}; the policy's transaction timeout is {self._limit:g} s.")
-                traceable = number > 1 and (mark is None if self._marks else not traced and not running.late and self._spreads(number))
-                return Broke(failure, self._share(lookup_ids, error) if spread else self._marked(mark), traceable)
+                return Broke(self._failure(error, len(ids), running), self._stood(mark, place, ids, by_row=by_row))
+        return None
+
+    def _stood(self, mark: str | None, place: int, ids: NDArray[np.int64], *, by_row: bool) -> tuple[int, ...]:
+        """Return the message at which a partition's task stood, where it has noted it."""
+        noted = None if mark is None else self._properties().getProperty(f"{mark}{place}")
+        if not by_row:
+            return () if noted is None else (int(noted),)
+        if noted is None:
+            return tuple(ids[:1].tolist())
+        made = int(noted)
+        behind = ids[np.searchsorted(ids, made, side="right") :] if self._names_rows else ids[(made & _WITHIN) + 1 :]
+        return tuple(behind[:1].tolist())
+
+    def _side_by_side(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
+        """Do tasks, several at a time, each on a thread that Spark knows; return what they return. Raises what a task raises."""
+        todo, taking, results, raised = iter(enumerate(tasks)), threading.Lock(), dict[int, T](), list[BaseException]()
+
+        def work() -> None:
+            try:
+                while not raised:
+                    with taking:
+                        place, task = next(todo, (-1, None))
+                    if task is None:
+                        break
+                    results[place] = task()
+            except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
+                raised.append(error)
             finally:
-                self._forget_marks(mark)
-        if number >= ENOUGH:
-            self._allowance = min(ALLOWANCE, TIMES_SLOWER * (time.monotonic() - began) / number)
-        return ran
+                self.leave()
+
+        most = min(len(tasks), self._jobs.cores() or 1, _MOST_READERS)
+        threads = [threading.Thread(target=copy_context().run, args=(work,), name="poison-part", daemon=True) for _ in range(most)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if raised:
+            raise raised[0]
+        return [results[place] for place in range(len(tasks))]
 
     def _raise_what_is_nobodys_fault(self, error: Exception) -> None:
         from pyspark.errors import AnalysisException
@@ -242,6 +403,8 @@ class SparkUnits:
         if not self._looked:
             self._marks = not any(map(has_python, map(optimized_plan, result.frames.values())))
             self._looked = True
+            if not self._marks:
+                self.parts = min(self.parts, _PYTHON_PARTS)
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         for name, frame in found.frames.items():
@@ -317,7 +480,7 @@ class SparkUnits:
 
     def _spreads(self, number: int) -> bool:
         """Whether a unit without marks is spread over tasks, so that the one that fails points at an eighth."""
-        tells = self._marks is False and isinstance(self._jobs, ClassicJobs)
+        tells = self._marks is False and isinstance(self._jobs, ClassicJobs) and not self.parts
         return tells and not self._transformation.mixes_rows and 1 < number <= LARGEST_SPREAD
 
     @staticmethod

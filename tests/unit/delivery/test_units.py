@@ -49,13 +49,31 @@ NAMED = Failure(FailureKind.EXCEPTION, VERDICT, "no such carrier")
 
 @dataclass
 class Played:
-    """A runner whose messages do what a script says: ``raise``, ``hang``, ``name``, ``kill``, or ``heal`` (raises on its first delivery)."""
+    """A runner whose messages do what a script says: ``raise``, ``hang``, ``name``, ``kill``, or ``heal`` (raises on its first delivery).
+
+    :param separable: how often it tries sets of messages by themselves, until it cannot.
+    :ivar calls: how many sets were tried at once.
+
+    """
 
     script: Mapping[int, str]
     marks: bool = False
     kept: dict[int, set[int]] = field(default_factory=dict)
     units: list[list[int]] = field(default_factory=list)
     raised: set[int] = field(default_factory=set)
+    parts: int = 0
+    separable: int = 1_000
+    calls: list[int] = field(default_factory=list)
+
+    def each(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> list[Broke | None] | None:
+        self.parts = self.parts if len(self.calls) < self.separable else 0
+        if not self.parts:
+            return None
+        self.calls.append(len(sets))
+        assert list(map(len, sets)) == list(map(len, attempts))
+        units, found = len(self.units), [self.run(ids, counts, lands=None, traced=True) for ids, counts in zip(sets, attempts, strict=True)]
+        del self.units[units:]
+        return [end if isinstance(end, Broke) else None for end in found]
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         ids = lookup_ids.tolist()
@@ -214,6 +232,30 @@ def test_culprits_fail_alone_as_often_as_the_policy_says_and_all_others_land(tmp
     assert (tally.counts["committed"], tally.counts["parked"], tally.counts["timeouts"]) == (36, 4, 3)
 
 
+@pytest.mark.parametrize("marks", [False, True], ids=["nothing is known", "marks"])
+def test_ten_culprits_cost_three_jobs_where_sets_are_tried_in_parts_of_one_plan(tmp_path: Path, *, marks: bool) -> None:
+    culprits = set(range(7, 20_000, 2_000))
+    played = Played(dict.fromkeys(culprits, "raise"), marks=marks, parts=64)
+
+    outcome, _, _ = deliver(tmp_path, played, messages(20_000), rules=UnitRules())
+
+    assert charged(outcome) == dict.fromkeys(culprits, 3)
+    assert played.landed == sorted({*range(1, 20_001)} - culprits)
+    assert len(played.units) <= 4, "as it is, with a trace, without its first culprit, without any"
+    assert played.calls[-2:] == [10, 10], "they are delivered again together, each alone"
+
+
+def test_a_message_that_halts_the_endpoint_is_tried_alone_in_a_part_of_a_plan(tmp_path: Path) -> None:
+    played = Played({7: "raise", 9: "raise"}, parts=64)
+
+    outcome, tally, _ = deliver(tmp_path, played, messages(20), FAULT, rules=UnitRules(chunk_rows=40))
+
+    assert charged(outcome) == {7: 2}
+    assert tally.halt is not None
+    assert played.landed == list(range(1, 7))
+    assert not any(unit == [7] for unit in played.units)
+
+
 class Spread(Played):
     """With a trace it tells of the messages of the task that failed."""
 
@@ -256,15 +298,14 @@ def test_a_task_that_tells_of_the_wrong_messages_costs_jobs_and_nobody_is_charge
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     script=st.dictionaries(st.integers(1, 60), st.sampled_from(["raise", "hang", "name", "heal"]), max_size=12),
-    chunk=st.integers(1, 70),
+    rules=st.builds(UnitRules, st.integers(1, 3), chunk_rows=st.integers(1, 70), piece_rows=st.integers(1, 60)),
     marks=st.booleans(),
-    together=st.integers(1, 3),
-    piece=st.integers(1, 60),
+    separable=st.sampled_from([0, 1, 2, 3, 1_000]),
 )
-def test_only_culprits_are_charged_and_only_others_land(script: dict[int, str], chunk: int, marks: bool, together: int, piece: int) -> None:  # noqa: FBT001
-    played = Played(script, marks=marks)
+def test_only_culprits_are_charged_and_only_others_land(script: dict[int, str], rules: UnitRules, marks: bool, separable: int) -> None:  # noqa: FBT001
+    played = Played(script, marks=marks, parts=64, separable=separable)
     with TemporaryDirectory() as folder:
-        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(60), rules=UnitRules(together, chunk_rows=chunk, piece_rows=piece))
+        outcome, tally, rows = deliver(Path(folder) / "s", played, messages(60), rules=rules)
 
     hopeless = {number for number, act in script.items() if act != "heal"}
     assert charged(outcome) == {number: 1 if act == "heal" else 3 for number, act in script.items()}

@@ -129,7 +129,7 @@ def test_timeouts_of_the_tries_before_are_in_the_result(queue: Queue) -> None:
 def test_a_driver_that_lives_takes_its_note_back_unless_another_machine_may_have_been_lost(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, *, local: bool, journals: Mapping[int, int], careful: bool
 ) -> None:
-    """Then such tries are none of those that make the next one careful. In an object store all see which message alone a lost machine had: it is charged."""
+    """Then such tries are none of those that make the next one careful. A message that a lost machine had alone is charged where all see that."""
     machines = iter(range(100))
     monkeypatch.setattr(platform, "machine", lambda: f"machine {next(machines)}")
     queue = queue.sent(*["good"] * 3)

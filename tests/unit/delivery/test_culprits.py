@@ -1,0 +1,97 @@
+"""The search for culprits: it finds those that fail alone, all or one, and no other message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_poison.delivery.culprits import Failed, all_culprits, one_culprit
+from airflow_poison.values.failures import Failure, FailureKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_poison.delivery.culprits import Rows
+
+BAD = Failure(FailureKind.EXCEPTION, "CAST_INVALID_INPUT", "bad")
+
+
+class Trials:
+    """Tries sets, of which those fail that have a bad row; the first bad one is its suspect, where ``marks`` says so."""
+
+    def __init__(self, bad: set[int], *, marks: bool = False, together: int = 10**6) -> None:
+        self.bad, self.marks, self.together = bad, marks, together
+        self.rounds: list[int] = []
+        self.sizes: list[int] = []
+
+    def one(self, rows: Rows) -> Failed | None:
+        self.sizes.append(len(rows))
+        bad = [row for row in rows.tolist() if row in self.bad]
+        if bad:
+            return Failed(BAD, bad[:1] if self.marks else ())
+        return Failed(BAD) if len(rows) > self.together else None
+
+    def each(self, sets: Sequence[Rows]) -> list[Failed | None]:
+        self.rounds.append(len(sets))
+        return [self.one(rows) for rows in sets]
+
+
+@given(bad=st.sets(st.integers(0, 199), max_size=20), parts=st.integers(1, 70), ways=st.integers(2, 70), marks=st.booleans())
+def test_all_that_fail_alone_are_found_and_no_others(bad: set[int], parts: int, ways: int, marks: bool) -> None:  # noqa: FBT001
+    found = all_culprits(np.array_split(np.arange(200), parts), Trials(bad, marks=marks).each, ways=ways, most=1_000)
+
+    assert found == dict.fromkeys(bad, BAD)
+
+
+@given(bad=st.sets(st.integers(0, 199), min_size=1, max_size=20), ways=st.integers(2, 16), marks=st.booleans())
+def test_one_that_fails_alone_is_found(bad: set[int], ways: int, marks: bool) -> None:  # noqa: FBT001
+    found = one_culprit(np.arange(200), Trials(bad, marks=marks).one, ways=ways)
+
+    assert len(found) == 1
+    assert found.keys() <= bad
+
+
+@pytest.mark.parametrize("ways", [2, 16])
+def test_where_rows_fail_only_together_none_is_found(ways: int) -> None:
+    trials = Trials(set(), together=3)
+
+    assert all_culprits([np.arange(200)], trials.each, ways=ways, most=1_000) == {}
+    assert one_culprit(np.arange(200), trials.one, ways=ways) == {}
+    assert min(trials.sizes) == 1
+
+
+def test_the_search_for_all_ends_when_so_many_are_found() -> None:
+    trials = Trials(set(range(0, 200, 2)))
+
+    found = all_culprits(np.array_split(np.arange(200), 10), trials.each, ways=20, most=5)
+
+    assert len(found) >= 5
+    assert len(trials.rounds) == 2
+
+
+def test_ten_of_twenty_thousand_are_found_in_few_rounds_with_marks_and_in_three_without() -> None:
+    bad = {*range(7, 20_000, 2_000)}
+    with_marks, without = Trials(bad, marks=True), Trials(bad)
+
+    assert {*all_culprits(np.array_split(np.arange(20_000), 64), with_marks.each, ways=64, most=1_000)} == bad
+    assert {*all_culprits(np.array_split(np.arange(20_000), 64), without.each, ways=64, most=1_000)} == bad
+    assert (with_marks.rounds, len(without.rounds)) == ([64, 20], 3)
+
+
+def test_where_all_fail_a_search_with_suspects_does_not_take_them_one_by_one() -> None:
+    trials = Trials({*range(1_000)}, marks=True)
+
+    assert len(all_culprits(np.array_split(np.arange(1_000), 8), trials.each, ways=8, most=10_000)) == 1_000
+    assert len(trials.rounds) <= 8
+
+
+def test_the_part_that_is_left_is_cut_untried() -> None:
+    trials = Trials({199})
+
+    one_culprit(np.arange(200), trials.one, ways=2)
+
+    assert trials.sizes == [100, 50, 25, 13, 6, 3, 2, 1]
