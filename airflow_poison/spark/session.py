@@ -65,7 +65,7 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**SETTINGS, **(conf or {})}.items():
+    for key, value in {**SETTINGS, **_of_workers(master), **(conf or {})}.items():
         builder = builder.config(key, value)
     began = time.monotonic()
     log.info("Starting Spark: %s", master)
@@ -78,6 +78,16 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
             ) from error
     log.info("Spark %s has started in %.1f s", spark.version, time.monotonic() - began)
     return spark
+
+
+def _of_workers(master: str) -> dict[str, str]:
+    """Return settings of Python workers that are forked on this machine by a Python that has this package installed."""
+    try:
+        version("airflow-poison")
+    except PackageNotFoundError:  # it is on this process's path alone
+        return {}
+    ours = master.startswith("local") and os.environ["PYSPARK_PYTHON"] == sys.executable
+    return {"spark.python.daemon.module": "airflow_poison.spark.daemon"} if ours else {}
 
 
 def running_session() -> SparkSession | None:

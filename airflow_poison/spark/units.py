@@ -62,8 +62,8 @@ _MOST_READERS = 8
 """Tasks that read a claim where it is not known how many run at the same time."""
 
 
-_PARTS, _PYTHON_PARTS = 64, 8
-"""Into so many parts of one plan a set is cut; each that runs Python costs a tenth of a second."""
+_PARTS, _PYTHON_PARTS = 16, 8
+"""Into so many parts of one plan a set is cut: each costs 30 ms, and one that fails in Python a second, for a new worker."""
 _MOST_IN_PARTS = 100_000
 """So many messages are parts of one plan."""
 _ROW_BY_ROW = 4_096
@@ -270,7 +270,13 @@ class SparkUnits:
         return noting(frame, mark, f"concat(cast({position} as string), substring(concat('', {made}), 1, 0))")
 
     def _part(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None, *, by_row: bool) -> Broke | None:
-        """Run one partition of a plan."""
+        """Run one partition of a plan; once more where Spark may have killed it for a job that was cancelled."""
+        found = self._partition(plan, place, ids, mark, by_row=by_row)
+        if found is not None and self._may_be_killed(found.failure):
+            found = self._partition(plan, place, ids, mark, by_row=by_row)
+        return found
+
+    def _partition(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None, *, by_row: bool) -> Broke | None:
         with self._job(len(ids)) as (_, running):
             try:
                 context = self._spark.sparkContext

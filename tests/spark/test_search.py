@@ -1,0 +1,142 @@
+"""The search for culprits in partitions of one plan charges the same messages as the search in jobs, whatever the plan does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import functions as f
+
+from airflow_poison.delivery.handlers import Transformation
+from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.spark import units
+from airflow_poison.spark.engine import SparkEngine
+from airflow_poison.spark.units import SparkUnits
+from tests.given import transforms
+from tests.given.drivers import Work
+from tests.given.transforms import SCHEMA, bodies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"), pytest.mark.long]
+POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(seconds=20))
+NUMBER = 80
+
+
+def amount(text: str) -> int:
+    if text == "bad":
+        raise ValueError(f"no such amount: {text}")
+    return int(text)
+
+
+def in_arrow(df: DataFrame) -> DataFrame:
+    return df.select("id", f.udf(amount, "int", useArrow=True)("amount").alias("amount"))
+
+
+def in_batches(df: DataFrame) -> DataFrame:
+    def made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            amounts = [amount(str(text)) for text in batch.column("amount").to_pylist()]
+            yield pa.record_batch([batch.column("lookup_id"), batch.column("id"), pa.array(amounts, pa.int32())], ["lookup_id", "id", "amount"])
+
+    return df.mapInArrow(made, "lookup_id long, id int, amount int")
+
+
+def some_in_python(df: DataFrame) -> DataFrame:
+    return transforms.in_python(df.where("id % 3 > 0"))
+
+
+def many_rows(df: DataFrame) -> DataFrame:
+    return df.select("lookup_id", f.explode(f.array("id", "id")).alias("id"), f.col("amount").cast("int").alias("amount"))
+
+
+def both(df: DataFrame) -> DataFrame:
+    return transforms.cast(df.where("id > 30")).unionByName(transforms.cast(df.where("id <= 30")))
+
+
+def broadcast(df: DataFrame) -> DataFrame:
+    names = df.sparkSession.createDataFrame([(number, f"n{number}") for number in range(NUMBER + 1)], "id int, name string")
+    return df.join(f.broadcast(names), "id").select("id", "name", f.col("amount").cast("int").alias("amount"))
+
+
+def shuffled(df: DataFrame) -> DataFrame:
+    return transforms.cast(df.repartition(3, "id"))
+
+
+def late(df: DataFrame) -> DataFrame:
+    """Fail in a condition, in which a row is gone or stays."""
+    return df.where("cast(amount AS int) > 10").select("lookup_id", "id", "amount")
+
+
+def received(
+    folder: Path, spark: SparkSession, transform: Callable[[DataFrame], DataFrame], texts: list[str], policy: Msmq4 = POLICY
+) -> tuple[dict[int, tuple[object, ...]], Counter[object]]:
+    """Return what is left of each message, and the rows that have landed."""
+    work = Work(str(folder / "store"), policy=policy).sent(texts)
+    a_pass = replace(
+        work.a_pass(spark),
+        handler=Transformation(transform, SCHEMA),
+        engine=lambda: SparkEngine(spark),
+        outputs=outputs_of(str(folder / "landed")),
+    )
+    assert isinstance(a_pass, ReceivePass)
+    a_pass.run("search")
+    left: dict[int, tuple[object, ...]] = {
+        number: (row["sub_queue"], row["abort_count"], row["last_error"]["type"], row["last_error"]["message"])  # type: ignore[index]
+        for number, row in work.rows().items()
+    }
+    files = [path for path in (folder / "landed").rglob("*.parquet") if not path.name.startswith(".")]
+    rows = [row for path in files for row in pq.read_table(path).to_pylist()]
+    return left, Counter(tuple(sorted(row.items(), key=str)) for row in rows)
+
+
+ALL = [transforms.cast, transforms.in_python, in_arrow, in_batches, some_in_python, many_rows, both, broadcast, shuffled, late]
+
+
+@pytest.mark.parametrize("transform", ALL, ids=lambda function: function.__name__)
+def test_the_same_messages_are_charged_as_by_a_search_in_jobs(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, transform: Callable[[DataFrame], DataFrame]
+) -> None:
+    chosen = random.Random(transform.__name__)
+    culprits = [*sorted(chosen.sample(range(1, NUMBER + 1), 4)), NUMBER + 1]
+    texts = [*bodies(NUMBER, dict.fromkeys(culprits, "raise")), '{"id": "no number"}']
+    asked: list[bool] = []
+    each = SparkUnits.each
+
+    def noted(self: SparkUnits, sets: object, attempts: object) -> object:
+        found = each(self, sets, attempts)  # type: ignore[arg-type]
+        asked.append(found is not None)
+        return found
+
+    with monkeypatch.context() as quick:
+        quick.setattr(SparkUnits, "each", noted)
+        by_parts = received(tmp_path / "parts", spark, transform, texts)
+    monkeypatch.setattr(units, "_PARTS", 0)
+    by_jobs = received(tmp_path / "jobs", spark, transform, texts)
+
+    assert by_parts == by_jobs
+    wanted = {number for number in culprits if transform is not some_in_python or number % 3 or number > NUMBER}
+    assert {*by_parts[0]} == wanted
+    assert asked[0] is (transform not in {both, shuffled}), "a plan that shuffles, or has the messages twice, has no part of a set alone"
+
+
+def test_one_that_dies_and_one_that_hangs_are_found_beside_one_that_raises(tmp_path: Path, spark: SparkSession) -> None:
+    policy = replace(POLICY, receive_retry_count=0, transaction_timeout=timedelta(seconds=10))
+    texts = bodies(60, {7: "raise", 21: "die", 44: "hang"})
+
+    left, rows = received(tmp_path, spark, transforms.in_python, texts, policy)
+
+    assert {number: row[2] for number, row in left.items()} == {7: "ValueError", 21: "crashed", 44: "timeout"}
+    assert rows.total() == 57
