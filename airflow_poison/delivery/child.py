@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from airflow_poison.delivery import output, platform, wire
+from airflow_poison.delivery.batches import FrameCalls
 from airflow_poison.delivery.journal import Section
 from airflow_poison.delivery.output import LastOutput
 from airflow_poison.delivery.returned import NOTHING
-from airflow_poison.delivery.search import FrameCalls
 from airflow_poison.delivery.verdicts import failure_of
 from airflow_poison.delivery.wire import (
     BROKEN,

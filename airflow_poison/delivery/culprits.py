@@ -70,3 +70,8 @@ def one_culprit(rows: Rows, try_one: TryOne, *, ways: int) -> dict[int, Failure]
         rows, failed = (rest, None) if failing is None else failing
     failed = failed or try_one(rows)
     return {} if failed is None else {int(rows[0]): failed.failure}
+
+
+def unstable(lookup_ids: Sequence[int], error: str) -> dict[str, str]:
+    """Return the details of the event that a batch failed, and its parts did not."""
+    return {"messages": str(len(lookup_ids)), "first": str(lookup_ids[0]), "last": str(lookup_ids[-1]), "error": error}

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 
+from airflow_poison.delivery.batches import OrderedBatches
 from airflow_poison.delivery.dialogs import Dialogs
 from airflow_poison.delivery.failurelog import FailureLog, FailureReader
 from airflow_poison.delivery.journal import COUNT_MASK, SETTLED, STATE_MASK, MessageState, attempts_of, counted, pending, state_of, states_of
 from airflow_poison.delivery.outage import Watch
 from airflow_poison.delivery.returned import RowsWriter
 from airflow_poison.delivery.rows import Entries, rows_of
-from airflow_poison.delivery.search import OrderedBatches
 from airflow_poison.delivery.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
 from airflow_poison.delivery.settlement import GiveBack, Stay
 from airflow_poison.delivery.verdicts import PrivateBatch

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from airflow_poison.delivery.batches import FrameCalls
 from airflow_poison.delivery.failurelog import UNRECORDED, FailureReader
 from airflow_poison.delivery.journal import COUNT_MASK, STATE_MASK, SUSPECTS, Journal, MessageState, attempts_of, states_of
 from airflow_poison.delivery.returned import RowsReader
-from airflow_poison.delivery.search import FrameCalls
 from airflow_poison.delivery.wire import Handed
 from airflow_poison.delivery.work import Endpoint, Views
 from airflow_poison.values.errors import InputError, ServerSessionError, SettingError

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from airflow_poison.delivery.culprits import Failed, all_culprits, one_culprit
+from airflow_poison.delivery.culprits import Failed, all_culprits, one_culprit, unstable
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.outage import Watch, some
-from airflow_poison.delivery.search import unstable
 from airflow_poison.delivery.unit_counts import ClaimCounts
 from airflow_poison.delivery.verdicts import type_name
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError

@@ -117,7 +117,7 @@ class Endpoint:
         self.batches += 1
         if self.job.batching is None:
             return BatchDelivery(self, batch, section).run()
-        from airflow_poison.delivery.search import FrameDelivery
+        from airflow_poison.delivery.batches import FrameDelivery
 
         return FrameDelivery(self, batch, section).run()
 

@@ -20,13 +20,14 @@ from airflow_poison.outputs.values import (
     delta_schema,
     delta_type,
     filled,
+    fits_type,
     has_unknown,
     is_missing,
     same_name,
     type_of,
 )
 from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
-from airflow_poison.values.errors import OutputRowError, SettingError
+from airflow_poison.values.errors import OutputRowError, SettingError, TransformError
 from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import nearest
 
@@ -85,6 +86,41 @@ class Output:
         if not isinstance(self.schema, str):
             return self.schema
         return parse_ddl(self.schema, "output_schema")
+
+    def check_columns(self, given: Sequence[pa.Field[Any]], by: str) -> None:
+        """Raise TransformError for columns that do not fit this output's, for one that is missing, and for one that no Delta table can hold.
+
+        :param by: who returned them, for the error.
+        """
+        import pyarrow as pa
+
+        if self.delta:
+            try:
+                delta_schema(pa.schema(given))
+            except ValueError as error:
+                raise TransformError(f"{by} returned what {self.named} cannot hold: {error} Cast it, or give it another name.") from None
+        wanted, there = self.columns, {field.name for field in given}
+        if wanted is None:
+            return
+        if lacking := [field.name for field in wanted if not field.nullable and field.name not in there]:
+            raise TransformError(f"{by} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it.")
+        for field in given:
+            if field.name not in wanted.names:
+                self._check_new(field.name, wanted, by)
+            elif not fits_type(field.type, (kind := wanted.field(field.name).type)):
+                raise TransformError(
+                    f"{by} returned the column {field.name!r} as {field.type}; the output has {kind}. Cast it in the transformation: "
+                    "whether a value fits is then its message's affair."
+                )
+
+    def _check_new(self, name: str, wanted: pa.Schema, by: str) -> None:
+        twice = same_name([*wanted.names, name])
+        if not self.evolve:
+            raise TransformError(f"{by} returned a column {name!r}; the output has {', '.join(wanted.names)}. Drop it, or declare evolve=True.")
+        if twice is not None:
+            raise TransformError(
+                f"{by} returned a column {twice[1]!r}; the output has {twice[0]!r}, and Delta has no columns that differ by case alone. Rename it."
+            )
 
 
 def outputs_of(

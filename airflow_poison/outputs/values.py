@@ -545,3 +545,24 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     if not all(isinstance(pair, (tuple, list)) for pair in found):
         raise TypeError
     return [(key, value) for key, value in found]
+
+
+def fits_type(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of a type is one of another type."""
+    import pyarrow as pa
+
+    of = pa.types
+    if (of.is_integer(given) and of.is_integer(wanted)) or (of.is_floating(given) and of.is_floating(wanted)):
+        return bool(given.bit_width <= wanted.bit_width)
+    if of.is_decimal(given) and of.is_decimal(wanted):
+        return bool(given.scale <= wanted.scale and given.precision - given.scale <= wanted.precision - wanted.scale)
+    texts = (of.is_string, of.is_large_string, of.is_string_view, of.is_binary, of.is_large_binary, of.is_binary_view)
+    alike = any(kind(given) for kind in texts[:3]) and any(kind(wanted) for kind in texts[:3])
+    alike |= any(kind(given) for kind in texts[3:]) and any(kind(wanted) for kind in texts[3:])
+    if of.is_timestamp(given) and of.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    if of.is_nested(given) and given.id == wanted.id:
+        pairs = [(given.field(place), wanted.field(place)) for place in range(min(given.num_fields, wanted.num_fields))]
+        same = given.num_fields == wanted.num_fields and (not of.is_struct(given) or all(ours.name == theirs.name for ours, theirs in pairs))
+        return same and all(fits_type(ours.type, theirs.type) and (theirs.nullable or not ours.nullable) for ours, theirs in pairs)
+    return alike or given.equals(wanted)

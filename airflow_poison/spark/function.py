@@ -16,12 +16,9 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from airflow_poison.delivery.handlers import MANGLED_PREFIX, VERDICT
 from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.outputs.output import ONLY
-from airflow_poison.outputs.values import delta_schema, same_name
 from airflow_poison.spark import session
 from airflow_poison.spark.jobs import is_connect, why
 from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema
@@ -193,59 +190,7 @@ def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None
             )
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
-        given = [field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, VERDICT}]
-        if output.delta:
-            try:
-                delta_schema(pa.schema(given))
-            except ValueError as error:
-                raise TransformError(
-                    f"transform={name} returned what {output.named} cannot hold: {error} Cast it, or give it another name."
-                ) from None
-        if output.columns is not None:
-            _check_columns(given, output.columns, name, evolve=output.evolve)
-
-
-def _check_columns(given: Sequence[pa.Field[Any]], wanted: pa.Schema, name: str, *, evolve: bool) -> None:
-    """Raise TransformError for columns that do not fit an output's, and for one that is missing."""
-    there = {field.name for field in given}
-    if lacking := [field.name for field in wanted if not field.nullable and field.name not in there]:
-        raise TransformError(f"transform={name} returned no column {lacking[0]!r}, which must have a value in each row of the output. Add it.")
-    for field in given:
-        if field.name not in wanted.names:
-            twice = same_name([*wanted.names, field.name])
-            if evolve and twice is None:
-                continue
-            if evolve and twice is not None:
-                raise TransformError(
-                    f"transform={name} returned a column {twice[1]!r}; the output has {twice[0]!r}, and Delta has no columns that differ by case "
-                    "alone. Rename it."
-                )
-            known = ", ".join(wanted.names)
-            raise TransformError(f"transform={name} returned a column {field.name!r}; the output has {known}. Drop it, or declare evolve=True.")
-        if not fits(field.type, (kind := wanted.field(field.name).type)):
-            raise TransformError(
-                f"transform={name} returned the column {field.name!r} as {field.type}; the output has {kind}. Cast it in the transformation: "
-                "whether a value fits is then its message's affair."
-            )
-
-
-def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of a type is one of another type."""
-    of = pa.types
-    if (of.is_integer(given) and of.is_integer(wanted)) or (of.is_floating(given) and of.is_floating(wanted)):
-        return bool(given.bit_width <= wanted.bit_width)
-    if of.is_decimal(given) and of.is_decimal(wanted):
-        return bool(given.scale <= wanted.scale and given.precision - given.scale <= wanted.precision - wanted.scale)
-    texts = (of.is_string, of.is_large_string, of.is_string_view, of.is_binary, of.is_large_binary, of.is_binary_view)
-    alike = any(kind(given) for kind in texts[:3]) and any(kind(wanted) for kind in texts[:3])
-    alike |= any(kind(given) for kind in texts[3:]) and any(kind(wanted) for kind in texts[3:])
-    if of.is_timestamp(given) and of.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)
-    if of.is_nested(given) and given.id == wanted.id:
-        pairs = [(given.field(place), wanted.field(place)) for place in range(min(given.num_fields, wanted.num_fields))]
-        same = given.num_fields == wanted.num_fields and (not of.is_struct(given) or all(ours.name == theirs.name for ours, theirs in pairs))
-        return same and all(fits(ours.type, theirs.type) and (theirs.nullable or not ours.nullable) for ours, theirs in pairs)
-    return alike or given.equals(wanted)
+        output.check_columns([field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, VERDICT}], f"transform={name}")
 
 
 def _let_travel(function: object) -> None:

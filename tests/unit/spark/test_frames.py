@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from airflow_poison.delivery.units import Broke, Ran
-from airflow_poison.spark.function import failure_of_job, fits, has_python, mixing_operator
+from airflow_poison.outputs.values import fits_type
+from airflow_poison.spark.function import failure_of_job, has_python, mixing_operator
 from airflow_poison.spark.units import SparkUnits
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.failures import Failure, FailureKind
@@ -39,7 +40,7 @@ WIDE = "array<struct<a: bigint, b: string>>"
     ],
 )
 def test_a_column_lands_where_each_of_its_values_has_a_place(given: str, wanted: str, fit: bool) -> None:  # noqa: FBT001
-    assert fits(parse_ddl(f"x {given}").field("x").type, parse_ddl(f"x {wanted}").field("x").type) is fit
+    assert fits_type(parse_ddl(f"x {given}").field("x").type, parse_ddl(f"x {wanted}").field("x").type) is fit
 
 
 PYTHON = """

@@ -13,6 +13,8 @@ Batches under policies that keep an order: messages that come next are one trans
 A copy of the receiver says which messages would be delivered one after the other if each of them commits. These go to the handler together. When it
 returns, the decision is stored, and the receive loop takes their turns one by one, with nothing left to deliver. When it fails, the batch is
 rolled back uncounted and its messages come again in smaller pieces; one that stands alone is the loop's, like any other.
+
+Frames are what handlers see of the messages; bodies are parsed once, however often they are handed over.
 """
 
 from __future__ import annotations
@@ -20,11 +22,12 @@ from __future__ import annotations
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from airflow_poison.delivery.frames import Frames
+from airflow_poison.delivery.bodies import columns_of
+from airflow_poison.delivery.culprits import unstable
 from airflow_poison.delivery.journal import (
     COUNT_MASK,
     ONE_ATTEMPT,
@@ -42,22 +45,27 @@ from airflow_poison.delivery.verdicts import MAX_TEXT, cut
 from airflow_poison.delivery.wire import BatchCall
 from airflow_poison.delivery.work import LEAST_PIECE, BatchDelivery, Endpoint, Ladder, Rung, values_of
 from airflow_poison.rules.decisions import Counts, Deliver, Halt
+from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.failures import Failure, FailureKind, PoisonRows
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.schema import FRAME_COLUMNS, LOOKUP_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    import pandas as pd  # type: ignore[import-untyped]  # its stubs are no dependency
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    from airflow_poison.delivery.handlers import Batching
     from airflow_poison.delivery.host import BatchCallers, EndpointHost, EndpointSession
     from airflow_poison.delivery.journal import Section
     from airflow_poison.delivery.rows import BatchEntry, Rows
     from airflow_poison.delivery.session import BatchRecord
     from airflow_poison.delivery.wire import Handed
     from airflow_poison.rules.loop import ReceiveLoop
+    from airflow_poison.values.errors import BodyError
 
 _ORDER_DIED = {FailureKind.CRASH, FailureKind.TIMEOUT}
 
@@ -213,9 +221,99 @@ def piece_of(messages: int) -> int:
     return min(max(messages // 100, LEAST_PIECE), MOST_PIECE) if messages > 2 * LEAST_PIECE else (messages + 1) // 2
 
 
-def unstable(lookup_ids: Sequence[int], error: str) -> dict[str, str]:
-    """Return the details of the event that a batch failed, and its parts did not."""
-    return {"messages": str(len(lookup_ids)), "first": str(lookup_ids[0]), "last": str(lookup_ids[-1]), "error": error}
+class Frames:
+    """Frames of one batch.
+
+    :param rows: which rows may be asked for; no other body is parsed.
+    :ivar failures: why bodies do not fit the schema, by row.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, batching: Batching, rows: NDArray[np.intp]) -> None:
+        import pyarrow as pa
+
+        self._batching = batching
+        self.failures: dict[int, BodyError] = {}
+        if batching.schema is None:
+            self._table = pa.Table.from_batches([batch]).select(list(FRAME_COLUMNS))
+            return
+        is_all = len(rows) == batch.num_rows
+        bodies = batch.column("body") if is_all else batch.column("body").take(rows)
+        columns, failures = columns_of(bodies, parse_ddl(batching.schema))
+        if not is_all:  # the others are null, so that a row has the same place everywhere
+            places = np.full(batch.num_rows, -1)
+            places[rows] = np.arange(len(rows))
+            columns = columns.take(pa.array(places, pa.int64(), mask=places < 0))
+            failures = {int(rows[place]): error for place, error in failures.items()}
+        self._table, self.failures = columns.add_column(0, LOOKUP_ID, batch.column(LOOKUP_ID)).combine_chunks(), failures
+
+    def frame(self, rows: NDArray[np.intp], counts: Callable[[], Sequence[Counts]]) -> Any:
+        """Return the frame of some rows, ascending.
+
+        :param counts: returns those that this delivery sees, where they are columns of the frame.
+        """
+        import pyarrow as pa
+
+        first, number = int(rows[0]), len(rows)
+        table = self._table.slice(first, number) if int(rows[-1]) - first + 1 == number else self._table.take(rows)
+        if self._batching.schema is None:
+            seen = counts()
+            for name in ("abort_count", "move_count"):
+                column = pa.array([getattr(each, name) for each in seen], pa.int32())
+                table = table.set_column(table.schema.get_field_index(name), name, column)
+        return self._as_wanted(table)
+
+    def lookup_ids(self, rows: NDArray[np.intp]) -> list[int]:
+        """Return the lookup ids of some rows."""
+        return cast("list[int]", self._table[LOOKUP_ID].take(rows).to_pylist())
+
+    def _as_wanted(self, table: pa.Table) -> Any:
+        if self._batching.kind == "pandas":
+            return as_pandas(table)
+        if self._batching.kind == "polars":
+            import polars as pl
+
+            return pl.from_arrow(table)
+        return table
+
+
+def as_pandas(table: pa.Table) -> pd.DataFrame:
+    """Return a table as a pandas DataFrame, each column of a dtype that its type decides, whether there is a null in it or not.
+
+    Whole numbers, floats and booleans are of the nullable dtypes of pandas: a null is ``NA``, and no number goes through a float. What is nested is
+    Python's own: lists, and dicts for structs and maps.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    dtypes = {
+        pa.bool_(): pd.BooleanDtype(),
+        pa.int8(): pd.Int8Dtype(),
+        pa.int16(): pd.Int16Dtype(),
+        pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(),
+        pa.float32(): pd.Float32Dtype(),
+        pa.float64(): pd.Float64Dtype(),
+    }
+    frame = table.to_pandas(types_mapper=dtypes.get, maps_as_pydicts="strict")
+    for place, column in enumerate(table.columns):
+        if pa.types.is_nested(column.type):
+            values = [_plain(value, column.type) for value in column.to_pylist()]
+            frame.isetitem(place, pd.Series(values, frame.index, object))
+    return frame
+
+
+def _plain(value: Any, kind: Any) -> Any:
+    """Return a nested value with dicts for the maps in it, which Arrow has as lists of pairs."""
+    import pyarrow as pa
+
+    of: Any = pa.types
+    if value is None or not of.is_nested(kind):
+        return value
+    if of.is_map(kind):
+        return {key: _plain(each, kind.item_type) for key, each in value}
+    if of.is_struct(kind):
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    return [_plain(each, kind.value_type) for each in value]
 
 
 class FrameCalls:
@@ -272,7 +370,7 @@ class FrameCalls:
         return None, {}
 
     def _begin(self, at: int) -> None:
-        self._endpoint.at[0] = at
+        self._endpoint.at[0] = at  # noqa: PD008  (no DataFrame)
         self._endpoint.rows = NOTHING
         if self._endpoint.last is not None:
             self._endpoint.last.forget()
