@@ -41,27 +41,12 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.outputs.output import Output
-    from airflow_poison.passes.receive import ReceivePass
+    from airflow_poison.passes.receive import ClaimKeeper
     from airflow_poison.rules.policy import Opening, Policy
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
     from airflow_poison.values.masking import Masking
-
-
-class ClaimKeeper:
-    """A claim that is renewed when a third of its lease is over."""
-
-    def __init__(self, receiving: ReceivePass, claim: Claim) -> None:
-        self.receiving, self.claim = receiving, claim
-
-    def keep_alive(self) -> None:
-        """Renew it when that is due. Raises ClaimLostError, and what ``check_stopped`` of the pass raises."""
-        of = self.receiving
-        of.check_stopped()
-        now = of.clock.now()
-        if self.claim.expires_at - now < of.lease * 2 / 3:
-            self.claim = of.table.renew(self.claim, lease=of.lease, now=now)
 
 
 @dataclass(frozen=True, slots=True)

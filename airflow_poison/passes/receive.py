@@ -21,7 +21,7 @@ from airflow_poison.delivery.session import check_isolation
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
 from airflow_poison.passes.declaration import Receive
 from airflow_poison.passes.due import return_held, return_postponed
-from airflow_poison.passes.engines import INTERRUPTS, ClaimKeeper, Delivering, SupervisedEngine, released_on_error
+from airflow_poison.passes.engines import INTERRUPTS, Delivering, SupervisedEngine, released_on_error
 from airflow_poison.passes.event_notifications import notifications, notify
 from airflow_poison.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.passes.history import QUIET_VERSIONS
@@ -573,3 +573,18 @@ def _account(
             "the stage is kept for inspection."
         )
     return cast("Mapping[str, object]", total.to_record())
+
+
+class ClaimKeeper:
+    """A claim that is renewed when a third of its lease (``LEASE``) is over."""
+
+    def __init__(self, receiving: ReceivePass, claim: Claim) -> None:
+        self.receiving, self.claim = receiving, claim
+
+    def keep_alive(self) -> None:
+        """Renew it when that is due. Raises ClaimLostError, and what ``check_stopped`` of the pass raises."""
+        of = self.receiving
+        of.check_stopped()
+        now = of.clock.now()
+        if self.claim.expires_at - now < of.lease * 2 / 3:
+            self.claim = of.table.renew(self.claim, lease=of.lease, now=now)
