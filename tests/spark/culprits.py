@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.given.drivers import Work, receive_and_tell, told
-from tests.spark.unruly import Unruly
+from tests.spark.unruly import Unruly, is_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +40,7 @@ def eat_memory() -> None:
 
 def kill_worker() -> None:
     """Kill the Python worker of Spark that this process belongs to."""
-    next(process for process in psutil.Process().parents() if "pyspark.daemon" in process.cmdline()).kill()
+    next(process for process in psutil.Process().parents() if is_daemon(process)).kill()
     Event().wait()
 
 

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from airflow_poison.values.message import Message
 
 
+def is_daemon(process: psutil.Process) -> bool:
+    """Whether Spark's Python workers are forked from a process: ours on this machine, Spark's own on a cluster."""
+    return any(name in process.cmdline() for name in ("airflow_poison.spark.daemon", "pyspark.daemon"))
+
+
 @dataclass(frozen=True)
 class Unruly:
     """A handler.
@@ -62,7 +67,7 @@ class Unruly:
         """Kill or stop processes above this one; the driver first, so that it can do nothing about it."""
         above = psutil.Process().parents()
         jvm = next(number for number, process in enumerate(above) if process.name() == "java")
-        worker = next(number for number, process in enumerate(above) if "pyspark.daemon" in process.cmdline())
+        worker = next(number for number, process in enumerate(above) if is_daemon(process))
         if at == "stop":
             above[jvm + 1].suspend()
             return
