@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.store.data_files import footer_difference, partition_of
+from airflow_poison.store.data_files import WAITING, footer_difference, partition_of
 from airflow_poison.store.delta_store import CONSTRAINT, PROPERTIES
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.entries import LOG, WITH_STATISTICS, files_of
@@ -111,7 +111,9 @@ MOVE_AWAY = "stop all senders and passes, and copy the objects to a store that h
 REPORT = "keep a copy of the table, and report it with the output of this check"
 
 
-_OF_MESSAGES = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority", "min_enqueued_at", "min_due_at", "max_due_at")
+_OF_MESSAGES = ("rows", "min_lookup_id", "max_lookup_id", "min_priority", "max_priority", "min_enqueued_at")
+_DUE = ("min_due_at", "max_due_at")
+"""Compared where messages wait: elsewhere due times have passed, and a file that is moved whole keeps them in its rows alone."""
 
 
 def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
@@ -121,7 +123,7 @@ def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
             what = f"a file of sub_queue={file.sub_queue}, move_count={file.move_count} lies under a path that says something else"
             yield Finding(Kind.FILE_MISPLACED, Severity.ERROR, what, file.path, RESTORE)
             continue
-        names = _OF_MESSAGES if file.sub_queue in WITH_STATISTICS else ("rows",)
+        names = (*_OF_MESSAGES, *(_DUE if file.sub_queue in WAITING else ())) if file.sub_queue in WITH_STATISTICS else ("rows",)
         try:
             difference = footer_difference(LocalFolder(root), file, names)
         except StoreUnreachableError as error:

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_poison.desk.actions import PlanAction, Verb
+from airflow_poison.desk.applying import apply
+from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check, check_store
 from airflow_poison.fsck.files import Finding, Kind, Severity
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.maintain import repair_store
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Replacement, Transaction
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import InputError, QueueNameError
@@ -175,3 +182,16 @@ def test_a_finding_is_plain_values(worked: Queue) -> None:
 
 def test_findings_are_equal_by_value() -> None:
     assert Finding(Kind.OUTBOX_LEFT, Severity.NOTE, "a", "b", "c") == Finding(Kind.OUTBOX_LEFT, Severity.NOTE, "a", "b", "c")
+
+
+def test_a_file_that_came_back_from_retry_and_was_moved_whole_is_no_finding(tmp_path: Path) -> None:
+    """Its rows keep the due time that has passed; the log's entry has none. A fault campaign has found it."""
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=1, receive_error_handling="Move")
+    clean = a_queue(DeltaStore(str(tmp_path / "store"), durable=False), tmp_path, policy).sent("bad 1")
+    assert clean.receive("one").parked == 1
+    clean.clock.advance(AN_HOUR)
+    assert return_due(clean.table, clean.clock).returned == 1
+    wanted = plan(clean.table, Selection(sub_queue=None), PlanAction(verb=Verb.MOVE, target="poison"), clean.clock)
+    apply(clean.table, record(clean.table, wanted, clean.clock, who="ann"), clean.clock)
+    assert [file.sub_queue for file in clean.table.snapshot().files] == ["poison"]
+    assert check(clean.table, clean.clock).findings == ()
