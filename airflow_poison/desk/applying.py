@@ -225,6 +225,7 @@ def undo(
     with acting(who, reason):
         change_state(table, plan_id, PlanState.UNDOING, _UNDOABLE, clock)
         members, told = Members.stored(table.plan_members(found)), _Told(table, plan_id, progress, stop, time.sleep)
+        members = members.without(_moved_by_others(table, plan_id, planned.version))
         if planned.action.verb is Verb.REMOVE:
             complete = _brought_back(table, plan_id, clock, told)
         else:
@@ -240,6 +241,15 @@ def undo(
         if complete:
             change_state(table, plan_id, PlanState.UNDONE, frozenset({PlanState.UNDOING}), clock)
     return find_plan(table, plan_id)
+
+
+def _moved_by_others(table: QueueTable, plan: str, since: int) -> set[int]:
+    """Return the messages that were moved since a version, and not by a plan: where they are now is not its doing, although it may look so."""
+    own, others = set[int](), set[int]()
+    for event in table.events(since):
+        if event.lookup_id is not None and event.type in _MOVES:
+            (own if event.details.get("plan") == plan else others).add(event.lookup_id)
+    return others - own
 
 
 def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueStore | None, told: _Told) -> PlanView:
@@ -516,6 +526,9 @@ def _brought_back(table: QueueTable, plan: str, clock: Clock, told: _Told) -> bo
 
 _BACK_IN = {SubQueue.MAIN: EventType.RETURNED, SubQueue.RETRY: EventType.MOVED_RETRY, SubQueue.POISON: EventType.MOVED_POISON}
 """The event of messages that come to a sub-queue; nothing where coming there is no move."""
+
+
+_MOVES = frozenset(_BACK_IN.values())
 
 
 # Changes of rows -------------------------------------------------------------------------------------------------

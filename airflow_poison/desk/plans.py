@@ -139,6 +139,10 @@ class Members:
         """Return those with these lookup ids."""
         return self._where(np.isin(self.ids, np.array(ids, np.int64)))
 
+    def without(self, ids: Collection[int]) -> Self:
+        """Return those without these lookup ids."""
+        return self._where(~np.isin(self.ids, np.array([*ids], np.int64)))
+
     def moved_to(self, place: SubQueue) -> Self:
         """Return them as they are after a move by hand: what was postponed comes to ``main`` uncounted."""
         uncounted = self.places == PLACES.index(SubQueue.POSTPONED) if place is SubQueue.MAIN else np.zeros(len(self), bool)

@@ -79,6 +79,20 @@ def places(queue: Queue) -> dict[int, str]:
     return {number: str(row["sub_queue"]) for number, row in sorted(queue.rows().items())}
 
 
+def test_what_another_one_has_moved_before_the_plan_is_not_undone_with_it(poisoned: Queue) -> None:
+    """It stands where the plan would have put it, with as many moves. A fault campaign has found it."""
+    made = planned(poisoned)
+    put_back(poisoned.table, poisoned.clock, [3])
+    plan_id = record(poisoned.table, made, poisoned.clock, who="x")
+    before = applied(poisoned, plan_id)
+
+    view = undone(poisoned, plan_id)
+
+    assert before.done == before.messages - 1
+    assert (view.done, places(poisoned)[3]) == (0, "main")
+    assert {place for number, place in places(poisoned).items() if number != 3} == {"poison"}
+
+
 def in_place(queue: Queue, place: SubQueue) -> list[int]:
     return [number for number, where in places(queue).items() if where == place]
 
