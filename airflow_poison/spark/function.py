@@ -106,16 +106,17 @@ def _explained(frame: DataFrame, which: str) -> str:
     return text.partition(f"== {which} Logical Plan ==")[2].partition("\n== ")[0].strip()
 
 
-_SHUFFLES = re.compile(r"(?<!Broadcast)Exchange |ShuffleQueryStage")
+_NOT_APART = re.compile(r"(?<!Broadcast)Exchange |ShuffleQueryStage|input_file_")
+"""What stands in plans whose partitions are not those that they are given, or whose rows depend on the file that they are from."""
 
 
 def partitioned(frame: DataFrame) -> Any | None:
-    """Return the rows of a DataFrame as the RDD that its plan makes, planned once; None where it shuffles them. Of a classic session.
+    """Return the rows of a DataFrame as the RDD that its plan makes, planned once; None where they are not apart. Of a classic session.
 
     What the plan broadcasts is made now.
     """
     execution = frame._jdf.queryExecution()  # noqa: SLF001  (there is no public way)
-    if _SHUFFLES.search(str(execution.executedPlan().toString())):
+    if _NOT_APART.search(str(execution.executedPlan().toString())):
         return None
     return execution.toRdd().toJavaRDD()
 
