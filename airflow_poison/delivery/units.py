@@ -415,6 +415,36 @@ class UnitRules:
     piece_rows: int = PIECE_ROWS
 
 
+def on_threads(
+    tasks: Iterable[Callable[[], T]], most: int, leave: Callable[[], None]
+) -> tuple[list[threading.Thread], dict[int, T], list[BaseException]]:
+    """Begin tasks on threads of their own, so many at a time; return the threads, what becomes of tasks by number, and what they raise.
+
+    No further task begins behind one that raises.
+
+    :param leave: called at the end of each thread.
+    """
+    todo, taking, results, raised = enumerate(tasks), threading.Lock(), dict[int, T](), list[BaseException]()
+
+    def work() -> None:
+        try:
+            while not raised:
+                with taking:
+                    place, task = next(todo, (-1, None))
+                if task is None:
+                    break
+                results[place] = task()
+        except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
+            raised.append(error)
+        finally:
+            leave()
+
+    threads = [threading.Thread(target=copy_context().run, args=(work,), name="poison-unit", daemon=True) for _ in range(most)]
+    for thread in threads:
+        thread.start()
+    return threads, results, raised
+
+
 class UnitDelivery:
     """Delivers the messages of a claim to a transformation, once.
 
@@ -661,24 +691,7 @@ class UnitDelivery:
 
     def _supervised(self, tasks: Iterable[Callable[[], T]], most: int, keep_alive: Callable[[], None]) -> list[T]:
         """Do all tasks, so many at a time, while the claim is kept alive. Raises what a task raises, and what ``keep_alive`` raises."""
-        todo, taking, results, raised = iter(tasks), threading.Lock(), list[T](), list[BaseException]()
-
-        def work() -> None:
-            try:
-                while not raised:
-                    with taking:
-                        task = next(todo, None)
-                    if task is None:
-                        break
-                    results.append(task())
-            except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
-                raised.append(error)
-            finally:
-                self._runner.leave()
-
-        threads = [threading.Thread(target=copy_context().run, args=(work,), name="poison-unit", daemon=True) for _ in range(most)]
-        for thread in threads:
-            thread.start()
+        threads, results, raised = on_threads(tasks, most, self._runner.leave)
         try:
             while not raised and (alive := [thread for thread in threads if thread.is_alive()]):
                 alive[0].join(BEAT_SECONDS)
@@ -693,7 +706,7 @@ class UnitDelivery:
         if raised:
             self._leave(threads)
             raise next((error for error in raised if isinstance(error, SparkLostError)), raised[0])
-        return results
+        return [*results.values()]
 
     def _leave(self, threads: Sequence[threading.Thread]) -> None:
         self._search.stop()

@@ -225,7 +225,8 @@ def undo(
     with acting(who, reason):
         change_state(table, plan_id, PlanState.UNDOING, _UNDOABLE, clock)
         members, told = Members.stored(table.plan_members(found)), _Told(table, plan_id, progress, stop, time.sleep)
-        members = members.without(_moved_by_others(table, plan_id, planned.version))
+        if planned.action.place is not None:
+            members = members.without(_moved_by_others(table, plan_id, planned.version))
         if planned.action.verb is Verb.REMOVE:
             complete = _brought_back(table, plan_id, clock, told)
         else:

@@ -10,7 +10,6 @@ import shutil
 import threading
 import time
 from contextlib import contextmanager, suppress
-from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial, reduce
 from secrets import token_hex
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_poison.delivery.handlers import VERDICT
-from airflow_poison.delivery.units import Broke, Ran, SparkLostError
+from airflow_poison.delivery.units import Broke, Ran, SparkLostError, on_threads
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
 from airflow_poison.spark.function import called, column_named, failed_task, failure_of_job, first_line, has_python, lost, optimized_plan, partitioned
 from airflow_poison.spark.jobs import ClassicJobs, why
@@ -229,6 +228,8 @@ class SparkUnits:
 
         :param by_row: Python is given one row at a time, and the tasks note how many rows they have made.
         """
+        from pyspark.errors import AnalysisException
+
         mark = f"poison.{self._token}.{token_hex(4)}." if by_row or self._marks is not False else None
         try:
             parts = self._frames.parts(sets, attempts)
@@ -236,6 +237,8 @@ class SparkUnits:
                 return None
             with self._job(sum(map(len, sets))):
                 plan = [] if parts.frame is None else self._planned(parts.frame, len(parts.of), mark, by_row=by_row)
+        except (AnalysisException, TransformError):  # of frames that are read otherwise
+            return None
         except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
             self._raise_what_is_nobodys_fault(error)
             return None  # a job for each set says whose fault it is
@@ -301,26 +304,8 @@ class SparkUnits:
         return tuple(behind[:1].tolist())
 
     def _side_by_side(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
-        """Do tasks, several at a time, each on a thread that Spark knows; return what they return. Raises what a task raises."""
-        todo, taking, results, raised = iter(enumerate(tasks)), threading.Lock(), dict[int, T](), list[BaseException]()
-
-        def work() -> None:
-            try:
-                while not raised:
-                    with taking:
-                        place, task = next(todo, (-1, None))
-                    if task is None:
-                        break
-                    results[place] = task()
-            except BaseException as error:  # noqa: BLE001  (raised again on the caller's thread)
-                raised.append(error)
-            finally:
-                self.leave()
-
-        most = min(len(tasks), self._jobs.cores() or 1, _MOST_READERS)
-        threads = [threading.Thread(target=copy_context().run, args=(work,), name="poison-part", daemon=True) for _ in range(most)]
-        for thread in threads:
-            thread.start()
+        """Do tasks, several at a time; return what they return, in their order. Raises what a task raises."""
+        threads, results, raised = on_threads(tasks, min(len(tasks), self._jobs.cores() or 1, _MOST_READERS), self.leave)
         for thread in threads:
             thread.join()
         if raised:
