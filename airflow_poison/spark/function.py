@@ -106,17 +106,22 @@ def _explained(frame: DataFrame, which: str) -> str:
     return text.partition(f"== {which} Logical Plan ==")[2].partition("\n== ")[0].strip()
 
 
-_NOT_APART = re.compile(r"(?<!Broadcast)Exchange |ShuffleQueryStage|input_file_")
-"""What stands in plans whose partitions are not those that they are given, or whose rows depend on the file that they are from."""
+_SHUFFLES = re.compile(r"(?<!Broadcast)Exchange |ShuffleQueryStage")
+_OF_PLACE = re.compile(r"input_file_|SPARK_PARTITION_ID|monotonically_increasing_id")
+
+
+def depends_on_place(plan: str) -> bool:
+    """Whether rows of an optimized plan depend on the file or the partition that they are in: in another one good messages may fail."""
+    return _OF_PLACE.search(plan) is not None
 
 
 def partitioned(frame: DataFrame) -> Any | None:
-    """Return the rows of a DataFrame as the RDD that its plan makes, planned once; None where they are not apart. Of a classic session.
+    """Return the rows of a DataFrame as the RDD that its plan makes, planned once; None where it shuffles them. Of a classic session.
 
     What the plan broadcasts is made now.
     """
     execution = frame._jdf.queryExecution()  # noqa: SLF001  (there is no public way)
-    if _NOT_APART.search(str(execution.executedPlan().toString())):
+    if _SHUFFLES.search(str(execution.executedPlan().toString())):
         return None
     return execution.toRdd().toJavaRDD()
 

@@ -23,7 +23,18 @@ import pyarrow.parquet as pq
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError, on_threads
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
-from airflow_poison.spark.function import called, column_named, failed_task, failure_of_job, first_line, has_python, lost, optimized_plan, partitioned
+from airflow_poison.spark.function import (
+    called,
+    column_named,
+    depends_on_place,
+    failed_task,
+    failure_of_job,
+    first_line,
+    has_python,
+    lost,
+    optimized_plan,
+    partitioned,
+)
 from airflow_poison.spark.jobs import ClassicJobs, why
 from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, noting, planning, quoted, shares
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
@@ -125,8 +136,8 @@ class SparkUnits:
         self._began, self._lock, self._cancelled, self._allowance = 0, threading.Lock(), False, ALLOWANCE
         self._marks: bool | None = None if jobs.local and isinstance(jobs, ClassicJobs) else False
         self._strict, self._late_at = transformation.schema is not None, float("-inf")
-        self._looked = self._marks is False  # the plan says nothing else
         self.parts = _PARTS if isinstance(jobs, ClassicJobs) and not transformation.mixes_rows else 0
+        self._looked = self._marks is False and not self.parts  # the plan says nothing else
         self._names_rows = False
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
@@ -392,9 +403,12 @@ class SparkUnits:
         observed = Observation(f"poison_{token_hex(4)}") if counts else None
         result = called(self._function, self._frames.given(raw, mark, observed, strict=strict), self._transformation)
         if not self._looked:
-            self._marks = not any(map(has_python, map(optimized_plan, result.frames.values())))
-            self._looked = True
-            if not self._marks:
+            plans = [optimized_plan(frame) for frame in result.frames.values()]
+            python, self._looked = any(map(has_python, plans)), True
+            self._marks = self._marks is not False and not python
+            if any(map(depends_on_place, plans)):
+                self.parts = 0
+            elif python and self._jobs.local:
                 self.parts = min(self.parts, _PYTHON_PARTS)
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
