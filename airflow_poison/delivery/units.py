@@ -236,7 +236,10 @@ class UnitSearch:
         self._counts.end(every)
         if ends is None:
             return [self._try(rows) for rows in sets]
-        return [None if end is None else Failed(end.failure, self._among(rows, end).tolist()) for rows, end in zip(sets, ends, strict=True)]
+        return [
+            None if end is None else Failed(end.failure, self._among(rows, end).tolist(), all_known=end.all_known)
+            for rows, end in zip(sets, ends, strict=True)
+        ]
 
     def _fewer(self, rows: Rows, broke: Broke) -> tuple[Rows, Rows]:
         """Return the suspects that are left when units of them have named fewer, and the rows among which a culprit is."""
@@ -325,11 +328,13 @@ class Broke:
     :param failure: what its messages would be charged with.
     :param suspects: lookup ids of messages that were worked on when it did; empty: not known.
     :param traceable: they will be known when the unit fails again, with a trace.
+    :param all_known: all other messages were worked on, too.
     """
 
     failure: Failure
     suspects: tuple[int, ...] = ()
     traceable: bool = False
+    all_known: bool = False
 
 
 class UnitRunner(Protocol):

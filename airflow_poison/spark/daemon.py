@@ -24,11 +24,14 @@ def without_archives(path: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Be Spark's own daemon, with a path on which nothing is read again."""
+    """Be Spark's own daemon, with a path on which nothing is read again; its workers catch errors of Python functions where a task asks for it."""
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()  # of what this process has imported until now; Python makes it again for what is on the path
     from pyspark.daemon import manager
 
+    from airflow_poison.spark import python_errors
+
+    python_errors.catch()
     manager()  # type: ignore[no-untyped-call]
 
 

@@ -341,15 +341,8 @@ def _silent(log4j: Any) -> Iterator[None]:
 def failure_of_job(error: Exception) -> Failure:
     """Return what a failed job's messages are charged with: a Python function's exception, Spark's error class with its words, or a death."""
     text = str(error)
-    python = _PYTHON.search(text)
-    if python is not None:
-        lines = python[1].rstrip().splitlines()
-        last = next((place for place in reversed(range(len(lines))) if not lines[place].startswith(" ")), len(lines) - 1)
-        while last > 0 and not lines[last - 1].startswith(" "):
-            last -= 1
-        kind, _, words = "\n".join(lines[last:]).partition(": ")
-        trace = "\n".join(lines[:last])
-        return Failure(FailureKind.EXCEPTION, cut(kind, 500), cut(words, MAX_TEXT), cut_front(f"{trace}\n", MAX_TRACE))
+    if _PYTHON.search(text) is not None:
+        return failure_of_python(text)
     died = _DIED.search(text)
     if died is not None:
         return Failure(FailureKind.CRASH, "crashed", cut(died[1], MAX_TEXT))
@@ -359,6 +352,18 @@ def failure_of_job(error: Exception) -> Failure:
             said = re.sub(r" SQLSTATE: \w+$", "", said)
             return Failure(FailureKind.EXCEPTION, condition, cut(said, MAX_TEXT), cut_front(context.strip(), MAX_TRACE))
     return Failure(FailureKind.EXCEPTION, type(error).__name__, cut(why(error), MAX_TEXT))
+
+
+def failure_of_python(text: str) -> Failure:
+    """Return the failure that a traceback of Python says, with whatever stands around it."""
+    python = _PYTHON.search(text)
+    lines = (text if python is None else python[1]).rstrip().splitlines()
+    last = next((place for place in reversed(range(len(lines))) if not lines[place].startswith(" ")), len(lines) - 1)
+    while last > 0 and not lines[last - 1].startswith(" "):
+        last -= 1
+    kind, _, words = "\n".join(lines[last:]).partition(": ")
+    trace = "\n".join(lines[:last])
+    return Failure(FailureKind.EXCEPTION, cut(kind, 500), cut(words, MAX_TEXT), cut_front(f"{trace}\n", MAX_TRACE))
 
 
 def failed_task(error: Exception) -> int | None:

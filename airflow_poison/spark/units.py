@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from secrets import token_hex
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -29,6 +30,7 @@ from airflow_poison.spark.function import (
     depends_on_place,
     failed_task,
     failure_of_job,
+    failure_of_python,
     first_line,
     has_python,
     lost,
@@ -36,7 +38,9 @@ from airflow_poison.spark.function import (
     partitioned,
 )
 from airflow_poison.spark.jobs import ClassicJobs, why
-from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, noting, planning, quoted, shares
+from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, noting, quoted, shares
+from airflow_poison.spark.python_errors import NOTES, PythonErrors
+from airflow_poison.spark.python_errors import noted as noted_errors
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
@@ -73,15 +77,9 @@ _MOST_READERS = 8
 
 
 _PARTS, _PYTHON_PARTS = 16, 8
-"""Into so many parts of one plan a set is cut: each costs 30 ms, and one that fails in Python a second, for a new worker."""
+"""Into so many parts of one plan a set is cut: each costs 30 ms, with Python 60 ms."""
 _MOST_IN_PARTS = 100_000
 """So many messages are parts of one plan."""
-_ROW_BY_ROW = 4_096
-"""A set of so many messages is given to Python one row at a time."""
-_BY_ROW = {"spark.sql.execution.arrow.maxRecordsPerBatch": "1", "spark.sql.execution.python.udf.maxRecordsPerBatch": "1"}
-"""Settings of a plan that gives Python one row at a time: rows before the one that fails have come back then."""
-_COUNT, _WITHIN = "monotonically_increasing_id()", (1 << 33) - 1
-"""How many rows a partition has made, in the low bits."""
 
 T = TypeVar("T")
 
@@ -138,7 +136,6 @@ class SparkUnits:
         self._strict, self._late_at = transformation.schema is not None, float("-inf")
         self.parts = _PARTS if isinstance(jobs, ClassicJobs) and not transformation.mixes_rows else 0
         self._looked = self._marks is False and not self.parts  # the plan says nothing else
-        self._names_rows = False
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
@@ -212,7 +209,7 @@ class SparkUnits:
             while last < len(sets) and (last == first or rows + len(sets[last]) <= _MOST_IN_PARTS):
                 rows += len(sets[last])
                 last += 1
-            found = self._in_parts(sets[first:last], attempts[first:last])
+            found = self._tried(sets[first:last], attempts[first:last])
             if found is None:
                 self.parts = 0
             else:
@@ -220,34 +217,17 @@ class SparkUnits:
                 first = last
         return ends if self.parts else None
 
-    def _in_parts(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> list[Broke | None] | None:
-        """Try sets; Python is given small ones one row at a time, so that those that fail have a suspect."""
-        if self._marks is not False or not self._jobs.local:
-            return self._tried(sets, attempts)
-        found: list[Broke | None] = [None] * len(sets)
-        for by_row in (False, True):
-            some = [place for place, ids in enumerate(sets) if (1 < len(ids) <= _ROW_BY_ROW) is by_row]
-            ends = self._tried([sets[place] for place in some], [attempts[place] for place in some], by_row=by_row) if some else []
-            if ends is None:
-                return None
-            for place, end in zip(some, ends, strict=True):
-                found[place] = end
-        return found
-
-    def _tried(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]], *, by_row: bool = False) -> list[Broke | None] | None:
-        """Try sets; None where the plan does not keep them apart.
-
-        :param by_row: Python is given one row at a time, and the tasks note how many rows they have made.
-        """
+    def _tried(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> list[Broke | None] | None:
+        """Try sets; None where the plan does not keep them apart."""
         from pyspark.errors import AnalysisException
 
-        mark = f"poison.{self._token}.{token_hex(4)}." if by_row or self._marks is not False else None
+        mark = None if self._marks is False else f"poison.{self._token}.{token_hex(4)}."
         try:
             parts = self._frames.parts(sets, attempts)
             if parts is None:
                 return None
             with self._job(sum(map(len, sets))):
-                plan = [] if parts.frame is None else self._planned(parts.frame, len(parts.of), mark, by_row=by_row)
+                plan = [] if parts.frame is None else self._planned(parts.frame, len(parts.of), mark)
         except (AnalysisException, TransformError):  # of frames that are read otherwise
             return None
         except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
@@ -256,7 +236,7 @@ class SparkUnits:
         if plan is None:
             return None
         found: list[Broke | None] = [None] * len(sets)
-        tasks = [partial(self._part, plan, place, sets[number], mark, by_row=by_row) for place, number in enumerate(parts.of)]
+        tasks = [partial(self._part, plan, place, sets[number], mark) for place, number in enumerate(parts.of)]
         try:
             for number, end in zip(parts.of, self._side_by_side(tasks), strict=True):
                 found[number] = end
@@ -264,34 +244,21 @@ class SparkUnits:
             self._forget_marks(mark)
         return found
 
-    def _planned(self, given: DataFrame, parts: int, mark: str | None, *, by_row: bool) -> list[Any] | None:
+    def _planned(self, given: DataFrame, parts: int, mark: str | None) -> list[Any] | None:
         """Return the results of sets of messages as RDDs, each set in the partition that it is given in; None where that cannot be."""
-        result = called(self._function, given if mark is None or by_row else noting(given, mark, LOOKUP_ID), self._transformation)
-        frames = list(written(result, self._outputs).frames.values())
-        if not by_row:
-            plans = [partitioned(frame) for frame in frames]
-        else:
-            with planning(self._spark, _BY_ROW):
-                plans = [partitioned(self._counting(frame, str(mark)) if len(frames) == 1 else frame) for frame in frames]
+        result = called(self._function, given if mark is None else noting(given, mark, LOOKUP_ID), self._transformation)
+        plans = [partitioned(frame) for frame in written(result, self._outputs).frames.values()]
         return plans if all(plan is not None and plan.getNumPartitions() == parts for plan in plans) else None
 
-    def _counting(self, frame: DataFrame, mark: str) -> DataFrame:
-        """Return a result whose tasks note which row they have made: its message, or how many there were before it."""
-        named = column_named(frame, LOOKUP_ID)
-        self._names_rows = named is not None
-        made = ", ".join(f"cast({quoted(name)} IS NULL AS string)" for name in frame.columns)  # else Spark notes them before Python has seen them
-        position = _COUNT if named is None else quoted(named)
-        return noting(frame, mark, f"concat(cast({position} as string), substring(concat('', {made}), 1, 0))")
-
-    def _part(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None, *, by_row: bool) -> Broke | None:
+    def _part(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None) -> Broke | None:
         """Run one partition of a plan; once more where Spark may have killed it for a job that was cancelled."""
-        found = self._partition(plan, place, ids, mark, by_row=by_row)
+        found = self._partition(plan, place, ids, mark)
         if found is not None and self._may_be_killed(found.failure):
-            found = self._partition(plan, place, ids, mark, by_row=by_row)
+            found = self._partition(plan, place, ids, mark)
         return found
 
-    def _partition(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None, *, by_row: bool) -> Broke | None:
-        with self._job(len(ids)) as (_, running):
+    def _partition(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None) -> Broke | None:
+        with self._job(len(ids)) as (_, running), self._errors_caught() as notes:
             try:
                 context = self._spark.sparkContext
                 wanted = context._gateway.new_array(context._jvm.int, 1)  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
@@ -300,19 +267,24 @@ class SparkUnits:
                     rdd.glom().collectPartitions(wanted)  # of its own: Spark fails all jobs of the RDD of which one fails
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
-                return Broke(self._failure(error, len(ids), running), self._stood(mark, place, ids, by_row=by_row))
-        return None
+                noted = None if mark is None else self._properties().getProperty(f"{mark}{place}")
+                return Broke(self._failure(error, len(ids), running), () if noted is None else (int(noted),))
+            return None if notes is None else _caught(noted_errors(notes, place), ids)
 
-    def _stood(self, mark: str | None, place: int, ids: NDArray[np.int64], *, by_row: bool) -> tuple[int, ...]:
-        """Return the message at which a partition's task stood, where it has noted it."""
-        noted = None if mark is None else self._properties().getProperty(f"{mark}{place}")
-        if not by_row:
-            return () if noted is None else (int(noted),)
-        if noted is None:
-            return tuple(ids[:1].tolist())
-        made = int(noted)
-        behind = ids[np.searchsorted(ids, made, side="right") :] if self._names_rows else ids[(made & _WITHIN) + 1 :]
-        return tuple(behind[:1].tolist())
+    @contextmanager
+    def _errors_caught(self) -> Iterator[str | None]:
+        """Have errors of Python functions noted, while the block runs, by tasks of the calling thread; yield the folder of the notes."""
+        if self._marks is not False or not self._jobs.local:
+            yield None
+            return
+        context = self._spark.sparkContext
+        with TemporaryDirectory(prefix="poison-errors-") as folder:
+            context.setLocalProperty(NOTES, folder)
+            try:
+                yield folder
+            finally:
+                with suppress(Exception):  # the JVM may be gone; what ended the block says so
+                    context.setLocalProperty(NOTES, None)  # type: ignore[arg-type]  # None takes it away
 
     def _side_by_side(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Do tasks, several at a time; return what they return, in their order. Raises what a task raises."""
@@ -511,6 +483,23 @@ class SparkUnits:
 
     def _properties(self) -> Any:
         return self._spark.sparkContext._jvm.java.lang.System.getProperties()  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
+
+
+def _caught(functions: Sequence[PythonErrors], ids: NDArray[np.int64]) -> Broke | None:
+    """Return the failure of a set for which Python functions have raised: of the first message whose error is known. None: there is none.
+
+    :param ids: of the set. Where a function was given as many rows, each is of one message.
+    """
+    found: dict[int, str] = {}
+    for each in functions:
+        if each.named:
+            found |= each.errors
+        elif each.rows == len(ids):
+            found |= {int(ids[row]): text for row, text in each.errors.items()}
+    if not functions:
+        return None
+    first = found[min(found)] if found else next(iter(functions[0].errors.values()))
+    return Broke(failure_of_python(first), tuple(found), all_known=bool(found))
 
 
 _UNFIT = "OutputRowError: "

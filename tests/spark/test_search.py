@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
@@ -52,6 +54,68 @@ def in_batches(df: DataFrame) -> DataFrame:
             yield pa.record_batch([batch.column("lookup_id"), batch.column("id"), pa.array(amounts, pa.int32())], ["lookup_id", "id", "amount"])
 
     return df.mapInArrow(made, "lookup_id long, id int, amount int")
+
+
+def in_pandas(df: DataFrame) -> DataFrame:
+    @pandas_udf(returnType="int")  # type: ignore[untyped-decorator]
+    def amounts(texts: pd.Series) -> pd.Series:
+        return texts.map(amount)
+
+    return df.select("id", amounts("amount").alias("amount"))
+
+
+def in_pandas_structs(df: DataFrame) -> DataFrame:
+    @pandas_udf(returnType="whole int, half double")  # type: ignore[untyped-decorator]
+    def amounts(texts: pd.Series) -> pd.DataFrame:
+        whole = texts.map(amount)
+        return pd.DataFrame({"whole": whole, "half": whole / 2})
+
+    return df.select("id", amounts("amount").alias("amount")).select("id", "amount.whole")
+
+
+def in_pandas_batches(df: DataFrame) -> DataFrame:
+    def made(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            yield batch.assign(amount=batch["amount"].map(amount))[["id", "amount"]]
+
+    return df.mapInPandas(made, "id int, amount int")
+
+
+def in_series(df: DataFrame) -> DataFrame:
+    @pandas_udf(returnType="int")  # type: ignore[untyped-decorator]
+    def amounts(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
+        for texts in batches:
+            yield texts.map(amount)
+
+    return df.select("id", amounts("amount").alias("amount"))
+
+
+def in_arrow_columns(df: DataFrame) -> DataFrame:
+    @arrow_udf(returnType="int")  # type: ignore[untyped-decorator]
+    def amounts(texts: Any) -> Any:
+        return pa.array(list(map(amount, texts.to_pylist())), pa.int32())
+
+    return df.select("id", amounts("amount").alias("amount"))
+
+
+def twice(df: DataFrame) -> DataFrame:
+    """Two functions, of which the second one fails at what the first one made."""
+    text = f.udf(lambda text: None if text == "bad" else text, "string", useArrow=False)
+    return df.select("id", f.udf(int, "int", useArrow=False)(text("amount")).alias("amount"))
+
+
+def ends_early(df: DataFrame) -> DataFrame:
+    """Raise StopIteration, of which Spark makes another error."""
+
+    def first(text: str) -> int:
+        return next(iter([] if text == "bad" else [int(text)]))
+
+    return df.select("id", f.udf(first, "int", useArrow=False)("amount").alias("amount"))
+
+
+def cast_behind_python(df: DataFrame) -> DataFrame:
+    """Fail in the JVM, behind Python that does not fail."""
+    return df.select("id", f.udf(str, "string", useArrow=False)("amount").cast("int").alias("amount"))
 
 
 def some_in_python(df: DataFrame) -> DataFrame:
@@ -114,8 +178,9 @@ def received(
     return left, Counter(tuple(sorted(row.items(), key=str)) for row in rows)
 
 
-QUICK = [transforms.cast, transforms.in_python, broadcast, shuffled, of_its_file, of_its_partition]
-MORE = [in_arrow, in_batches, some_in_python, many_rows, both, late]
+QUICK = [transforms.cast, transforms.in_python, broadcast, shuffled, of_its_file, of_its_partition, in_pandas_batches]
+IN_BATCHES = [in_arrow, in_batches, in_pandas, in_pandas_structs, in_series, in_arrow_columns]
+MORE = [*IN_BATCHES, twice, ends_early, cast_behind_python, some_in_python, many_rows, both, late]
 
 
 @pytest.mark.parametrize("transform", [*QUICK, *(pytest.param(each, marks=pytest.mark.campaign) for each in MORE)], ids=lambda each: each.__name__)
