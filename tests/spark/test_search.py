@@ -57,7 +57,7 @@ def in_batches(df: DataFrame) -> DataFrame:
 
 
 def in_pandas(df: DataFrame) -> DataFrame:
-    @pandas_udf(returnType="int")  # type: ignore[untyped-decorator]
+    @pandas_udf(returnType="int")  # type: ignore[call-overload, untyped-decorator]
     def amounts(texts: pd.Series) -> pd.Series:
         return texts.map(amount)
 
@@ -65,7 +65,7 @@ def in_pandas(df: DataFrame) -> DataFrame:
 
 
 def in_pandas_structs(df: DataFrame) -> DataFrame:
-    @pandas_udf(returnType="whole int, half double")  # type: ignore[untyped-decorator]
+    @pandas_udf(returnType="whole int, half double")  # type: ignore[call-overload, untyped-decorator]
     def amounts(texts: pd.Series) -> pd.DataFrame:
         whole = texts.map(amount)
         return pd.DataFrame({"whole": whole, "half": whole / 2})
@@ -82,7 +82,7 @@ def in_pandas_batches(df: DataFrame) -> DataFrame:
 
 
 def in_series(df: DataFrame) -> DataFrame:
-    @pandas_udf(returnType="int")  # type: ignore[untyped-decorator]
+    @pandas_udf(returnType="int")  # type: ignore[call-overload, untyped-decorator]
     def amounts(batches: Iterator[pd.Series]) -> Iterator[pd.Series]:
         for texts in batches:
             yield texts.map(amount)
@@ -91,7 +91,7 @@ def in_series(df: DataFrame) -> DataFrame:
 
 
 def in_arrow_columns(df: DataFrame) -> DataFrame:
-    @arrow_udf(returnType="int")  # type: ignore[untyped-decorator]
+    @arrow_udf(returnType="int")  # type: ignore[call-overload, untyped-decorator]
     def amounts(texts: Any) -> Any:
         return pa.array(list(map(amount, texts.to_pylist())), pa.int32())
 
