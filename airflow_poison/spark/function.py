@@ -275,6 +275,12 @@ _WRAPPERS = frozenset({"TASK_WRITE_FAILED"})
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n|\n\s+at |\Z)", re.DOTALL)
 
 
+_CHAINED = re.compile(
+    r"\s*(?:During handling of the above exception, another exception occurred|The above exception was the direct cause of the following exception):\s*"
+)
+"""Stands between two errors, of which the second one was raised while the first one was handled."""
+
+
 _DIED = re.compile(r"(Python worker exited unexpectedly[^\n.]*|ExecutorLostFailure[^\n]*|Python worker failed to connect back[^\n]*)")
 
 
@@ -355,8 +361,10 @@ def failure_of_job(error: Exception) -> Failure:
 
 
 def failure_of_python(text: str) -> Failure:
-    """Return the failure that a traceback of Python says, with whatever stands around it."""
+    """Return the failure that a traceback of Python in some text says: of errors in a chain, the one that was raised last."""
     python = _PYTHON.search(text)
+    while python is not None and (behind := _CHAINED.match(text, python.end())) is not None:
+        python = _PYTHON.match(text, behind.end())
     lines = (text if python is None else python[1]).rstrip().splitlines()
     last = next((place for place in reversed(range(len(lines))) if not lines[place].startswith(" ")), len(lines) - 1)
     while last > 0 and not lines[last - 1].startswith(" "):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator  # noqa: TC003  (Spark reads the annotations of functions)
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
@@ -27,7 +28,7 @@ from tests.given.drivers import Work
 from tests.given.transforms import SCHEMA, bodies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -92,8 +93,8 @@ def in_series(df: DataFrame) -> DataFrame:
 
 def in_arrow_columns(df: DataFrame) -> DataFrame:
     @arrow_udf(returnType="int")  # type: ignore[call-overload, untyped-decorator]
-    def amounts(texts: Any) -> Any:
-        return pa.array(list(map(amount, texts.to_pylist())), pa.int32())
+    def amounts(texts: pa.Array) -> pa.Array:  # type: ignore[type-arg]
+        return pa.array([amount(str(text)) for text in texts.to_pylist()], pa.int32())
 
     return df.select("id", amounts("amount").alias("amount"))
 

@@ -151,3 +151,17 @@ def test_what_spark_may_have_killed_for_a_cancelled_job_runs_once_more(late: flo
     found = units.run(np.array([1]), np.array([0], np.int32), lands=None)
 
     assert (found, units.ends) == (expected, [])
+
+
+def test_of_errors_in_a_chain_the_one_that_was_raised_counts() -> None:
+    text = (
+        "Job aborted: org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n"
+        "  File \"worker.py\", line 1, in main\n    x()\nKeyError: 'id'\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        'Traceback (most recent call last):\n  File "worker.py", line 2, in main\n    y()\nValueError: no id\n\n'
+        "\tat org.apache.spark.api.python.BasePythonRunner\nCaused by: Traceback (most recent call last):\nOther: 1\n"
+    )
+
+    failure = failure_of_job(RuntimeError(text))
+
+    assert (failure.type, failure.text) == ("ValueError", "no id")
