@@ -21,12 +21,10 @@ class Failed(NamedTuple):
 
     :param failure: what its messages would be charged with.
     :param suspects: rows that were worked on when it did; empty: not known.
-    :param all_known: its other rows were worked on, too.
     """
 
     failure: Failure
     suspects: Sequence[int] = ()
-    all_known: bool = False
 
 
 TryAll: TypeAlias = "Callable[[Sequence[Rows]], Sequence[Failed | None]]"
@@ -37,27 +35,25 @@ TryOne: TypeAlias = "Callable[[Rows], Failed | None]"
 def all_culprits(sets: Sequence[Rows], try_all: TryAll, *, ways: int, most: int) -> dict[int, Failure]:
     """Return the rows that fail alone, with their failures: all where the same rows fail in each set that has them.
 
-    Where a set that fails has suspects, each of them is tried alone, and the others together unless they were worked on, too; if these fail, they are
-    cut, as is a set without suspects.
+    Where a set that fails has suspects, each of them is tried alone, and the others together; if these fail, too, they are cut, as is a set without
+    suspects.
 
     :param sets: of rows, without one in common.
     :param ways: into so many parts a set is cut.
-    :param most: stop when so many are found.
+    :param most: stop when so many are found; no more sets are tried at once than are missing to it.
     """
     found: dict[int, Failure] = {}
     todo = [(rows, False) for rows in sets]
     while todo and len(found) < most:
-        smaller: list[tuple[Rows, bool]] = []
-        for (rows, is_rest), end in zip(todo, try_all([rows for rows, _ in todo]), strict=True):
+        now, todo = todo[: most - len(found)], todo[most - len(found) :]
+        for (rows, is_rest), end in zip(now, try_all([rows for rows, _ in now]), strict=True):
             if end is not None and len(rows) == 1:
                 found[int(rows[0])] = end.failure
             elif end is not None:
-                named = np.isin(rows, list(end.suspects)) if end.all_known or len(end.suspects) < len(rows) else np.zeros(len(rows), bool)
+                named = np.isin(rows, list(end.suspects))
                 rest, cut = rows[~named], is_rest or not named.any()
-                smaller += [(row, False) for row in np.reshape(rows[named], (-1, 1))]
-                if not (end.all_known and named.any()):
-                    smaller += [(part, not cut) for part in np.array_split(rest, min(ways, len(rest)) if cut else 1)]
-        todo = smaller
+                todo += [(row, False) for row in np.reshape(rows[named], (-1, 1))]
+                todo += [(part, not cut) for part in np.array_split(rest, max(min(ways, len(rest)), 1) if cut else 1) if len(part)]
     return found
 
 

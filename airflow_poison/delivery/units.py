@@ -17,7 +17,7 @@ import time
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -67,10 +67,16 @@ class _Unit(NamedTuple):
 
     :param charge: called with messages that were named or have failed alone.
     :param landed: takes the results that are kept.
+    :param done: takes the rows of units and sets that have succeeded.
     """
 
     charge: Charge
     landed: Landed
+    done: list[Rows]
+
+    def rest(self, rows: Rows) -> Rows:
+        """Return those of some rows that are not done."""
+        return rows[~np.isin(rows, np.concatenate([np.empty(0, np.intp), *self.done]))]
 
 
 LEFT = "The pass was left. Its claim stays: run it again."
@@ -98,7 +104,7 @@ class UnitSearch:
         self.units = 0
         self.unstable: list[Mapping[str, str]] = []
         self._lock, self._stopping, self._traced = threading.Lock(), False, False
-        self._alone, self._searched_for = set[int](), set[str]()
+        self._alone, self._searched_for, self._numbers = set[int](), set[str](), count(1)
         self._began = self._told_at = time.monotonic()
         self._told: tuple[int, int] | None = None
 
@@ -116,7 +122,7 @@ class UnitSearch:
             raise ReceiveStoppedError(LEFT)
         with self._lock:
             self.units += 1
-            number = self.units
+        number = next(self._numbers)
         self._counts.begin(rows)
         reach("frames.unit.before")
         rows = rows[np.argsort(self._counts.lookup_ids[rows])]
@@ -130,9 +136,20 @@ class UnitSearch:
 
         :param charge: called with messages that were named or have failed alone, as soon as that is known.
         """
-        unit = _Unit(charge, [])
+        unit = _Unit(charge, [], [])
         self._deliver(rows, unit)
         return unit.landed
+
+    def deliver_alone(self, rows: Rows, charge: Charge) -> dict[int, Failure]:
+        """Deliver messages, each alone, and keep the results of those that succeed; return those that fail.
+
+        :param charge: called with messages that were named.
+        """
+        unit = _Unit(charge, [], [])
+        failed = self.alone(rows, unit) if self._runner.parts else {}
+        for row in unit.rest(rows[~np.isin(rows, list(failed))]):
+            self._deliver(np.array([row]), _Unit(failed.update, unit.landed, unit.done))
+        return failed
 
     def _deliver(self, rows: Rows, unit: _Unit, *, traced: bool = False) -> bool:
         """Deliver a unit or a part of it; return whether a culprit was found, or may be.
@@ -141,17 +158,7 @@ class UnitSearch:
         """
         found = False
         while len(rows):
-            began = time.monotonic()
-            number, end = self.run(rows, lands=True, traced=traced or (self._traced and self._runner.parts > 0))
-            if isinstance(end, Broke):
-                self._traced = True
-                self.judge(rows, end.failure)
-                self._tell_search(rows, end.failure, time.monotonic() - began)
-                if end.traceable and not self._runner.parts:
-                    untraced, traced = end.failure, True
-                    number, end = self.run(rows, lands=True, traced=True)
-                    if isinstance(end, Ran):
-                        self.tell_unstable(rows, self._counts.said(untraced))
+            number, end = self._ran(rows, traced=traced or (self._traced and self._runner.parts > 0))
             if isinstance(end, Ran):
                 self._keep(rows, number, end, unit)
                 return found
@@ -165,16 +172,34 @@ class UnitSearch:
                     f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {VERDICT}: that is one job"
                 )
                 return True
-            searched = CHUNK_ROWS if self._runner.parts else self._piece_rows
-            if len(rows) > searched and (found or not end.suspects):  # one culprit is taken out of it, with marks; then it is cut
-                return self._in_parts(rows, max(PIECES, -(-len(rows) // searched)), end.failure, unit) or found
-            culprits = self.culprits(rows, end, more=found)
-            if not culprits:
+            if len(rows) > self._piece_rows and not self._runner.parts and (found or not end.suspects):
+                return self._in_parts(rows, PIECES, end.failure, unit) or found  # with marks, one culprit is taken out of it before
+            culprits = self.culprits(rows, end, unit)
+            failed, rows = rows, unit.rest(rows[~np.isin(rows, list(culprits))])
+            if culprits:
+                self._alone |= culprits.keys()
+                unit.charge(culprits)
+            elif len(rows):
                 return self._in_parts(rows, 2, end.failure, unit) or found
-            self._alone |= culprits.keys()
-            unit.charge(culprits)
-            found, rows = True, rows[~np.isin(rows, list(culprits))]
+            else:
+                self.tell_unstable(failed, self._counts.said(end.failure))
+            found, traced = True, True
         return found
+
+    def _ran(self, rows: Rows, *, traced: bool) -> tuple[int, Ran | Broke]:
+        """Run a unit whose result is kept; once more, with a trace, where that says more of its failure. Raises OutageFound."""
+        began = time.monotonic()
+        number, end = self.run(rows, lands=True, traced=traced)
+        if isinstance(end, Broke):
+            self._traced = True
+            self.judge(rows, end.failure)
+            self._tell_search(rows, end.failure, time.monotonic() - began)
+            if end.traceable and not self._runner.parts:
+                number, again = self.run(rows, lands=True, traced=True)
+                if isinstance(again, Ran):
+                    self.tell_unstable(rows, self._counts.said(end.failure))
+                end = again
+        return number, end
 
     def _in_parts(self, rows: Rows, parts: int, failure: Failure, unit: _Unit) -> bool:
         found = [self._deliver(part, unit, traced=True) for part in np.array_split(rows, parts)]
@@ -188,35 +213,37 @@ class UnitSearch:
         good = rows[~np.isin(rows, list(named))]
         self._counts.good[good] = True
         unit.landed.append((number, good))
+        unit.done.append(rows)
         if named:
             unit.charge(named)
 
-    def culprits(self, rows: Rows, broke: Broke, *, more: bool = False) -> dict[int, Failure]:
-        """Return messages of a failed unit that fail alone, with their failures: of the suspects all, else all or one; none where none does.
+    def culprits(self, rows: Rows, broke: Broke, unit: _Unit | None = None) -> dict[int, Failure]:
+        """Return messages of a failed unit that fail alone, with their failures: in parts of one plan all, else of the suspects all, or one.
 
-        :param more: look beyond the suspects, too: a unit that fails again has many.
+        :param unit: takes what is made of sets that succeed in parts of one plan.
         """
-        suspects = self._among(rows, broke)
-        found: dict[int, Failure] = {}
-        if len(suspects) <= FEW and not (more and self._runner.parts) and (found := self.alone(suspects)):
-            return found
         if ways := self._runner.parts:
-            parts = np.array_split(rows, min(ways, len(rows)))
-            found = all_culprits(parts, self._try_all, ways=ways, most=MOST_SEARCHES - len(self._alone))
-            if self._runner.parts:
+            parts = np.array_split(rows, min(max(ways, -(-len(rows) // self._piece_rows)), len(rows)))
+            found = all_culprits(parts, partial(self._try_all, unit=unit), ways=ways, most=MOST_SEARCHES - len(self._alone))
+            if found or self._runner.parts:
                 return found
+            rows = rows if unit is None else unit.rest(rows)
+        suspects = self._among(rows, broke)
         if len(suspects) > FEW:
             suspects, rows = self._fewer(rows, broke)
-            found = self.alone(suspects)
+        found = self.alone(suspects)
         ways = WAYS_AFTER_HANG if broke.failure.kind is FailureKind.TIMEOUT else 2
         return found or one_culprit(rows, self._try, ways=ways)
 
-    def alone(self, rows: Rows) -> dict[int, Failure]:
-        """Try messages, each alone; return those that fail, with their failures."""
+    def alone(self, rows: Rows, unit: _Unit | None = None) -> dict[int, Failure]:
+        """Try messages, each alone; return those that fail, with their failures.
+
+        :param unit: see ``culprits``.
+        """
         if not len(rows):
             return {}
         sets = np.split(rows, len(rows))
-        ends = self._try_all(sets) if self._runner.parts else map(self._try, sets)
+        ends = self._try_all(sets, unit) if self._runner.parts else map(self._try, sets)
         return {int(row): end.failure for row, end in zip(rows, ends, strict=True) if end is not None}
 
     def _try(self, rows: Rows) -> Failed | None:
@@ -224,22 +251,30 @@ class UnitSearch:
         _, end = self.run(rows)
         return Failed(end.failure, self._among(rows, end).tolist()) if isinstance(end, Broke) else None
 
-    def _try_all(self, sets: Sequence[Rows]) -> Sequence[Failed | None]:
-        """Try each set by itself, in parts of one plan where that can be done; else in jobs."""
+    def _try_all(self, sets: Sequence[Rows], unit: _Unit | None = None) -> Sequence[Failed | None]:
+        """Try each set by itself, in parts of one plan where that can be done; else in jobs.
+
+        :param unit: takes what parts of a plan make.
+        """
         if self._stopping:
             raise ReceiveStoppedError(LEFT)
         sets = [rows[np.argsort(self._counts.lookup_ids[rows])] for rows in sets]
         every = np.concatenate([*sets, np.empty(0, np.intp)])
+        numbers = [next(self._numbers) for _ in sets]
         self._counts.begin(every)
         reach("frames.parts.before")
-        ends = self._runner.each([self._counts.lookup_ids[rows] for rows in sets], [self._counts.attempts(rows) for rows in sets])
+        lookup_ids, attempts = [self._counts.lookup_ids[rows] for rows in sets], [self._counts.attempts(rows) for rows in sets]
+        ends = self._runner.each(lookup_ids, attempts, lands=None if unit is None else numbers)
+        reach("frames.parts.after")
         self._counts.end(every)
         if ends is None:
             return [self._try(rows) for rows in sets]
-        return [
-            None if end is None else Failed(end.failure, self._among(rows, end).tolist(), all_known=end.all_known)
-            for rows, end in zip(sets, ends, strict=True)
-        ]
+        found: list[Failed | None] = []
+        for rows, number, end in zip(sets, numbers, ends, strict=True):
+            found.append(Failed(end.failure, self._among(rows, end).tolist()) if isinstance(end, Broke) else None)
+            if isinstance(end, Ran) and unit is not None:
+                self._keep(rows, number, end, unit)
+        return found
 
     def _fewer(self, rows: Rows, broke: Broke) -> tuple[Rows, Rows]:
         """Return the suspects that are left when units of them have named fewer, and the rows among which a culprit is."""
@@ -328,13 +363,11 @@ class Broke:
     :param failure: what its messages would be charged with.
     :param suspects: lookup ids of messages that were worked on when it did; empty: not known.
     :param traceable: they will be known when the unit fails again, with a trace.
-    :param all_known: all other messages were worked on, too.
     """
 
     failure: Failure
     suspects: tuple[int, ...] = ()
     traceable: bool = False
-    all_known: bool = False
 
 
 class UnitRunner(Protocol):
@@ -356,12 +389,15 @@ class UnitRunner(Protocol):
         """
         ...
 
-    def each(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> Sequence[Broke | None] | None:
-        """Transform each set of messages by itself, and keep nothing.
+    def each(
+        self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]], *, lands: Sequence[int] | None
+    ) -> Sequence[Ran | Broke] | None:
+        """Transform each set of messages by itself.
 
         :param sets: lookup ids, each set ascending.
         :param attempts: of each set, as for ``run``.
-        Return the failure of each, None where it has none; None for all, and ``parts`` is 0, where this transformation cannot be tried so.
+        :param lands: keep the result of each set under its number, as ``run`` does; None: keep nothing.
+        Return the end of each; None for all, with ``parts`` at 0 and nothing kept, where this transformation cannot be tried so.
         """
         ...
 
@@ -582,10 +618,14 @@ class UnitDelivery:
 
     def _settle_alone(self, rows: Rows) -> Rows:
         """Deliver messages that failed alone before, each alone; what succeeds lands. Return which were charged."""
-        failed = self._search.alone(rows)
-        self._counts.charge(failed)
-        rest = rows[~np.isin(rows, list(failed))]
-        return np.concatenate([np.array(list(failed), np.intp), self._settle(rest) if len(rest) else rest])
+        charged: list[int] = []
+
+        def charge(some: Mapping[int, Failure]) -> None:
+            self._counts.charge(some)
+            charged.extend(some)
+
+        charge(self._search.deliver_alone(rows, charge))
+        return np.array(charged, np.intp)
 
     def _paced(self, rows: Rows, charge: Charge) -> Landed:
         """Deliver a unit, and learn how large the next one may be."""
@@ -636,9 +676,8 @@ class UnitDelivery:
             self._counts.charge({row: failure})
             if not self._counts.is_open(np.array([row]))[0]:
                 return
-            failed = self._search.alone(np.array([row])) if self._runner.parts else {}
-            if not failed:
-                self._search.deliver(np.array([row]), failed.update)
+            failed: dict[int, Failure] = {}
+            failed |= self._search.deliver_alone(np.array([row]), failed.update)
             if row not in failed:
                 return
             failure = failed[row]

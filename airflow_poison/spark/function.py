@@ -116,14 +116,12 @@ def depends_on_place(plan: str) -> bool:
 
 
 def partitioned(frame: DataFrame) -> Any | None:
-    """Return the rows of a DataFrame as the RDD that its plan makes, planned once; None where it shuffles them. Of a classic session.
+    """Return the rows of a DataFrame, as batches of Arrow, as the RDD that its plan makes, planned once; None where it shuffles them.
 
-    What the plan broadcasts is made now.
+    What the plan broadcasts is made now. Of a classic session.
     """
-    execution = frame._jdf.queryExecution()  # noqa: SLF001  (there is no public way)
-    if _SHUFFLES.search(str(execution.executedPlan().toString())):
-        return None
-    return execution.toRdd().toJavaRDD()
+    plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001  (there is no public way)
+    return None if _SHUFFLES.search(str(plan.toString())) else frame._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001
 
 
 def has_python(plan: str) -> bool:
@@ -276,7 +274,7 @@ _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n|\n\
 
 
 _CHAINED = re.compile(
-    r"\s*(?:During handling of the above exception, another exception occurred|The above exception was the direct cause of the following exception):\s*"
+    r"\s*(?:During handling of the above exception, another|The above exception was the direct cause of the following) exception[^:]*:\s*"
 )
 """Stands between two errors, of which the second one was raised while the first one was handled."""
 

@@ -62,12 +62,15 @@ def given_schema(schema: str | None) -> StructType:
     return from_arrow_schema(pa.schema([field.with_nullable(True) for field in columns]), prefer_timestamp_ntz=True)  # noqa: FBT003  (Arrow's)
 
 
-def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """Return a frame's columns as Arrow has them: instants are in UTC, which Spark 4.3 must be given and older versions assume."""
+def arrow_schema(frame: DataFrame, *, nullable: bool = False) -> pa.Schema:
+    """Return a frame's columns as Arrow has them: instants are in UTC, which Spark 4.3 must be given and older versions assume.
+
+    :param nullable: any of them may be null, as in files that Spark writes.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema
 
     named: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(frame.schema, **named)
+    return to_arrow_schema(frame.schema.toNullable() if nullable else frame.schema, **named)
 
 
 class Parts(NamedTuple):
@@ -75,10 +78,12 @@ class Parts(NamedTuple):
 
     :param frame: without messages whose bodies do not fit; None: no other ones are there.
     :param of: the number of each partition's set.
+    :param unfit: why the body of a message does not fit, by lookup id.
     """
 
     frame: DataFrame | None
     of: Sequence[int]
+    unfit: Mapping[int, str]
 
 
 class ClaimFrames:
@@ -200,22 +205,23 @@ class ClaimFrames:
         there: NDArray[np.int64] = messages[LOOKUP_ID].to_numpy()
         order = np.argsort(there)
         messages = messages.take(order[np.searchsorted(there[order], ids)])
-        which = np.repeat(np.arange(len(sets)), [len(each) for each in sets])
+        which, unfit = np.repeat(np.arange(len(sets)), [len(each) for each in sets]), dict[int, str]()
         if self._schema is None:
             counts = pc.fill_null(cast("Any", messages["abort_count"]), 0).to_numpy() + np.concatenate(attempts)
             place = messages.column_names.index("abort_count")
             given = messages.set_column(place, "abort_count", pa.array(counts, pa.int32())).select(list(FRAME_COLUMNS))
         else:
             given, failures = columns_of(messages["body"].combine_chunks(), parse_ddl(self._schema))
+            unfit = {int(ids[place]): str(failure) for place, failure in failures.items()}
             fits = ~np.isin(np.arange(len(ids)), list(failures))
             given, which = given.add_column(0, LOOKUP_ID, messages[LOOKUP_ID]).filter(pa.array(fits)), which[fits]
         given = given.combine_chunks()
         of, first, rows_of = np.unique(which, return_index=True, return_counts=True)
         batches = [batch for start, length in zip(first.tolist(), rows_of.tolist(), strict=True) for batch in given.slice(start, length).to_batches()]
         if not batches:
-            return Parts(None, ())
+            return Parts(None, (), unfit)
         with planning(self._spark, {"spark.sql.execution.arrow.localRelationThreshold": "0"}):
-            return Parts(self._spark.createDataFrame(pa.Table.from_batches(batches), given_schema(self._schema)), of.tolist())
+            return Parts(self._spark.createDataFrame(pa.Table.from_batches(batches), given_schema(self._schema)), of.tolist(), unfit)
 
     def parsed(self, raw: DataFrame, *, strict: bool = False) -> DataFrame:
         """Return messages with the columns of their bodies and, unless the first one that does not fit fails the job, ``WHY``."""

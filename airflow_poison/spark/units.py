@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from secrets import token_hex
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from airflow_poison.spark.function import (
     partitioned,
 )
 from airflow_poison.spark.jobs import ClassicJobs, why
-from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, is_of_body, noting, quoted, shares
+from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
 from airflow_poison.spark.python_errors import NOTES, PythonErrors
 from airflow_poison.spark.python_errors import noted as noted_errors
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
@@ -65,6 +65,8 @@ ALLOWANCE = 0.005
 """Seconds that a unit may take longer for each message: a chunk of 64,000 has more than five minutes beside the transaction timeout."""
 TIMES_SLOWER, ENOUGH = 20, 1_000
 """Nor may it take longer than so many times what the unit before it took that had enough messages to measure."""
+_TOO_MUCH = re.compile(r"maxResultSize|exceeds the maximum")
+"""What Spark says of a result that is too large for the driver."""
 _INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
 _WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
@@ -82,6 +84,22 @@ _MOST_IN_PARTS = 100_000
 """So many messages are parts of one plan."""
 
 T = TypeVar("T")
+
+
+class _TooLarge(Exception):  # noqa: N818  (no error: it ends an attempt)
+    """A partition's result is more than the driver takes."""
+
+
+class _Plan(NamedTuple):
+    """A plan, each of whose partitions has the rows of one set of messages.
+
+    :param rdds: of each result by its name: batches of Arrow. :param schemas: of each result.
+    :param judged: see ``Written``.
+    """
+
+    rdds: Mapping[str, Any]
+    schemas: Mapping[str, pa.Schema]
+    judged: bool
 
 
 @dataclass(slots=True)
@@ -196,29 +214,36 @@ class SparkUnits:
 
     # Sets of messages, each by itself
 
-    def each(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> Sequence[Broke | None] | None:
-        """Transform each set by itself, in a partition of its own of one plan: it is made once. What it makes is not kept.
+    def each(
+        self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]], *, lands: Sequence[int] | None
+    ) -> Sequence[Ran | Broke] | None:
+        """Transform each set by itself, in a partition of its own of one plan: it is made once.
 
         None where this cannot be done: a Spark Connect server runs plans as a whole, and where rows are shuffled a partition of the result has rows
         of several sets.
         """
-        ends: list[Broke | None] = []
+        ends: list[Ran | Broke] = []
         first = 0
         while self.parts and first < len(sets):
             last, rows = first, 0
             while last < len(sets) and (last == first or rows + len(sets[last]) <= _MOST_IN_PARTS):
                 rows += len(sets[last])
                 last += 1
-            found = self._tried(sets[first:last], attempts[first:last])
+            found = self._tried(sets[first:last], attempts[first:last], None if lands is None else lands[first:last])
             if found is None:
                 self.parts = 0
             else:
                 ends += found
                 first = last
+        if not self.parts:
+            for number in lands or ():
+                self.drop(number)
         return ends if self.parts else None
 
-    def _tried(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> list[Broke | None] | None:
-        """Try sets; None where the plan does not keep them apart."""
+    def _tried(
+        self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]], lands: Sequence[int] | None
+    ) -> list[Ran | Broke] | None:
+        """Transform sets; None where the plan does not keep them apart."""
         from pyspark.errors import AnalysisException
 
         mark = None if self._marks is False else f"poison.{self._token}.{token_hex(4)}."
@@ -227,7 +252,7 @@ class SparkUnits:
             if parts is None:
                 return None
             with self._job(sum(map(len, sets))):
-                plan = [] if parts.frame is None else self._planned(parts.frame, len(parts.of), mark)
+                plan = _Plan({}, {}, judged=False) if parts.frame is None else self._planned(parts.frame, len(parts.of), mark)
         except (AnalysisException, TransformError):  # of frames that are read otherwise
             return None
         except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
@@ -235,41 +260,57 @@ class SparkUnits:
             return None  # a job for each set says whose fault it is
         if plan is None:
             return None
-        found: list[Broke | None] = [None] * len(sets)
-        tasks = [partial(self._part, plan, place, sets[number], mark) for place, number in enumerate(parts.of)]
+        unfit = {number: failure_of(BodyError(why)) for number, why in parts.unfit.items()}
+        unparsed = [{number: unfit[number] for number in ids.tolist() if number in unfit} for ids in sets]
+        found: list[Ran | Broke] = [Ran(unparsed=each) for each in unparsed]
+        tasks = [partial(self._part, plan, place, sets[of], mark, None if lands is None else lands[of]) for place, of in enumerate(parts.of)]
         try:
-            for number, end in zip(parts.of, self._side_by_side(tasks), strict=True):
-                found[number] = end
+            for of, end in zip(parts.of, self._side_by_side(tasks), strict=True):
+                found[of] = Ran(end.verdicts, unparsed[of]) if isinstance(end, Ran) else end
+        except _TooLarge:
+            return None
         finally:
             self._forget_marks(mark)
         return found
 
-    def _planned(self, given: DataFrame, parts: int, mark: str | None) -> list[Any] | None:
-        """Return the results of sets of messages as RDDs, each set in the partition that it is given in; None where that cannot be."""
+    def _planned(self, given: DataFrame, parts: int, mark: str | None) -> _Plan | None:
+        """Return the plan for sets of messages, each of which is in the partition that it is given in; None where that cannot be."""
         result = called(self._function, given if mark is None else noting(given, mark, LOOKUP_ID), self._transformation)
-        plans = [partitioned(frame) for frame in written(result, self._outputs).frames.values()]
-        return plans if all(plan is not None and plan.getNumPartitions() == parts for plan in plans) else None
+        found = written(result, self._outputs)
+        with planning(self._spark, {"spark.sql.execution.arrow.useLargeVarTypes": "false"}):
+            plans = {name: partitioned(frame) for name, frame in found.frames.items()}
+        if not all(plan is not None and plan.getNumPartitions() == parts for plan in plans.values()):
+            return None
+        return _Plan(plans, {name: arrow_schema(frame, nullable=True) for name, frame in found.frames.items()}, found.judged)
 
-    def _part(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None) -> Broke | None:
+    def _part(self, plan: _Plan, place: int, ids: NDArray[np.int64], mark: str | None, lands: int | None) -> Ran | Broke:
         """Run one partition of a plan; once more where Spark may have killed it for a job that was cancelled."""
-        found = self._partition(plan, place, ids, mark)
-        if found is not None and self._may_be_killed(found.failure):
-            found = self._partition(plan, place, ids, mark)
+        found = self._partition(plan, place, ids, mark, lands)
+        if isinstance(found, Broke) and self._may_be_killed(found.failure):
+            found = self._partition(plan, place, ids, mark, lands)
         return found
 
-    def _partition(self, plan: Sequence[Any], place: int, ids: NDArray[np.int64], mark: str | None) -> Broke | None:
+    def _partition(self, plan: _Plan, place: int, ids: NDArray[np.int64], mark: str | None, lands: int | None) -> Ran | Broke:
         with self._job(len(ids)) as (_, running), self._errors_caught() as notes:
             try:
                 context = self._spark.sparkContext
                 wanted = context._gateway.new_array(context._jvm.int, 1)  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
                 wanted[0] = place
-                for rdd in plan:
-                    rdd.glom().collectPartitions(wanted)  # of its own: Spark fails all jobs of the RDD of which one fails
-            except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
+                # Each has an RDD of its own: Spark fails all jobs of the RDD of which one fails.
+                made = {name: rdd.glom().collectPartitions(wanted)[0][0] for name, rdd in plan.rdds.items()}
+                raised = None if notes is None else _caught(noted_errors(notes, place), ids)
+                if raised is None and lands is not None and (self._outputs or plan.judged):
+                    for name, batches in made.items():
+                        _keep(self._folder / str(lands) / name, batches, plan.schemas[name])
+            except Exception as error:
+                if _TOO_MUCH.search(str(error)):
+                    raise _TooLarge from error
                 self._raise_what_is_nobodys_fault(error)
                 noted = None if mark is None else self._properties().getProperty(f"{mark}{place}")
                 return Broke(self._failure(error, len(ids), running), () if noted is None else (int(noted),))
-            return None if notes is None else _caught(noted_errors(notes, place), ids)
+        if raised is not None:
+            return raised
+        return Ran(self._verdicts(lands, ids) if lands is not None and plan.judged else {})
 
     @contextmanager
     def _errors_caught(self) -> Iterator[str | None]:
@@ -499,7 +540,15 @@ def _caught(functions: Sequence[PythonErrors], ids: NDArray[np.int64]) -> Broke 
     if not functions:
         return None
     first = found[min(found)] if found else next(iter(functions[0].errors.values()))
-    return Broke(failure_of_python(first), tuple(found), all_known=bool(found))
+    return Broke(failure_of_python(first), tuple(found))
+
+
+def _keep(folder: Path, batches: Sequence[bytes], schema: pa.Schema) -> None:
+    """Write batches of Arrow as Spark writes the results of units."""
+    folder.mkdir(parents=True)
+    with pq.ParquetWriter(folder / "part.parquet", schema) as writer:
+        for batch in batches:
+            writer.write_batch(pa.ipc.read_record_batch(pa.py_buffer(bytes(batch)), schema))
 
 
 _UNFIT = "OutputRowError: "

@@ -13,6 +13,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf, pandas_udf
 
@@ -140,6 +141,26 @@ def shuffled(df: DataFrame) -> DataFrame:
     return transforms.cast(df.repartition(3, "id"))
 
 
+def many_types(df: DataFrame) -> DataFrame:
+    """Make columns of all types that an output can have."""
+    return df.selectExpr(
+        "cast(amount AS int) AS amount",
+        "cast(id AS tinyint) AS tiny",
+        "cast(id AS smallint) AS small",
+        "cast(id AS bigint) AS big",
+        "cast(id / 7 AS float) AS real",
+        "if(id % 5 = 0, cast('NaN' AS double), id / 7) AS half",
+        "cast(id AS decimal(38, 18)) / 7 AS exact",
+        "id % 2 = 0 AS even",
+        "timestamp_micros(id * 1000001) AS instant",
+        "cast(timestamp_micros(id * 1000001) AS timestamp_ntz) AS clock",
+        "date_add(date'1582-10-01', id) AS day",
+        "cast(amount AS binary) AS bytes",
+        "if(id % 3 = 0, null, kind) AS kind",
+        "map(kind, array(named_struct('at', timestamp_micros(id), 'of', cast(id AS decimal(9, 2))), null)) AS nested",
+    )
+
+
 def late(df: DataFrame) -> DataFrame:
     """Fail in a condition, in which a row is gone or stays."""
     return df.where("cast(amount AS int) > 10").select("lookup_id", "id", "amount")
@@ -159,8 +180,8 @@ def of_its_partition(df: DataFrame) -> DataFrame:
 
 def received(
     folder: Path, spark: SparkSession, transform: Callable[[DataFrame], DataFrame], texts: list[str], policy: Msmq4 = POLICY
-) -> tuple[dict[int, tuple[object, ...]], Counter[object]]:
-    """Return what is left of each message, and the rows that have landed."""
+) -> tuple[dict[int, tuple[object, ...]], Counter[object], str]:
+    """Return what is left of each message, the rows that have landed, and their columns."""
     work = Work(str(folder / "store"), policy=policy).sent(texts)
     a_pass = replace(
         work.a_pass(spark),
@@ -176,12 +197,14 @@ def received(
     }
     files = [path for path in (folder / "landed").rglob("*.parquet") if not path.name.startswith(".")]
     rows = [row for path in files for row in pq.read_table(path).to_pylist()]
-    return left, Counter(tuple(sorted(row.items(), key=str)) for row in rows)
+    columns = DeltaTable(str(folder / "landed")).schema().to_json()
+    return left, Counter(str(sorted(row.items(), key=str)) for row in rows), columns
 
 
 QUICK = [transforms.cast, transforms.in_python, broadcast, shuffled, of_its_file, of_its_partition, in_pandas_batches]
 IN_BATCHES = [in_arrow, in_batches, in_pandas, in_pandas_structs, in_series, in_arrow_columns]
 MORE = [*IN_BATCHES, twice, ends_early, cast_behind_python, some_in_python, many_rows, both, late]
+QUICK += [many_types]
 
 
 @pytest.mark.parametrize("transform", [*QUICK, *(pytest.param(each, marks=pytest.mark.campaign) for each in MORE)], ids=lambda each: each.__name__)
@@ -194,8 +217,8 @@ def test_the_same_messages_are_charged_as_by_a_search_in_jobs(
     asked: list[bool] = []
     each = SparkUnits.each
 
-    def noted(self: SparkUnits, sets: object, attempts: object) -> object:
-        found = each(self, sets, attempts)  # type: ignore[arg-type]
+    def noted(self: SparkUnits, sets: object, attempts: object, *, lands: object) -> object:
+        found = each(self, sets, attempts, lands=lands)  # type: ignore[arg-type]
         asked.append(found is not None)
         return found
 
@@ -218,7 +241,7 @@ def test_one_that_dies_and_one_that_hangs_are_found_beside_one_that_raises(tmp_p
     policy = replace(POLICY, receive_retry_count=0, transaction_timeout=timedelta(seconds=10))
     texts = bodies(60, {7: "raise", 21: "die", 44: "hang"})
 
-    left, rows = received(tmp_path, spark, transforms.in_python, texts, policy)
+    left, rows, _ = received(tmp_path, spark, transforms.in_python, texts, policy)
 
     assert {number: row[2] for number, row in left.items()} == {7: "ValueError", 21: "crashed", 44: "timeout"}
     assert rows.total() == 57

@@ -70,7 +70,8 @@ def test_the_search_for_all_ends_when_so_many_are_found() -> None:
     found = all_culprits(np.array_split(np.arange(200), 10), trials.each, ways=20, most=5)
 
     assert len(found) >= 5
-    assert len(trials.rounds) == 2
+    assert max(trials.rounds) == 5, "no more sets at once than culprits are missing"
+    assert len(trials.rounds) < 10
 
 
 def test_ten_of_twenty_thousand_are_found_in_few_rounds_with_marks_and_in_three_without() -> None:
