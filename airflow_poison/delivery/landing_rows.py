@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, rows_kept, to_batch
+from airflow_poison.outputs.values import nullable
 from airflow_poison.values.errors import ClaimLostError
 from airflow_poison.values.schema import LANDING, LOOKUP_ID, STANDS_FOR, table_schema
 
@@ -69,7 +70,10 @@ def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: date
     if LOOKUP_ID in batch.schema.names:
         ids = [number or NO_OWNER for number in batch.column(LOOKUP_ID).to_pylist()]
         batch = batch.drop_columns([LOOKUP_ID])
-    if output.columns is not None:
+    if output.columns is None:  # that no row of this transformation is null in a column says nothing of later ones
+        fields = [field.with_type(nullable(field.type)).with_nullable(nullable=True) for field in batch.schema]
+        batch = batch.cast(pa.schema(fields))
+    else:
         more = [field for field in batch.schema if field.name not in output.columns.names]
         columns = [
             batch.column(field.name).cast(field.type) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)

@@ -202,6 +202,19 @@ def without_unknown(kind: AnyType) -> AnyType:
     return pa.list_(kind.value_field.with_type(without_unknown(kind.value_type)))
 
 
+def nullable(kind: AnyType) -> AnyType:
+    """Return a type whose parts may all be null, but for the keys of maps."""
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(nullable(field.type)).with_nullable(nullable=True) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(nullable(kind.key_type), nullable(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(nullable(kind.value_type)).with_nullable(nullable=True))
+    return kind
+
+
 def cast(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
     """Return values with another type, each as it is. Raises ArrowInvalid.
 
