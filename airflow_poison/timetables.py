@@ -36,15 +36,13 @@ class RetryCycleTimetable(Timetable):
 
     After a pause there is one run for all cycles that were missed: its data interval begins where the last one ended, and the log says how many it
     stands for; one pass receives what many would have. So it is with ``catchup=True``, too, unless the range has an end: a backfill, or a DAG with an
-    ``end_date``, has a run for each cycle. At most one run is active at a time.
+    ``end_date``, has a run for each cycle. Give the DAG ``max_active_runs=1``: a run beside another finds nothing to do.
 
     Nothing is read but the clock. A DAG that is to run at the instants at which messages fall due has ``retry_cycle_schedule`` as its schedule.
 
     :param policy: the queue's rules: a system that has retry cycles, with a delay of at least one second.
     Raises SettingError for a policy without retry cycles.
     """
-
-    active_runs_limit: int | None = 1
 
     def __init__(self, policy: Policy) -> None:
         if not isinstance(policy, Msmq4):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from random import Random
 from typing import TYPE_CHECKING
@@ -42,8 +42,7 @@ def readings(zone: str) -> NDArray[np.int64]:
         shown = pendulum.instance(START + timedelta(minutes=30 * half)).in_timezone(zone).naive()
         first = 30 * half + 60
         found[first : first + 30] = int((shown - monday).total_seconds() // 60) + np.arange(30)
-    found = found[59:]
-    return found
+    return found[59:]
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Drawn:
     zone: str
     has: NDArray[np.bool_]
 
-    @property
+    @cached_property
     def opens(self) -> NDArray[np.int64]:
         """Return the minutes at whose beginning the window opens."""
         shown = readings(self.zone)
