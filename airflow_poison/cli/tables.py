@@ -272,7 +272,7 @@ def print_events(told: History) -> None:
     if told.earlier:
         line(out, f"{told.earlier:,} earlier events; --limit shows more.")
     counts = ["abort\ncount", "move\ncount"]
-    rows = table("time (UTC)", "event", "message", *counts, "details", right=["message", *counts], cut="details")
+    rows = table("time (UTC)" if terminal.is_utc() else "time", "event", "message", *counts, "details", right=["message", *counts], cut="details")
     for event in told.events:
         number = "" if event.lookup_id is None else str(event.lookup_id)
         numbers = (str(event.abort_count), str(event.move_count)) if number else ("", "")

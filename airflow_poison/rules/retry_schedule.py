@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
-from zoneinfo import ZoneInfo
 
+from airflow_poison.values.clock import time_zone
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import tzinfo
 
 EXAMPLE: Final = "Mon-Fri 22:00-06:00 Europe/Berlin"
 _ALLOWED: Final = (
@@ -45,7 +46,7 @@ class RetryWindow:
     """
 
     spans: tuple[tuple[timedelta, timedelta], ...]
-    zone: ZoneInfo
+    zone: tzinfo
 
     def opened(self, at: datetime) -> datetime:
         """Return, in UTC, an instant (aware) that the window has, else the next one at which it opens."""
@@ -169,12 +170,7 @@ def _days(text: str | None) -> frozenset[int]:
 
 
 def _window(setting: str, value: object, parts: Iterable[_Part], zone: str) -> RetryWindow:
-    try:
-        place = ZoneInfo(zone)
-    except (OSError, ValueError) as error:  # no such key is a KeyError below
-        raise SettingError(setting, value, f"the name of a time zone, such as Europe/Berlin or UTC, instead of {zone}") from error
-    except KeyError as error:
-        raise SettingError(setting, value, f"the name of a time zone, such as Europe/Berlin or UTC, instead of {zone}") from error
+    place = time_zone(setting, zone)
     spans = list[tuple[timedelta, timedelta]]()
     for start, end in sorted(_spans_of(parts)):
         if spans and start <= spans[-1][1]:

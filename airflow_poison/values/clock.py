@@ -1,4 +1,4 @@
-"""Time: clocks, which every part of the product is handed, so that tests never wait; and durations.
+"""Time: clocks, which every part of the product is handed, so that tests never wait; durations, and instants in people's time zones.
 
 People write durations ``30m``, ``1h30m``, ``5000ms``, ``90`` (seconds) or ``PT30M``, and read them as ``1 h 30 min``. pendulum reads those of
 ISO 8601; it is imported when there is one, for it takes longer than a command of the shell.
@@ -9,7 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from airflow_poison.values.errors import SettingError
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
 
 
 class Clock(Protocol):
@@ -102,6 +107,30 @@ def in_words(span: timedelta) -> str:
         return show_duration(span)
     words = duration(days=span.days, seconds=span.seconds).in_words()
     return words.removeprefix("1 ") if words.count(" ") == 1 else words
+
+
+def time_zone(setting: str, name: str) -> tzinfo:
+    """Return a time zone by its name. Raises SettingError, for the setting that names it."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo("UTC" if name.lower() == "utc" else name)
+    except (KeyError, OSError, ValueError) as error:  # a folder of zones, and what is no path, among them
+        raise SettingError(setting, name, "the name of a time zone, such as Europe/Berlin or UTC") from error
+
+
+SYSTEM: Final = "system"
+"""What names the machine's own time zone, as in Airflow's configuration."""
+
+
+def zone_of_people(setting: str, name: str) -> tzinfo | None:
+    """Return the time zone that people read instants in; None: the machine's own. Raises SettingError."""
+    return None if name.lower() == SYSTEM else time_zone(setting, name)
+
+
+def show_instant(at: datetime, zone: tzinfo | None = UTC) -> str:
+    """Return an instant to the second, with its zone: ``2026-03-29 03:00:00 CEST``."""
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _iso_duration(text: str) -> timedelta | None:

@@ -46,7 +46,7 @@ def options(command: str) -> Iterator[str]:
     yield from (action.option_strings[-1] for action in commands.choices[command]._actions if action.option_strings and action.dest != "help")
 
 
-COMMON = {"--store", "--conn-id", "--output"}
+COMMON = {"--store", "--conn-id", "--output", "--timezone"}
 
 
 def section(heading: str) -> str:

@@ -205,14 +205,14 @@ def test_a_window_is_stored_in_one_form(text: str, stored: str) -> None:
         ("06:00-06:00", "a whole day is 00:00-24:00"),
         ("00:00-24:00", "without a window"),
         ("Mon-Thu 00:00-24:00; Fri-Sun 00:00-24:00", "without a window"),
-        ("22:00-06:00 Europe/Bern", "instead of Europe/Bern"),
-        ("22:00-06:00 Europe", "instead of Europe"),
+        ("22:00-06:00 Europe/Bern", "the name of a time zone"),
+        ("22:00-06:00 Europe", "the name of a time zone"),
     ],
 )
 def test_a_window_that_is_none_is_refused(text: str, said: str) -> None:
     with pytest.raises(SettingError, match=said) as refused:
         Msmq4(retry_window=text)
-    assert repr(text) in str(refused.value)
+    assert str(refused.value).startswith("retry_window='")
 
 
 def test_a_message_that_would_be_due_by_day_waits_until_the_window_opens() -> None:
