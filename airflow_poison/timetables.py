@@ -40,7 +40,7 @@ class RetryCycleTimetable(Timetable):
 
     Nothing is read but the clock. A DAG that is to run at the instants at which messages fall due has ``retry_cycle_schedule`` as its schedule.
 
-    :param policy: the queue's rules: a system that has retry cycles, with a delay of at least one second.
+    :param policy: the queue's rules: a system that has retry cycles. With a delay below one second, runs are one second apart.
     Raises SettingError for a policy without retry cycles.
     """
 
@@ -49,10 +49,12 @@ class RetryCycleTimetable(Timetable):
             raise SettingError(
                 "policy", policy, "Msmq4(...): no other system has retry cycles; give the DAG a schedule of Airflow's, such as '@hourly'"
             )
-        if policy.retry_cycle_delay < LEAST:
-            raise SettingError("retry_cycle_delay", policy.retry_cycle_delay, "at least one second between two runs; with less, retry in the pass")
+        if not policy.retry_cycle_delay:
+            raise SettingError(
+                "retry_cycle_delay", policy.retry_cycle_delay, "a delay above 0 between two runs; give the DAG a schedule of Airflow's"
+            )
         window = policy.retry_window
-        self._schedule = RetrySchedule(policy.retry_cycle_delay, None if window is None else window_of(window))
+        self._schedule = RetrySchedule(max(policy.retry_cycle_delay, LEAST), None if window is None else window_of(window))
         self._stored: dict[str, Any] = {"retry_cycle_delay": as_seconds(policy.retry_cycle_delay), "retry_window": window}
         self.description = self.summary[:1].upper() + self.summary[1:]
 

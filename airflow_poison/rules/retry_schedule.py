@@ -217,7 +217,7 @@ class RetrySchedule:
 
     So no message waits longer than ``every`` after it is due, and what was moved into a window is taken when the window opens.
 
-    :param every: the policy's RetryCycleDelay, at least one second.
+    :param every: the policy's RetryCycleDelay, above 0.
     """
 
     every: timedelta

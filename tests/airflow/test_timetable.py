@@ -14,6 +14,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 
 from airflow_poison import Msmq3, Msmq4, ServiceBroker
+from airflow_poison.operators.base import here
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.engines import LocalEngine
@@ -25,12 +26,8 @@ from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_poison import Message
     from airflow_poison.store import QueueStore
-
-    from .conftest import Ran
 
 HALF_HOUR = timedelta(minutes=30)
 POLICY = Msmq4(receive_retry_count=1, retry_window="22:10-06:00 Europe/Berlin", receive_error_handling="Move")
@@ -140,29 +137,32 @@ def test_a_dag_that_had_a_schedule_without_intervals_goes_on_with_another_logica
 
 @pytest.mark.parametrize(
     ("policy", "named"),
-    [(ServiceBroker(), "Msmq4"), (Msmq3(), "Msmq4"), (Msmq4(retry_cycle_delay=timedelta(0)), "at least one second"), (None, "Msmq4")],
+    [(ServiceBroker(), "Msmq4"), (Msmq3(), "Msmq4"), (Msmq4(retry_cycle_delay=timedelta(0)), "a delay above 0"), (None, "Msmq4")],
 )
 def test_a_policy_without_cycles_is_refused(policy: Msmq4, named: str) -> None:
     with pytest.raises(SettingError, match=named):
         RetryCycleTimetable(policy)
 
 
+def test_runs_are_one_second_apart_at_least() -> None:
+    assert RetryCycleTimetable(Msmq4(retry_cycle_delay=timedelta(milliseconds=1))).summary == "every second"
+
+
 def never(message: Message) -> None:
     raise ValueError("no")
 
 
-def test_a_return_that_leaves_messages_waiting_says_until_when_in_the_time_zone_of_airflow(
-    store: QueueStore, run_dag: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("AIRFLOW__CORE__DEFAULT_TIMEZONE", "Asia/Kolkata")
+def test_a_return_leaves_waiting_what_is_not_due(store: QueueStore) -> None:
     policy = Msmq4(receive_retry_count=0, receive_error_handling="Move")
     table = declare(store, "orders", policy, SystemClock())
     send(table, messages_to_batches([b"bad"]), key="one", clock=SystemClock())
     ReceivePass(table=table, policy=policy, handler=never, engine=LocalEngine, clock=SystemClock(), isolation="none", store=store).run("one")
-    with DAG("returns", schedule=None) as dag:
-        QueueReturnOperator(task_id="return", queue_name="orders")
-    with caplog.at_level(logging.INFO):
-        ran = run_dag(dag)
-    assert ran.returned["return"]["waiting"] == 1
-    due = datetime.fromisoformat(ran.returned["return"]["next_due_at"])
-    assert f"1 wait in retry, the next until {due + timedelta(hours=5, minutes=30):%Y-%m-%d %H:%M:%S} IST." in caplog.text
+    returned = QueueReturnOperator(task_id="return", queue_name="orders").execute({})
+    assert (returned["returned"], returned["waiting"]) == (0, 1)
+
+
+def test_logs_show_instants_in_the_time_zone_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = datetime(2026, 11, 27, 20, tzinfo=UTC)
+    assert here(at) == "2026-11-27 20:00:00 UTC"
+    monkeypatch.setenv("AIRFLOW__CORE__DEFAULT_TIMEZONE", "Asia/Kolkata")
+    assert here(at) == "2026-11-28 01:30:00 IST"
