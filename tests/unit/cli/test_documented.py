@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 REFERENCE = (ROOT / "docs/reference/command-line.md").read_text()
 PROMPT = "$ airflow poison "
-SHOWN = [block.code for block in blocks(ROOT / "docs/how-to/simulate-settings.md") if block.language == "console"]
+PAGES = ("simulate-settings.md", "schedule-retry-cycles.md")
+SHOWN = [block.code for page in PAGES for block in blocks(ROOT / "docs/how-to" / page) if block.language == "console"]
 
 
 def test_there_is_something_shown() -> None:
-    assert len(SHOWN) == 5
+    assert len(SHOWN) == 6
     assert all(code.startswith(PROMPT) for code in SHOWN)
 
 
