@@ -34,6 +34,7 @@ class QueueHook(BaseHook):
     recorded with who has done it (the task that runs here, else the user of the shell).
 
     :param conn_id: connection of type ``poison``.
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``: where Spark runs, instead of the connection's field ``spark``.
     """
 
     conn_name_attr = "conn_id"
@@ -41,13 +42,18 @@ class QueueHook(BaseHook):
     conn_type = "poison"
     hook_name = "Poison queues"
 
-    def __init__(self, conn_id: str = default_conn_name) -> None:
+    def __init__(self, conn_id: str = default_conn_name, spark_conn_id: str | None = None) -> None:
         super().__init__()
         self.conn_id = conn_id
+        self.spark_conn_id = spark_conn_id
 
     @cached_property
     def settings(self) -> StoreConnection:
         """What the connection says. Raises SettingError for what it must not say, AirflowNotFoundException for an id that is not defined."""
+        settings = self._settings()
+        return replace(settings, spark=self.spark_conn_id) if self.spark_conn_id else settings
+
+    def _settings(self) -> StoreConnection:
         try:
             connection = self.get_connection(self.conn_id)
         except AirflowNotFoundException:

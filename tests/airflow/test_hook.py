@@ -20,6 +20,8 @@ from airflow_poison.hooks.connection import StoreConnection, spark_master
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors import QueueDisabledSensor, QueuePoisonGoneSensor
 from airflow_poison.spark.session import without_secrets
 from airflow_poison.store.control import QueueState
@@ -465,3 +467,14 @@ def test_rows_that_an_output_refuses_are_taken_out(tmp_path: Path, monkeypatch: 
     assert (hook.queue("orders").waiting_rows(), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
     assert sorted(queue.rows(SubQueue.POISON)) == [2, 4]
     assert hook.queue("orders").take_out_refused_rows() == 0
+
+
+def test_a_connection_of_the_spark_provider_says_where_spark_runs_instead_of_the_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_POISON_DEFAULT", json.dumps({"conn_type": "poison", "extra": {"store": str(tmp_path), "spark": "local[2]"}}))
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "spark://host", "port": 7077}))
+    assert QueueHook().settings.spark == "local[2]"
+    hook = QueueHook(spark_conn_id="cluster")
+    assert (hook.settings.store, spark_master(hook.settings.spark, hook.get_connection)) == (str(tmp_path), "spark://host:7077")
+    received = QueueReceiveOperator(task_id="receive", queue_name="orders", handler="shop:land", spark_conn_id="cluster")
+    sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], spark_conn_id="cluster")
+    assert [received.spark_conn_id, sent.spark_conn_id] == ["cluster", "cluster"]
