@@ -144,6 +144,45 @@ def test_a_policy_without_cycles_is_refused(policy: Msmq4, named: str) -> None:
         RetryCycleTimetable(policy)
 
 
+def test_a_changed_delay_goes_on_from_the_last_run_without_making_up_for_others() -> None:
+    """apache/airflow#45274: after a change of the schedule, runs of the new one were made for the past."""
+    now = floor(datetime.now(UTC))
+    daily = interval(now - timedelta(days=2, minutes=7), now - timedelta(days=1, minutes=7))
+    found = following(daily)
+    assert found.data_interval is not None
+    assert found.data_interval.start == daily.end
+    assert found.run_after >= now
+    assert following(found.data_interval).run_after == found.run_after + HALF_HOUR
+
+
+def test_a_late_scheduler_loses_no_run() -> None:
+    """apache/airflow#27399: a run whose minute had passed when the scheduler came was lost."""
+    now = floor(datetime.now(UTC))
+    found = following(interval(now - 2 * HALF_HOUR, now - HALF_HOUR))
+    assert found.run_after >= now  # at once, however late it is within the cycle
+    assert found.data_interval is not None
+    assert found.data_interval.start == now - HALF_HOUR
+
+
+def test_a_pause_over_openings_of_a_window_makes_one_run() -> None:
+    """apache/airflow#47566: a timetable of several schedules made the last run of each."""
+    timetable = RetryCycleTimetable(Msmq4(retry_cycle_delay=timedelta(days=1), retry_window="00:05-00:10; 06:05-06:10; 12:05-12:10; 18:05-18:10"))
+    before = pendulum.now("UTC").subtract(days=3)
+    found = following(interval(before.subtract(hours=1), before), LATELY, timetable)
+    assert found.data_interval is not None
+    assert pendulum.now("UTC").subtract(hours=6, minutes=1) <= found.run_after <= pendulum.now("UTC")
+    assert following(found.data_interval, LATELY, timetable).run_after > pendulum.now("UTC")
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "Europe/Zurich", "Australia/Sydney", "Australia/Lord_Howe"])
+@pytest.mark.parametrize("at", [pendulum.datetime(2024, 3, 10, 7, 30), pendulum.datetime(2024, 11, 3, 5, 30), pendulum.datetime(2024, 4, 6, 15, 15)])
+def test_a_run_by_hand_has_an_interval_that_has_passed_when_clocks_are_set(zone: str, at: pendulum.DateTime) -> None:
+    """apache/airflow#70089: on such days intervals had no length, or ended after the run."""
+    timetable = RetryCycleTimetable(Msmq4(retry_cycle_delay=timedelta(days=1), retry_window=f"01:30-03:00 {zone}"))
+    found = timetable.infer_manual_data_interval(run_after=at)
+    assert found.start < found.end <= at
+
+
 def test_runs_are_one_second_apart_at_least() -> None:
     assert RetryCycleTimetable(Msmq4(retry_cycle_delay=timedelta(milliseconds=1))).summary == "every second"
 

@@ -177,6 +177,26 @@ def test_a_window_opens_on_the_days_on_which_clocks_are_set(text: str, after: da
 
 
 @pytest.mark.parametrize(
+    ("text", "at", "due"),
+    [
+        # attune-io/attune#798: whose day is the morning behind a night?
+        ("Mon-Fri 22:00-06:00 America/New_York", "2026-03-07T01:00-05:00", "2026-03-07T01:00-05:00"),  # a Saturday: Friday's night
+        ("Mon-Fri 22:00-06:00 America/New_York", "2026-03-09T01:00-04:00", "2026-03-09T22:00-04:00"),  # a Monday: Sunday's night
+        ("02:00-03:00 America/New_York", "2026-03-08T00:00-05:00", "2026-03-08T03:00-04:00"),  # argoproj/argo-workflows#8137, rundeck/rundeck#6879
+        ("01:00-23:00 America/Santiago", "2026-09-05T23:30-04:00", "2026-09-06T01:00-03:00"),  # Hexagon/croner#132: no midnight in Chile
+        ("00:00-00:30 America/Santiago", "2026-09-05T23:30-04:00", "2026-09-06T01:00-03:00"),
+        ("21:00-22:00 America/New_York", "2026-11-01T00:00-04:00", "2026-11-01T21:00-05:00"),  # scylladb/scylla-manager#3085: 22 h after 00:00
+        ("08:00-09:00 Europe/Rome", "2025-10-23T07:30+02:00", "2025-10-23T08:00+02:00"),  # louislam/uptime-kuma#6233: in summer, too
+        ("01:00-02:00 Europe/London", "2025-10-26T00:59+01:00", "2025-10-26T01:00+01:00"),  # node-red-contrib-cron-plus#108: an hour was lost
+        ("01:00-02:00 Europe/London", "2025-10-26T01:30+00:00", "2025-10-26T01:30+00:00"),
+        ("Sat,Sun 05:00-19:00 UTC", "2025-10-20T08:49+02:00", "2025-10-25T05:00+00:00"),  # googlecloudrobotics/core#575: days that overlap
+    ],
+)
+def test_windows_of_public_reports_open_as_their_users_expect(text: str, at: str, due: str) -> None:
+    assert window_of(text).opened(datetime.fromisoformat(at)) == datetime.fromisoformat(due)
+
+
+@pytest.mark.parametrize(
     ("text", "stored"),
     [
         ("Mon-Fri 22:00-06:00 Europe/Berlin", "Mon-Fri 22:00-06:00 Europe/Berlin"),
