@@ -91,7 +91,7 @@ class RetryCycleTimetable(Timetable):
         if not each and now > cycle.end:
             cycle = DataInterval(cycle.start, instance(now))
             if last_automated_data_interval is not None:
-                self._tell_skipped(last_automated_data_interval.end, now)
+                self._log_skipped(last_automated_data_interval.end, now)
         if restriction.latest is not None and cycle.start > restriction.latest:
             return None
         return DagRunInfo.interval(cycle.start, cycle.end)
@@ -112,7 +112,7 @@ class RetryCycleTimetable(Timetable):
     def _cycle(self, end: datetime) -> DataInterval:
         return DataInterval(instance(self._schedule.before(end)), instance(end))
 
-    def _tell_skipped(self, last: datetime, now: datetime) -> None:
+    def _log_skipped(self, last: datetime, now: datetime) -> None:
         skipped = self._schedule.count(last, now) - 1
         if skipped > 0:
             log.info(

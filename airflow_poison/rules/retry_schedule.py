@@ -117,9 +117,9 @@ def retry_window(setting: str, value: object) -> str:
     """
     parts, zone = _parse(setting, value)
     ordered = sorted(parts, key=lambda part: (sorted(part[0]), part[1:]))
-    told = "; ".join(f"{_days_text(days)}{_clock(start)}-{_clock(end)}" for days, start, end in ordered)
+    ranges = "; ".join(f"{_days_text(days)}{_clock(start)}-{_clock(end)}" for days, start, end in ordered)
     _window(setting, value, parts, zone)
-    return f"{told} {zone}"
+    return f"{ranges} {zone}"
 
 
 @lru_cache(maxsize=64)
@@ -203,8 +203,8 @@ def _days_text(days: frozenset[int]) -> str:
             rows[-1].append(day)
         else:
             rows.append([day])
-    told = (f"{_DAYS[row[0]]}{'-' if len(row) > 2 else ','}{_DAYS[row[-1]]}" if len(row) > 1 else _DAYS[row[0]] for row in rows)  # noqa: PLR2004
-    return ",".join(told) + " "
+    texts = (f"{_DAYS[row[0]]}{'-' if len(row) > 2 else ','}{_DAYS[row[-1]]}" if len(row) > 1 else _DAYS[row[0]] for row in rows)  # noqa: PLR2004
+    return ",".join(texts) + " "
 
 
 def _clock(minutes: int) -> str:

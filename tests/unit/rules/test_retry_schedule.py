@@ -242,6 +242,12 @@ def test_a_message_that_would_be_due_by_day_waits_until_the_window_opens() -> No
     assert played.deliveries[-1].at == timedelta(hours=21)  # the clock begins on 2013-01-01T00:00Z
 
 
+def test_a_message_that_another_reader_holds_while_the_window_closes_waits_until_it_opens_again() -> None:
+    policy = Msmq4(receive_retry_count=0, retry_cycle_delay=timedelta(0), retry_window="00:00-00:01", receive_error_handling="Move")
+    held = Scripted("m", "rb ok", timedelta(seconds=58), locked=30)  # 30 tries, 100 ms apart: it is moved at 00:01:01
+    assert replay(policy, Script(held)).deliveries[-1].at == timedelta(days=1)
+
+
 def test_an_instant_of_pendulum_is_one() -> None:
     receiver = Msmq4(retry_window="22:00-06:00").open()
     assert receiver.parked_until(pendulum.datetime(2026, 11, 27, 12, tz=BERLIN)) == datetime(2026, 11, 27, 22, tzinfo=UTC)
