@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,12 @@ def test_a_zone_is_shown_at_each_instant(capsys: Capture, monkeypatch: pytest.Mo
     told = shown(capsys, "" if zone == "asked" else f"--timezone {zone}")
     assert re.search(r"\d\d:\d\d:\d\d IST +POLICY_CHANGED", told)
     assert "(UTC)" not in told
+
+
+def test_the_machines_own_zone_is_shown_at_each_instant(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert re.search(r"\d\d:\d\d:\d\d UTC +POLICY_CHANGED", shown(capsys, "--timezone system"))
 
 
 def test_the_option_wins_over_the_variable_and_this_over_airflows_default(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
