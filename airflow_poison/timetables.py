@@ -87,6 +87,8 @@ class RetryCycleTimetable(Timetable):
         """Return the next run: the next cycle, or one for all that were missed, see above."""
         each = restriction.catchup and restriction.latest is not None
         cycle = self._first(restriction) if last_automated_data_interval is None else self._following(last_automated_data_interval)
+        if restriction.earliest is not None and cycle.end <= restriction.earliest:
+            cycle = self._beginning(restriction.earliest)
         now = self._schedule.until(datetime.now(UTC))
         if not each and now > cycle.end:
             cycle = DataInterval(cycle.start, instance(now))
@@ -101,7 +103,11 @@ class RetryCycleTimetable(Timetable):
         last = self._cycle(self._schedule.until(datetime.now(UTC)))
         if restriction.earliest is None or (not restriction.catchup and last.start >= restriction.earliest):
             return last
-        start = self._schedule.after(restriction.earliest - TICK)
+        return self._beginning(restriction.earliest)
+
+    def _beginning(self, earliest: datetime) -> DataInterval:
+        """Return the first cycle that begins at an instant or later."""
+        start = self._schedule.after(earliest - TICK)
         return DataInterval(instance(start), instance(self._schedule.after(start)))
 
     def _following(self, last: DataInterval) -> DataInterval:

@@ -76,10 +76,11 @@ def test_the_first_run_is_the_cycle_that_has_just_ended_however_often_airflow_as
     assert all(info.data_interval.end - info.data_interval.start == HALF_HOUR for info in asked if info.data_interval)
 
 
+@pytest.mark.parametrize("last", [None, interval(floor(datetime.now(UTC)) - HALF_HOUR, floor(datetime.now(UTC)))])
 @pytest.mark.parametrize("catchup", [True, False])
-def test_a_start_date_to_come_is_waited_for(catchup: bool) -> None:  # noqa: FBT001
+def test_a_start_date_to_come_is_waited_for(catchup: bool, last: DataInterval | None) -> None:  # noqa: FBT001
     start = pendulum.now("UTC").add(days=2).replace(minute=10, second=0, microsecond=0)
-    found = following(None, TimeRestriction(start, None, catchup))
+    found = following(last, TimeRestriction(start, None, catchup))
     assert found.data_interval == interval(start.replace(minute=30), start.replace(minute=30) + HALF_HOUR)
 
 

@@ -52,7 +52,11 @@ def test_a_zone_is_shown_at_each_instant(capsys: Capture, monkeypatch: pytest.Mo
 def test_the_machines_own_zone_is_shown_at_each_instant(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
-    assert re.search(r"\d\d:\d\d:\d\d UTC +POLICY_CHANGED", shown(capsys, "--timezone system"))
+    try:
+        assert re.search(r"\d\d:\d\d:\d\d UTC +POLICY_CHANGED", shown(capsys, "--timezone system"))
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_the_option_wins_over_the_variable_and_this_over_airflows_default(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
