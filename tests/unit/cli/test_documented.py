@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 REFERENCE = (ROOT / "docs/reference/command-line.md").read_text()
 PROMPT = "$ airflow poison "
-PAGES = ("simulate-settings.md", "schedule-retry-cycles.md")
-SHOWN = [block.code for page in PAGES for block in blocks(ROOT / "docs/how-to" / page) if block.language == "console"]
+SIMULATED = ("docs/how-to/simulate-settings.md", "docs/how-to/schedule-retry-cycles.md")
+SHOWN = [block.code for page in SIMULATED for block in blocks(ROOT / page) if block.language == "console"]
 
 
 def test_there_is_something_shown() -> None:
