@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_poison.hooks.connection import StoreConnection, actor_here, found_connection, options_with_credentials, secrets_of, spark_master
+from airflow_poison.hooks.connection import (
+    StoreConnection,
+    actor_here,
+    found_connection,
+    options_with_credentials,
+    secrets_of,
+    spark_master,
+    spark_settings,
+)
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
@@ -111,7 +119,7 @@ class QueueHook(BaseHook):
         master = spark_master(settings.spark, self.get_connection)
         self.log.info("Spark: %s", without_secrets(master))
         files = self.shipped(py_files)
-        spark = get_session(master, settings.spark_conf)
+        spark = get_session(master, {**spark_settings(settings.spark, self.get_connection), **settings.spark_conf})
         if files:
             Executors(spark).ship(files)
         return spark

@@ -16,7 +16,7 @@ from airflow.sdk import DAG
 from deltalake import write_deltalake
 
 from airflow_poison import Msmq4, PoisonSubQueue
-from airflow_poison.hooks.connection import StoreConnection, spark_master
+from airflow_poison.hooks.connection import StoreConnection, spark_master, spark_settings
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
@@ -478,3 +478,11 @@ def test_a_connection_of_the_spark_provider_says_where_spark_runs_instead_of_the
     received = QueueReceiveOperator(task_id="receive", queue_name="orders", handler="shop:land", spark_conn_id="cluster")
     sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], spark_conn_id="cluster")
     assert [received.spark_conn_id, sent.spark_conn_id] == ["cluster", "cluster"]
+
+
+def test_the_settings_of_a_spark_connection_are_those_of_the_session_and_what_is_for_spark_submit_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"queue": "night", "namespace": "", "deploy-mode": "client", "spark.executor.memory": "2g", "spark.cores.max": 4}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+    expected = {"spark.yarn.queue": "night", "spark.executor.memory": "2g", "spark.cores.max": "4"}
+    assert spark_settings("cluster", QueueHook.get_connection) == expected
+    assert spark_settings("local[2]", QueueHook.get_connection) == {}
