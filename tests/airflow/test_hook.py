@@ -26,6 +26,7 @@ from airflow_poison.sensors import QueueDisabledSensor, QueuePoisonGoneSensor
 from airflow_poison.spark.session import without_secrets
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.taskgroups import retry_cycle
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
 from airflow_poison.values.schema import SubQueue
@@ -477,7 +478,10 @@ def test_a_connection_of_the_spark_provider_says_where_spark_runs_instead_of_the
     assert (hook.settings.store, spark_master(hook.settings.spark, hook.get_connection)) == (str(tmp_path), "spark://host:7077")
     received = QueueReceiveOperator(task_id="receive", queue_name="orders", handler="shop:land", spark_conn_id="cluster")
     sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], spark_conn_id="cluster")
-    assert [received.spark_conn_id, sent.spark_conn_id] == ["cluster", "cluster"]
+    with DAG("cycles", schedule=None) as dag:
+        retry_cycle("orders", Msmq4(), "shop:land", spark_conn_id="cluster")
+    tasks = [received, sent, dag.get_task("retry_cycle.receive")]
+    assert [task.spark_conn_id for task in tasks] == ["cluster"] * 3  # type: ignore[attr-defined]  # a task of a DAG may be any operator
 
 
 def test_the_settings_of_a_spark_connection_are_those_of_the_session_and_what_is_for_spark_submit_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
