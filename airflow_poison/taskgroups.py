@@ -118,6 +118,7 @@ def retry_cycle(
     rules: Sequence[Rule] = (),
     error_handler: type[ErrorHandler] | None = None,
     conn_id: str = QueueHook.default_conn_name,
+    spark_conn_id: str | None = None,
     default_args: dict[str, Any] | None = None,
     **options: Unpack[ReceiveOptions],
 ) -> TaskGroup:
@@ -151,6 +152,7 @@ def retry_cycle(
             **options,
             error_handler=error_handler,
             conn_id=conn_id,
+            spark_conn_id=spark_conn_id,
         )
         returned >> received
         if rules:

@@ -23,12 +23,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG, BaseNotifier, DeltaTriggerTimetable, task
+from airflow.sdk import DAG, BaseNotifier, task
 
 from airflow_poison import Msmq4, Outage, SubQueue
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.timetables import RetryCycleTimetable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -148,7 +149,7 @@ def read_flights(spark: SparkSession) -> DataFrame:
 with DAG(
     "flight_arrivals_by_message",
     description="A year of flights through a queue with retry cycles, one message at a time",
-    schedule=DeltaTriggerTimetable(DELAY),
+    schedule=RetryCycleTimetable(POLICY),
     catchup=False,
     max_active_runs=1,
     doc_md=__doc__,

@@ -1,7 +1,7 @@
 """A queue whose retry cycles begin on a schedule: every RetryCycleDelay, the DAG returns what is due, and receives.
 
 The simplest way, and the right one where messages come all the time: a message waits in ``refunds;retry`` for one delay at least, and for less than
-two. ``DeltaTriggerTimetable`` counts from the first run; the delay of the policy and the interval of the runs are one value.
+two. ``RetryCycleTimetable`` takes the delay from the policy; after a pause, one run stands for all cycles that were missed.
 
 Set ``REFUNDS_RETRY_CYCLE_DELAY`` to change it; seconds, default 1800.
 """
@@ -12,10 +12,11 @@ import os
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, DeltaTriggerTimetable
+from airflow.sdk import DAG
 
 from airflow_poison import Msmq4, Outage
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.timetables import RetryCycleTimetable
 
 if TYPE_CHECKING:
     from airflow_poison import Message
@@ -30,5 +31,5 @@ def refund(message: Message) -> None:
         raise ValueError("nothing to refund")
 
 
-with DAG("retry_by_schedule", schedule=DeltaTriggerTimetable(POLICY.retry_cycle_delay), catchup=False, max_active_runs=1):
+with DAG("retry_by_schedule", schedule=RetryCycleTimetable(POLICY), catchup=False, max_active_runs=1):
     retry_cycle(queue_name="refunds", policy=POLICY, handler=refund, outage=Outage())

@@ -1,4 +1,4 @@
-"""A queue whose retry cycles begin exactly when they are due: the DAG has no timetable, and nothing looks at a clock but the triggerer.
+"""A queue whose retry cycles begin exactly when they are due, and at every RetryCycleDelay besides, should the triggerer be down.
 
 What the handler refuses is parked in ``payments;retry``. A watcher of the queue sees its due time and makes a run at that instant: the run returns
 the messages and receives them again. Send to the queue with ``airflow poison send``, or with a ``QueueSendOperator`` of another DAG: the arrival of
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from airflow.sdk import DAG
 
 from airflow_poison import Msmq4, Outage
-from airflow_poison.assets import queue_asset
 from airflow_poison.taskgroups import retry_cycle
+from airflow_poison.timetables import retry_cycle_schedule
 
 if TYPE_CHECKING:
     from airflow_poison import Message
@@ -34,7 +34,7 @@ def pay(message: Message) -> None:
 
 with DAG(
     "retry_when_due",
-    schedule=[queue_asset("payments", on=("messages", "retry_due"))],
+    schedule=retry_cycle_schedule("payments", POLICY, on=("messages", "retry_due")),
     catchup=False,
     max_active_runs=1,  # what happens during a run makes one more run afterwards
 ):

@@ -168,9 +168,11 @@ class Command:
         """Run it. Ends with the exit code of an error, of an interrupt, or of a reader that has gone away."""
         try:
             with errors_in_one_line():
+                from airflow_poison.cli.terminal import read_in
+
                 if args.output not in OUTPUTS:
                     raise wrong_usage(f"--output {args.output}: expected one of {', '.join(OUTPUTS)}.")
-                with _signed(args):
+                with read_in(args.timezone or os.environ.get(ZONE_VARIABLE) or _zone_of_airflow()), _signed(args):
                     self.run(args)
             sys.stdout.flush()
         except BrokenPipeError:  # what Python still holds of the output goes nowhere
@@ -179,6 +181,12 @@ class Command:
         except KeyboardInterrupt:
             say("interrupted", _WHOLE)
             raise SystemExit(INTERRUPTED) from None
+
+
+def _zone_of_airflow() -> str:
+    """Return Airflow's default time zone in a process of its command line, which has read its configuration; else UTC."""
+    configuration = sys.modules.get("airflow.configuration")
+    return "UTC" if configuration is None else str(configuration.conf.get("core", "default_timezone", fallback="UTC"))
 
 
 def _signed(args: Namespace) -> AbstractContextManager[None]:
@@ -193,7 +201,7 @@ def command(name: str, *arguments: Argument) -> Callable[[Callable[[Namespace], 
 
     def declared(function: Callable[[Namespace], None]) -> Command:
         summary, _, description = (function.__doc__ or "").partition(".\n\n")
-        return Command(name, summary, " ".join(description.split()), arguments, function)
+        return Command(name, summary, " ".join(description.split()), (*arguments, TIMEZONE), function)
 
     return declared
 
@@ -218,6 +226,11 @@ PLACES: Final = ("main", "retry", "poison", "postponed", "transmission")
 OUTPUT: Final = Argument(
     ("-o", "--output"), {"metavar": "(table, json)", "default": "table", "help": "output format: table or json (default: table)"}, ("table", "json")
 )
+ZONE_VARIABLE: Final = "POISON_TIMEZONE"
+TIMEZONE: Final = option(
+    "--timezone", "ZONE", f"time zone of instants: Europe/Berlin, UTC, or system (default: {ZONE_VARIABLE}; in Airflow its own default, else UTC)"
+)
+"""What every command takes."""
 STORE: Final = option("--store", "URI", "root of the store: a folder, or a file:// URI")
 CONN_ID: Final = option("--conn-id", "ID", "connection that names the store (default: poison_default)")
 QUEUE: Final = Argument(("queue",), {"metavar": "QUEUE", "help": "the queue"}, "queues")

@@ -27,7 +27,7 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.terminal import messages, tell
+from airflow_poison.cli.terminal import instant, messages, tell
 from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def _left(table: QueueTable, key: str, named: str) -> str:
         return f"the claim of {claimed} of queue {table.name!r} is given up: any receive goes on with them at once. {_WRITTEN_DOWN}"
     return (
         f"{claimed} of queue {table.name!r} stay claimed, for what works on them had not ended yet. {_WRITTEN_DOWN} "
-        f"Go on at once with --run-key {named}, or from {until:%H:%M:%S} UTC on with any receive."
+        f"Go on at once with --run-key {named}, or from {instant(until)} on with any receive."
     )
 
 

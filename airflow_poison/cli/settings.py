@@ -58,6 +58,8 @@ def _setting(setting: Setting) -> dict[str, object]:
     several("--message", "NAME=OUTCOMES", "messages, with the outcomes of their deliveries: 'a=rb*5 ok' (default: m=rb*, one that always fails)"),
     several("--at", "NAME=DURATION", "when messages arrive (default: at the start)"),
     several("--action", "AT:VERB[:WHAT]", "what people do: 2h:enable, 30m:remove:a, 1h:alter:ReceiveRetryCount=2,MaxRetryCycles=0"),
+    option("--window", "WINDOW", "retries fall due in these times only: 'Mon-Fri 22:00-06:00 Europe/Berlin'; the same as --set retry_window=WINDOW"),
+    option("--start", "INSTANT", "what the clock shows at the start, for windows: 2026-03-29T01:30 (default: 2013-01-01T00:00Z)"),
     option("--until", "DURATION", "stop the clock then (default: when nothing is left to happen)"),
     option("--most-receives", "N", "stop an endless simulation after N receives (default: 10000)", default="10000"),
     several("--access", "QUEUE=ACCESS", "queues that the endpoint cannot send to: missing or denied"),
@@ -78,6 +80,8 @@ def simulate(args: Namespace) -> None:
 
     system = values.system_of(args.system, args.set, args.message, args.at, args.action, args.access)
     missing = f"SYSTEM is missing: one of {', '.join(SYSTEMS)}. For example: simulate Msmq4 --set ReceiveErrorHandling=Move"
+    if args.window is not None:
+        args.set = [*(args.set or []), f"retry_window={args.window}"]
     with noted_warnings() as warned:
         policy = values.policy_of(args, system, missing)
     at = values.pairs("--at", args.at or [])
@@ -90,6 +94,7 @@ def simulate(args: Namespace) -> None:
         most_receives=values.whole("--most-receives", args.most_receives, 1, 1_000_000),
         access=values.pairs("--access", args.access or []),
         queue=check_name(args.queue),
+        start=replay.START if args.start is None else values.started(args.start),
     )
     if args.output == "json":
         write_json(done.to_dict(routine=args.routine) | {"warnings": warned})

@@ -13,6 +13,7 @@ from rich.text import Text
 from airflow_poison.cli.terminal import line, screen, table
 from airflow_poison.rules import policy_class
 from airflow_poison.rules.described import SettingKind, settings_of
+from airflow_poison.rules.retry_schedule import window_of
 from airflow_poison.rules.settings import seconds
 from airflow_poison.rules.simulation.result import shown
 from airflow_poison.rules.simulation.scripted_host import OutcomeKind
@@ -20,7 +21,7 @@ from airflow_poison.values.clock import show_duration
 from airflow_poison.values.events import ROUTINE, EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
 
     from rich.console import Console
@@ -147,8 +148,10 @@ def headline(policy: Policy) -> str:
 def _happened(simulation: Simulation) -> Table:
     found = rows(simulation)
     counted = any(row.move_count for row in found)
+    shows = _shows(simulation)
     made = table(
         "time",
+        *(["clock"] if shows else []),
         "message",
         "what happens",
         "abort\ncount",
@@ -158,8 +161,18 @@ def _happened(simulation: Simulation) -> Table:
     )
     for row in _shortened(found):
         counts = (row.abort_count, row.move_count) if counted else (row.abort_count,)
-        made.add_row(*(show_duration(row.at), row.message, row.what, *("" if count is None else str(count) for count in counts)))
+        clock = [shows(row.at)] if shows else []
+        made.add_row(*(show_duration(row.at), *clock, row.message, row.what, *("" if count is None else str(count) for count in counts)))
     return made
+
+
+def _shows(simulation: Simulation) -> Callable[[timedelta], str] | None:
+    """Return what a clock on a wall in the zone of the retry window shows, by the time since the start; None without a window."""
+    text = getattr(simulation.policy, "retry_window", None)
+    if text is None:
+        return None
+    zone = window_of(text).zone
+    return lambda at: f"{(simulation.replay.started + at).astimezone(zone):%a %d %b %H:%M %Z}"
 
 
 def _shortened(found: Sequence[Row]) -> list[Row]:

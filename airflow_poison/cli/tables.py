@@ -272,11 +272,12 @@ def print_events(told: History) -> None:
     if told.earlier:
         line(out, f"{told.earlier:,} earlier events; --limit shows more.")
     counts = ["abort\ncount", "move\ncount"]
-    rows = table("time (UTC)", "event", "message", *counts, "details", right=["message", *counts], cut="details")
+    zone = " UTC" if terminal.is_utc() else ""
+    rows = table("time (UTC)" if zone else "time", "event", "message", *counts, "details", right=["message", *counts], cut="details")
     for event in told.events:
         number = "" if event.lookup_id is None else str(event.lookup_id)
         numbers = (str(event.abort_count), str(event.move_count)) if number else ("", "")
-        rows.add_row(terminal.instant(event.at).removesuffix(" UTC"), event.type.value, number, *numbers, cuttable(_details(told.queue, event)))
+        rows.add_row(terminal.instant(event.at).removesuffix(zone), event.type.value, number, *numbers, cuttable(_details(told.queue, event)))
     out.print(rows)
 
 

@@ -1,4 +1,4 @@
-"""Where commands print to, and how ages, instants, sizes and numbers read.
+"""Where commands print to, and how ages, instants, sizes and numbers read: instants in people's time zone.
 
 A terminal gets what fits it; a pipe gets one line for each row, without colours.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta, tzinfo
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -127,9 +129,36 @@ def due(at: datetime | None, now: datetime) -> str:
     return "" if at is None else "now" if at <= now else f"in {about(at - now)}"
 
 
+_zone: ContextVar[tzinfo | None] = ContextVar("_zone", default=UTC)
+
+
+@contextmanager
+def read_in(name: str) -> Iterator[None]:
+    """Read and print instants of a block in a time zone; ``system`` is the machine's. Raises SettingError."""
+    from airflow_poison.values.clock import zone_of_people
+
+    token = _zone.set(zone_of_people("--timezone", name))
+    try:
+        yield
+    finally:
+        _zone.reset(token)
+
+
 def instant(at: datetime) -> str:
-    """Return an instant in UTC, to the second."""
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    """Return an instant in people's time zone, to the second."""
+    from airflow_poison.values.clock import show_instant
+
+    return show_instant(at, _zone.get())
+
+
+def is_utc() -> bool:
+    """Return whether instants are shown in UTC, so that a heading can say so once."""
+    return str(_zone.get()) == "UTC"
+
+
+def localized(at: datetime) -> datetime:
+    """Return a typed instant; one without an offset is in people's time zone."""
+    return at if at.tzinfo else at.astimezone() if (zone := _zone.get()) is None else at.replace(tzinfo=zone)
 
 
 def size(count: int) -> str:

@@ -196,7 +196,8 @@ def imported(flag: str, name: str, example: str) -> object:
 
 
 def since(text: str, now: datetime, flag: str = "--since") -> datetime:
-    """Return the instant of ``2h`` (before now) or ``2013-01-01T12:00``, in UTC when it does not say. Raises InputError."""
+    """Return the instant of ``2h`` (before now) or ``2013-01-01T12:00``, in people's time zone when it does not say. Raises InputError."""
+    from airflow_poison.cli.terminal import localized
     from airflow_poison.values.clock import EXAMPLES, read_duration
 
     span = read_duration(text)
@@ -204,7 +205,17 @@ def since(text: str, now: datetime, flag: str = "--since") -> datetime:
         at = now - span if span is not None else datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
         raise wrong_usage(f"{flag} {_shown(text)}: expected an instant such as 2013-01-01T12:00Z, or a duration such as {EXAMPLES}.") from error
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    return localized(at)
+
+
+def started(text: str) -> datetime:
+    """Return the instant at which a simulation starts. Raises InputError."""
+    from airflow_poison.cli.terminal import localized
+
+    try:
+        return localized(datetime.fromisoformat(text))
+    except ValueError as error:
+        raise wrong_usage(f"--start {_shown(text)}: expected an instant such as 2026-03-29T01:30 or 2026-03-29T00:30Z.") from error
 
 
 def _shown(text: str) -> str:

@@ -273,6 +273,22 @@ def spark_master(spark: str, get_connection: Callable[[str], Any]) -> str:
     return master
 
 
+_FORMS = {"queue": "spark.yarn.queue", "namespace": "spark.kubernetes.namespace"}
+"""Fields that a connection of type ``spark`` has in the provider's form, and the Spark settings that they are."""
+
+
+def spark_settings(spark: str, get_connection: Callable[[str], Any]) -> dict[str, str]:
+    """Return Spark settings in the extra of the connection that a field ``spark`` names: ``spark.*``, and its YARN queue and namespace.
+
+    What else the extra says is of ``spark-submit``. Empty for a master. Call ``spark_master`` first, which says so where there is no such connection.
+    """
+    if _MASTER.match(spark):
+        return {}
+    extra = get_connection(spark).extra_dejson
+    found = {_FORMS.get(name, name): value for name, value in extra.items() if value and (name in _FORMS or name.startswith("spark."))}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in found.items()}
+
+
 def cores_of(master: str) -> int | None:
     """Return how many tasks Spark runs at the same time, where its master says so: ``local[4]``; None for a cluster."""
     found = _LOCAL.match(master)

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_poison.hooks.connection import StoreConnection, actor_here, found_connection, options_with_credentials, secrets_of, spark_master
+from airflow_poison.hooks.connection import (
+    StoreConnection,
+    actor_here,
+    found_connection,
+    options_with_credentials,
+    secrets_of,
+    spark_master,
+    spark_settings,
+)
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
@@ -34,6 +42,7 @@ class QueueHook(BaseHook):
     recorded with who has done it (the task that runs here, else the user of the shell).
 
     :param conn_id: connection of type ``poison``.
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``: where Spark runs, instead of the connection's field ``spark``.
     """
 
     conn_name_attr = "conn_id"
@@ -41,13 +50,18 @@ class QueueHook(BaseHook):
     conn_type = "poison"
     hook_name = "Poison queues"
 
-    def __init__(self, conn_id: str = default_conn_name) -> None:
+    def __init__(self, conn_id: str = default_conn_name, spark_conn_id: str | None = None) -> None:
         super().__init__()
         self.conn_id = conn_id
+        self.spark_conn_id = spark_conn_id
 
     @cached_property
     def settings(self) -> StoreConnection:
         """What the connection says. Raises SettingError for what it must not say, AirflowNotFoundException for an id that is not defined."""
+        settings = self._settings()
+        return replace(settings, spark=self.spark_conn_id) if self.spark_conn_id else settings
+
+    def _settings(self) -> StoreConnection:
         try:
             connection = self.get_connection(self.conn_id)
         except AirflowNotFoundException:
@@ -105,7 +119,7 @@ class QueueHook(BaseHook):
         master = spark_master(settings.spark, self.get_connection)
         self.log.info("Spark: %s", without_secrets(master))
         files = self.shipped(py_files)
-        spark = get_session(master, settings.spark_conf)
+        spark = get_session(master, {**spark_settings(settings.spark, self.get_connection), **settings.spark_conf})
         if files:
             Executors(spark).ship(files)
         return spark

@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, conf
 
 from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.passes.declaration import whole
 from airflow_poison.passes.runs import installed, run_key
+from airflow_poison.values.clock import show_instant, zone_of_people
 from airflow_poison.values.errors import PoisonError, SettingError
 
 if TYPE_CHECKING:
@@ -91,6 +92,11 @@ def installation_id() -> str:
             return found
         seen = found
         time.sleep(SETTLED)
+
+
+def here(at: datetime) -> str:
+    """Return an instant as logs show it: in Airflow's default time zone."""
+    return show_instant(at, zone_of_people("default_timezone", conf.get("core", "default_timezone", fallback="utc")))
 
 
 def _read(comms: Any) -> str | None:

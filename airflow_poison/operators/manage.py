@@ -7,6 +7,7 @@ QueueAlertOperator: alert people about events of a queue.
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets, listed, tell_ended
-from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id, subscriber, task_key
+from airflow_poison.operators.base import QueueOperator, here, lookup_ids_of, one_lookup_id, subscriber, task_key
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.queue_disabling import REMOVAL
@@ -495,6 +496,6 @@ class QueueReturnOperator(QueueOperator):
         result = queue.return_due(self.policy)
         stats.moved("returned", result.returned + result.postponed, queue.table, self.conn_id)
         postponed = f", and {result.postponed:,} that a handler had postponed" if result.postponed else ""
-        due = f", the next until {result.next_due_at:%Y-%m-%d %H:%M:%S %Z}" if result.next_due_at else ""
+        due = f", the next until {here(datetime.fromisoformat(result.next_due_at))}" if result.next_due_at else ""
         self.log.info("Returned %s messages of %r to main%s; %s wait in retry%s.", result.returned, self.queue_name, postponed, result.waiting, due)
         return result.to_dict()

@@ -155,6 +155,7 @@ class QueueReceiveOperator(ReceivingOperator):
     :param error_handler: a class that implements ErrorHandler; called for each poison message, once a cycle (spec WCF-18, WCF-26);
         the task fails after its commit where ``handle_error`` does not return True.
     :param conn_id: connection of type ``poison``. (templated)
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``: where Spark runs; None: as ``conn_id`` says. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -167,6 +168,7 @@ class QueueReceiveOperator(ReceivingOperator):
         "py_files",
         "handler_version",
         "conn_id",
+        "spark_conn_id",
     )
 
     @takes_options
@@ -186,6 +188,7 @@ class QueueReceiveOperator(ReceivingOperator):
         policy: Policy | None = None,
         py_files: Sequence[str] = (),
         conn_id: str = QueueHook.default_conn_name,
+        spark_conn_id: str | None = None,
         **kwargs: Unpack[ReceiveTaskOptions],
     ) -> None:
         super().__init__(queue_name=queue_name, handler=handler, policy=policy, py_files=py_files, **kwargs)
@@ -205,6 +208,7 @@ class QueueReceiveOperator(ReceivingOperator):
         self.alerts = AlertTargets.of(on_queue_disabled, on_poison, on_blocked, on_outage=on_outage, on_outage_over=on_outage_over)
         self.error_handler = error_handler
         self.conn_id = conn_id
+        self.spark_conn_id = spark_conn_id
         self.stop = Stop()
         if is_known(self.queues):
             listed(self.queues, self.receive)
@@ -215,7 +219,7 @@ class QueueReceiveOperator(ReceivingOperator):
         Raises AirflowFailException for a halted queue, AlertError after a pass whose alerts failed, and the errors of ReceivePass; with
         ``queues`` QueuesFailedError for all that is no halt.
         """
-        hook = QueueHook(self.conn_id)
+        hook = QueueHook(self.conn_id, self.spark_conn_id)
         hook.import_here(self.py_files)
         try:
             return (

@@ -67,6 +67,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
     :param py_files: files (``.py``, ``.zip``, ``.egg``, ``.whl``) shipped to Spark's executors, for Python functions of the DataFrame. (templated)
     :param send_key: names what is sent: a later send to the queue with the same key, of any run, sends nothing. None: the task instance. (templated)
     :param resend: every try of the task sends anew.
+    :param spark_conn_id: connection of type ``spark`` or ``spark_connect``: where Spark runs; None: as ``conn_id`` says. (templated)
     """
 
     template_fields: Sequence[str] = (
@@ -88,6 +89,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         "py_files",
         "send_key",
         "conn_id",
+        "spark_conn_id",
     )
     ui_color = "#e8f4e5"
     operator_extra_links = (QueueLink(), MessagesLink())
@@ -118,6 +120,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         py_files: Sequence[str] = (),
         send_key: str | None = None,
         resend: bool = False,
+        spark_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -151,6 +154,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         self.py_files = py_files
         self.send_key = send_key
         self.resend = resend
+        self.spark_conn_id = spark_conn_id
         self.lineage = Lineage()
 
     def execute(self, context: Context) -> dict[str, object]:
@@ -158,7 +162,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         from airflow_poison.passes.send import send
 
         self._mapping()  # before a queue is made
-        hook = QueueHook(self.conn_id)
+        hook = QueueHook(self.conn_id, self.spark_conn_id)
         queue = hook.queue(self.queue_name, self.policy, mask=self.mask)
         table, key = queue.table, self._key(context, hook, queue.table)
         try:

@@ -353,7 +353,7 @@ class ReceiveLoop(Generic[E]):
                 self._host.wait(entry)
             if self._host.move(entry, decision):
                 if isinstance(decision, Park):
-                    decision = _due_from_move(decision, decided, self._host.now())
+                    decision = self._due_from_move(decision, decided, self._host.now())
                 entry.counts = decision.counts
                 self._host.ended(entry, decision, failure)
                 return
@@ -361,8 +361,7 @@ class ReceiveLoop(Generic[E]):
         self._host.left_in_place(entry, decision)
         self._source.put_back([entry])
 
-
-def _due_from_move(park: Park, decided: datetime, moved: datetime) -> Park:
-    """Measure the delay from the move, in whole seconds, when the message was held for a while (spec WCF-30)."""
-    late = moved.replace(microsecond=0) - decided.replace(microsecond=0)
-    return replace(park, due_at=park.due_at + late) if late else park
+    def _due_from_move(self, park: Park, decided: datetime, moved: datetime) -> Park:
+        """Measure the delay from the move, in whole seconds, when the message was held for a while (spec WCF-30)."""
+        late = moved.replace(microsecond=0) != decided.replace(microsecond=0)
+        return replace(park, due_at=self._receiver.parked_until(moved)) if late else park

@@ -10,8 +10,10 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_poison.rules import settings
 from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Halt, Park, Return, ReturnOrder, aborted, moved
 from airflow_poison.rules.policy import FIRST
+from airflow_poison.rules.retry_schedule import retry_window, window_of
 from airflow_poison.rules.settings import LARGEST
 from airflow_poison.rules.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfReceiver, WcfSettings
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
@@ -19,7 +21,7 @@ from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from airflow_poison.rules.policy import Entry, Opening
@@ -103,6 +105,8 @@ class Msmq4(WcfSettings):
         ever becomes poison (spec WCF-3).
     :param max_retry_cycles: how often a message goes through the retry sub-queue, 0 to 2147483647 (spec WCF-4).
     :param retry_cycle_delay: how long it waits there, a duration >= 0 (spec WCF-5, WCF-30).
+    :param retry_window: weekdays and times in a time zone, such as ``Mon-Fri 22:00-06:00 Europe/Berlin``: what would fall due outside is due when the
+        window opens next; None: at any time. No setting of the product's.
     :param receive_error_handling: what happens after the last attempt: ``Fault``, ``Drop``, ``Reject`` or ``Move`` (spec WCF-6).
     :param max_batch_size: messages in one transaction; 0 or 1: no batching (spec WCF-40).
     :param batch_fallback: which abort ends batching: ``first_abort`` of any kind, or only ``when_poison``.
@@ -117,10 +121,12 @@ class Msmq4(WcfSettings):
 
     system: ClassVar[str] = "Msmq4"
     title: ClassVar[str] = "WCF queued bindings on MSMQ 4.0"
+    checks: ClassVar[Mapping[str, settings.Check]] = {**WcfSettings.checks, "retry_window": settings.optional(retry_window)}
 
     receive_retry_count: int = 5
     max_retry_cycles: int = 2
     retry_cycle_delay: timedelta = timedelta(minutes=30)
+    retry_window: str | None = None
     receive_error_handling: ReceiveErrorHandling | str = ReceiveErrorHandling.FAULT
     exactly_once: bool = True
     transaction_scope_required: bool = True
@@ -177,8 +183,12 @@ class Msmq4Receiver(WcfReceiver):
             return Deliver(seen, at_most_once=not policy.transaction_scope_required)
         if cycle >= policy.max_retry_cycles:
             return self.final_disposition(entry, now)
-        due_at = now.replace(microsecond=0) + policy.retry_cycle_delay
-        return Park(moved(seen), due_at, self._retry_subqueue(cycle), (EventType.POISON_EXCEPTION, EventType.MOVED_RETRY))
+        return Park(moved(seen), self.parked_until(now), self._retry_subqueue(cycle), (EventType.POISON_EXCEPTION, EventType.MOVED_RETRY))
+
+    def parked_until(self, now: datetime) -> datetime:
+        """Return when a message that is moved to the retry sub-queue now is due (spec WCF-30); within the window, where there is one."""
+        due_at = now.replace(microsecond=0) + self.policy.retry_cycle_delay
+        return due_at if self.policy.retry_window is None else window_of(self.policy.retry_window).opened(due_at)
 
     def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
         """Count the abort; the next receive decides (spec WCF-14)."""

@@ -116,6 +116,10 @@ class Receiver(Protocol):
     def give_up(self, entry: Entry, failure: Failure, now: datetime) -> GivenUp:
         """Return the final disposition at once (unreadable messages, spec WCF-29; ``Unprocessable``)."""
 
+    def parked_until(self, now: datetime) -> datetime:
+        """Return when a message that is moved to the retry sub-queue now may return to main."""
+        return now
+
     def after_failed_move(self, entry: Entry) -> Counts:
         """Return the counts of a message whose move was given up: it stays, and its receive was aborted (spec WCF-19)."""
         return aborted(entry.counts)

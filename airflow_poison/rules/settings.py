@@ -13,6 +13,7 @@ from functools import partial
 from math import isfinite
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from airflow_poison.values.clock import is_bare_number, read_duration
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.texts import nearest
 
@@ -57,17 +58,29 @@ def whole_number(setting: str, value: object, least: int = 0, most: int = LARGES
 
 
 def duration(setting: str, value: object, least: timedelta = timedelta(0)) -> timedelta:
-    """Return a plain timedelta of at least ``least`` (a pendulum Duration is one, too). Raises SettingError."""
+    """Return a plain timedelta of at least ``least``; a pendulum Duration is one, and a text with a unit means one. Raises SettingError."""
+    if isinstance(value, str):
+        value = _meant(setting, value)
     if not isinstance(value, timedelta) or not least <= value <= LONGEST:
         raise SettingError(setting, value, f"a timedelta from {least} to {LONGEST}")
     return timedelta(seconds=value.total_seconds())
 
 
 def seconds(setting: str, value: object) -> timedelta:
-    """Return the duration that JSON keeps as a number of seconds. Raises SettingError."""
+    """Return the duration that JSON keeps as a number of seconds, or as a text with a unit. Raises SettingError."""
+    if isinstance(value, str):
+        return _meant(setting, value)
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or abs(value) > LONGEST.total_seconds():
         raise SettingError(setting, value, f"a number of seconds up to {LONGEST.total_seconds():.0f}")
     return timedelta(seconds=value)
+
+
+def _meant(setting: str, text: str) -> timedelta:
+    """Return the duration of a text. A bare number has no unit here: the manuals' words have units of their own."""
+    found = None if is_bare_number(text) else read_duration(text)
+    if found is None or found > LONGEST:
+        raise SettingError(setting, text, f"a number of seconds, or a duration with its unit such as 30m, 1h30m or PT30M, up to {LONGEST.days} days")
+    return found
 
 
 def as_seconds(span: timedelta) -> float:

@@ -1,4 +1,4 @@
-"""The plugin: the pages of queues in the Airflow UI. Every task process loads it, so it imports nothing that serves."""
+"""The plugin: the pages of queues in the Airflow UI, and the timetable. Every task process loads it, so it imports neither when it is loaded."""
 
 from __future__ import annotations
 
@@ -26,11 +26,21 @@ class ServedApps:
         return [{"app": app(), "url_prefix": PREFIX, "name": PAGE}]
 
 
+class Timetables:
+    """The timetables of the plugin, imported when a DAG is serialized or scheduled."""
+
+    def __get__(self, _plugin: object, _owner: type | None = None) -> list[type]:
+        from airflow_poison.timetables import RetryCycleTimetable
+
+        return [RetryCycleTimetable]
+
+
 class PoisonPlugin(AirflowPlugin):
-    """Serves what queues hold and what people may do with it, and puts a page of it under Browse."""
+    """Serves what queues hold and what people may do with it, puts a page of it under Browse, and registers RetryCycleTimetable."""
 
     name = "poison"
     fastapi_apps = cast("list[Any]", ServedApps())
+    timetables = cast("list[Any]", Timetables())
     react_apps = [  # noqa: RUF012  (as Airflow declares it)
         {"name": PAGE, "bundle_url": f"{PREFIX.lstrip('/')}/ui/poison.js", "url_route": ROUTE, "destination": "nav", "category": "browse"}
     ]

@@ -1,6 +1,7 @@
-"""Time: clocks, which every part of the product is handed, so that tests never wait; and durations.
+"""Time: clocks, which every part of the product is handed, so that tests never wait; durations, and instants in people's time zones.
 
-People write durations ``30m``, ``1h30m``, ``5000ms``, ``90`` (seconds) or ``PT30M``, and read them as ``1 h 30 min``.
+People write durations ``30m``, ``1h30m``, ``5000ms``, ``90`` (seconds) or ``PT30M``, and read them as ``1 h 30 min``. pendulum reads those of
+ISO 8601; it is imported when there is one, for it takes longer than a command of the shell.
 """
 
 from __future__ import annotations
@@ -8,7 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from airflow_poison.values.errors import SettingError
+
+if TYPE_CHECKING:
+    from datetime import tzinfo
 
 
 class Clock(Protocol):
@@ -56,10 +62,8 @@ _UNITS: Final = {
 _NUMBER: Final = r"(\d{1,18}(?:\.\d{1,18})?)"
 _PART: Final = re.compile(rf"{_NUMBER}\s*(ms|s|min|m|h|d|w)\s*", re.IGNORECASE | re.ASCII)
 _PARTS: Final = re.compile(rf"(?:{_PART.pattern})+", re.IGNORECASE | re.ASCII)
-_ISO: Final = re.compile(
-    rf"P(?=[\dT])(?:{_NUMBER}W)?(?:{_NUMBER}D)?(?:T(?=\d)(?:{_NUMBER}H)?(?:{_NUMBER}M)?(?:{_NUMBER}S)?)?", re.IGNORECASE | re.ASCII
-)
-_ISO_UNITS: Final = ("w", "d", "h", "m", "s")
+_UNREADABLE: Final = re.compile(r"[PT]$|\d{10}|[+-]", re.IGNORECASE)
+"""What pendulum reads as something else: no number behind the last letter, and numbers beyond its range, which begin again at 0."""
 
 
 def read_duration(text: str) -> timedelta | None:
@@ -67,9 +71,12 @@ def read_duration(text: str) -> timedelta | None:
 
     ISO 8601 durations with years or months are refused, because their length varies.
     """
-    parts = _parts(text.strip())
+    text = text.strip()
+    if text[:1] in {"P", "p"}:
+        return _iso_duration(text)
+    parts = [(text, "s")] if is_bare_number(text) else _PART.findall(text) if _PARTS.fullmatch(text) else []
     try:
-        return sum((float(number) * _UNITS[unit] for number, unit in parts), timedelta(0)) if parts else None
+        return sum((float(number) * _UNITS[unit.lower()] for number, unit in parts), timedelta(0)) if parts else None
     except OverflowError:
         return None
 
@@ -92,10 +99,47 @@ def show_duration(span: timedelta) -> str:
     return sign + (" ".join(words) or "0")
 
 
-def _parts(text: str) -> list[tuple[str, str]]:
-    """Return the numbers of a duration with their units; none for a text that is no duration."""
-    if is_bare_number(text):
-        return [(text, "s")]
-    if found := _ISO.fullmatch(text):
-        return [(number, unit) for number, unit in zip(found.groups(), _ISO_UNITS, strict=True) if number]
-    return [(number, unit.lower()) for number, unit in _PART.findall(text)] if _PARTS.fullmatch(text) else []
+def in_words(span: timedelta) -> str:
+    """Return a duration in whole words: ``30 minutes``, ``1 day 2 hours``, ``hour`` for a single one; fractions of a second as ``show_duration``."""
+    from pendulum import duration
+
+    if span.microseconds:
+        return show_duration(span)
+    words = duration(days=span.days, seconds=span.seconds).in_words()
+    return words.removeprefix("1 ") if words.count(" ") == 1 else words
+
+
+def time_zone(setting: str, name: str) -> tzinfo:
+    """Return a time zone by its name. Raises SettingError, for the setting that names it."""
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo("UTC" if name.lower() == "utc" else name)
+    except (KeyError, OSError, ValueError) as error:  # a folder of zones, and what is no path, among them
+        raise SettingError(setting, name, "the name of a time zone, such as Europe/Berlin or UTC") from error
+
+
+SYSTEM: Final = "system"
+"""What names the machine's own time zone, as in Airflow's configuration."""
+
+
+def zone_of_people(setting: str, name: str) -> tzinfo | None:
+    """Return the time zone that people read instants in; None: the machine's own. Raises SettingError."""
+    return None if name.lower() == SYSTEM else time_zone(setting, name)
+
+
+def show_instant(at: datetime, zone: tzinfo | None = UTC) -> str:
+    """Return an instant to the second, with its zone: ``2026-03-29 03:00:00 CEST``."""
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def _iso_duration(text: str) -> timedelta | None:
+    from pendulum import Duration, parse
+
+    if _UNREADABLE.search(text):
+        return None
+    try:
+        found = parse(text.upper())
+    except ValueError:
+        return None
+    return found.as_timedelta() if isinstance(found, Duration) and not found.years and not found.months else None

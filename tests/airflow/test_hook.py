@@ -16,14 +16,17 @@ from airflow.sdk import DAG
 from deltalake import write_deltalake
 
 from airflow_poison import Msmq4, PoisonSubQueue
-from airflow_poison.hooks.connection import StoreConnection, spark_master
+from airflow_poison.hooks.connection import StoreConnection, spark_master, spark_settings
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.manage import QueueInspectOperator
+from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sensors import QueueDisabledSensor, QueuePoisonGoneSensor
 from airflow_poison.spark.session import without_secrets
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.taskgroups import retry_cycle
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
 from airflow_poison.values.schema import SubQueue
@@ -465,3 +468,25 @@ def test_rows_that_an_output_refuses_are_taken_out(tmp_path: Path, monkeypatch: 
     assert (hook.queue("orders").waiting_rows(), sorted(row["n"] for row in rows(out))) == ((), [5, 7, 9])
     assert sorted(queue.rows(SubQueue.POISON)) == [2, 4]
     assert hook.queue("orders").take_out_refused_rows() == 0
+
+
+def test_a_connection_of_the_spark_provider_says_where_spark_runs_instead_of_the_field(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_POISON_DEFAULT", json.dumps({"conn_type": "poison", "extra": {"store": str(tmp_path), "spark": "local[2]"}}))
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "spark://host", "port": 7077}))
+    assert QueueHook().settings.spark == "local[2]"
+    hook = QueueHook(spark_conn_id="cluster")
+    assert (hook.settings.store, spark_master(hook.settings.spark, hook.get_connection)) == (str(tmp_path), "spark://host:7077")
+    received = QueueReceiveOperator(task_id="receive", queue_name="orders", handler="shop:land", spark_conn_id="cluster")
+    sent = QueueSendOperator(task_id="send", queue_name="orders", messages=["a"], spark_conn_id="cluster")
+    with DAG("cycles", schedule=None) as dag:
+        retry_cycle("orders", Msmq4(), "shop:land", spark_conn_id="cluster")
+    tasks = [received, sent, dag.get_task("retry_cycle.receive")]
+    assert [getattr(task, "spark_conn_id", None) for task in tasks] == ["cluster"] * 3
+
+
+def test_the_settings_of_a_spark_connection_are_those_of_the_session_and_what_is_for_spark_submit_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"queue": "night", "namespace": "", "deploy-mode": "client", "spark.executor.memory": "2g", "spark.cores.max": 4}
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "yarn", "extra": extra}))
+    expected = {"spark.yarn.queue": "night", "spark.executor.memory": "2g", "spark.cores.max": "4"}
+    assert spark_settings("cluster", QueueHook.get_connection) == expected
+    assert spark_settings("local[2]", QueueHook.get_connection) == {}

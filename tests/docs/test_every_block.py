@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RUN: dict[str, str] = {
     "docs/how-to/simulate-settings.md": "tests/unit/cli/test_documented.py",
+    "docs/how-to/schedule-retry-cycles.md": "tests/unit/cli/test_documented.py",
     "docs/how-to/work-from-the-shell.md": "tests/unit/cli/test_documented.py",
     "docs/how-to/deal-with-poison.md": "tests/unit/cli/test_documented.py",
     "docs/tutorial/first-queue.md": "tests/docs/test_tutorial.py",

@@ -17,7 +17,7 @@ from tools.parameter_tables import HEADER, PAGE, SECTION, parameters
 if TYPE_CHECKING:
     from pathlib import Path
 
-FUNCTIONS = {"retry_cycle", "recovery", "queue_alerts", "queue_asset", "@task.receive", "@task.send"}
+FUNCTIONS = {"retry_cycle", "RetryCycleTimetable", "retry_cycle_schedule", "recovery", "queue_alerts", "queue_asset", "@task.receive", "@task.send"}
 
 
 def with_table() -> set[str]:

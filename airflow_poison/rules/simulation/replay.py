@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.rules import checked_policy, policy_class
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 
 MOST_RECEIVES = 10_000
+START = VirtualClock().now()
+"""When simulations start, unless they say when."""
 
 
 def replay(
@@ -44,6 +46,7 @@ def replay(
     queue: str = "replay",
     access: Mapping[str, Access] | None = None,
     counters: Mapping[str, int] | None = None,
+    start: datetime = START,
 ) -> Replay:
     """Play a script against a policy and return what happened.
 
@@ -60,6 +63,7 @@ def replay(
     :param queue: the queue's name.
     :param access: of the queues that the policy sends to, those that it cannot simply send to.
     :param counters: what an earlier endpoint left behind.
+    :param start: what the clock shows at the start, aware; it matters where the policy has a ``retry_window``.
 
     Raises SettingError for what is no policy, InputError for a script that cannot be played, and ErrorHandlerError for an error
     handler class that cannot be used.
@@ -69,7 +73,7 @@ def replay(
     if not getattr(policy, "sessions", True) and any(message.items for message in script.messages):
         raise InputError("a message of the script has items: only a policy with sessions=True takes sessions.")
     handler = install_error_handler(error_handler) if isinstance(error_handler, type) else error_handler
-    clock = VirtualClock()
+    clock = VirtualClock(start.astimezone(UTC))
     stop = clock.now() + until if until is not None else None
     opening = Opening(queue, dict(counters or {}), dict(access or {}))
     source = ReplayQueue(policy, opening, clock, script, most_receives=most_receives, until=stop)
@@ -258,6 +262,7 @@ def simulate(
     most_receives: int = MOST_RECEIVES,
     access: Mapping[str, Access | str] | None = None,
     queue: str = "orders",
+    start: datetime = START,
 ) -> Simulation:
     """Play messages against a policy and return what became of them.
 
@@ -276,6 +281,7 @@ def simulate(
     :param most_receives: stop an endless simulation after this many receives.
     :param access: of the queues that the policy sends to, those that it cannot simply send to.
     :param queue: the queue's name.
+    :param start: what the clock shows at the start, aware; it matters where the policy has a ``retry_window``.
 
     Raises InputError for what cannot be played, and SettingError for what is no policy, no messages or no settings of ``alter``.
     """
@@ -289,7 +295,7 @@ def simulate(
     policies = _policies(policy, script.actions)
     permissions = {name: _access(name, value) for name, value in (access or {}).items()}
     try:
-        played = replay(policy, script, until=until, most_receives=most_receives, queue=queue, access=permissions)
+        played = replay(policy, script, until=until, most_receives=most_receives, queue=queue, access=permissions, start=start)
     except OverflowError as error:
         raise InputError("the simulation goes on beyond the year 9999; stop it earlier with until.") from error
     _check_queues(permissions, policies, played)

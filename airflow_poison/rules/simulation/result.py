@@ -130,6 +130,7 @@ class Simulation:
         return {
             "policy": self.policy.to_dict(),
             "queue": self.queue,
+            "start": self.replay.started.isoformat(),
             "until": _seconds(self.until),
             "messages": [_message(fate) for fate in self.fates],
             "actions": [_action(action) for action in self.script.actions],

@@ -37,13 +37,14 @@ from airflow_poison.sensors import (
     QueueRetryDueSensor,
 )
 from airflow_poison.taskgroups import recovery, retry_cycle
+from airflow_poison.timetables import retry_cycle_schedule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_poison import Message
 
-POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=30), receive_error_handling="Move")
+POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=30), retry_window="22:00-06:00 Europe/Berlin", receive_error_handling="Move")
 
 
 def land(message: Message) -> None:
@@ -113,3 +114,5 @@ with DAG("every_part", schedule=[queue_asset("arrivals", on=("messages", "retry_
     some() >> take()  # type: ignore[call-arg]  # the queue gives the message
 
 alerts = queue_alerts("alerts", ["arrivals", "orders"], on_poison=print)
+
+scheduled = DAG("every_part_when_due", schedule=retry_cycle_schedule("arrivals", POLICY))

@@ -129,7 +129,7 @@ def test_simulate_leaves_the_middle_of_a_long_story_out(capsys: Capture) -> None
 
 def test_simulate_as_json_has_the_documented_keys(capsys: Capture) -> None:
     found: dict[str, Any] = json.loads(run(capsys, "simulate Msmq4 --set ReceiveErrorHandling=Move -o json").out)
-    assert list(found) == ["policy", "queue", "until", "messages", "actions", "deliveries", "events", "answer", "warnings"]
+    assert list(found) == ["policy", "queue", "start", "until", "messages", "actions", "deliveries", "events", "answer", "warnings"]
     assert found["answer"]["deliveries"] == 18
     assert found["answer"]["ends"] == {"m": "poison"}
 

@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 REFERENCE = (ROOT / "docs/reference/command-line.md").read_text()
 PROMPT = "$ airflow poison "
-SHOWN = [block.code for block in blocks(ROOT / "docs/how-to/simulate-settings.md") if block.language == "console"]
+SIMULATED = ("docs/how-to/simulate-settings.md", "docs/how-to/schedule-retry-cycles.md")
+SHOWN = [block.code for page in SIMULATED for block in blocks(ROOT / page) if block.language == "console"]
 
 
 def test_there_is_something_shown() -> None:
-    assert len(SHOWN) == 5
+    assert len(SHOWN) == 6
     assert all(code.startswith(PROMPT) for code in SHOWN)
 
 
@@ -46,7 +47,7 @@ def options(command: str) -> Iterator[str]:
     yield from (action.option_strings[-1] for action in commands.choices[command]._actions if action.option_strings and action.dest != "help")
 
 
-COMMON = {"--store", "--conn-id", "--output"}
+COMMON = {"--store", "--conn-id", "--output", "--timezone"}
 
 
 def section(heading: str) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.values.clock import is_bare_number, read_duration, show_duration
+from airflow_poison.values.clock import in_words, is_bare_number, read_duration, show_duration
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,8 @@ from airflow_poison.values.clock import is_bare_number, read_duration, show_dura
         ("pt1h30m", timedelta(minutes=90)),
         ("P1DT2H3M4.5S", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
         ("P2W", timedelta(weeks=2)),
+        ("P1D", timedelta(days=1)),
+        ("PT1,5H", timedelta(minutes=90)),
     ],
 )
 def test_a_text_is_a_duration(text: str, span: timedelta) -> None:
@@ -37,7 +39,31 @@ def test_a_text_is_a_duration(text: str, span: timedelta) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "soon", "-5s", "5 x", "h", "1e3", "1,5h", "P", "PT", "P1M", "P1Y", "30 M5", "inf", "nan", "٣m", "9" * 40 + "d", "999999999999d"],
+    [
+        "",
+        " ",
+        "soon",
+        "-5s",
+        "5 x",
+        "h",
+        "1e3",
+        "1,5h",
+        "P",
+        "PT",
+        "P1M",
+        "P1Y",
+        "30 M5",
+        "inf",
+        "nan",
+        "٣m",
+        "9" * 40 + "d",
+        "999999999999d",
+        "P1DT",
+        "PT9999999999999999H",
+        "P-1D",
+        "PT5",
+        "P1Y2D",
+    ],
 )
 def test_a_text_is_no_duration(text: str) -> None:
     assert read_duration(text) is None
@@ -66,3 +92,17 @@ def test_what_is_shown_can_be_read(span: timedelta) -> None:
 def test_a_bare_number_has_no_unit() -> None:
     assert is_bare_number("5000")
     assert not is_bare_number("5000ms")
+
+
+@pytest.mark.parametrize(
+    ("span", "text"),
+    [
+        (timedelta(minutes=30), "30 minutes"),
+        (timedelta(hours=1), "hour"),
+        (timedelta(hours=1, minutes=30), "1 hour 30 minutes"),
+        (timedelta(days=9), "1 week 2 days"),
+        (timedelta(seconds=1.5), "1.5 s"),
+    ],
+)
+def test_a_duration_is_said_in_whole_words(span: timedelta, text: str) -> None:
+    assert in_words(span) == text

@@ -58,6 +58,7 @@ PLAYED: Mapping[str, Strategies] = {
         "receive_retry_count": st.integers(0, 3),
         "max_retry_cycles": st.integers(0, 3),
         "retry_cycle_delay": delays,
+        "retry_window": st.none() | st.sampled_from(["22:00-06:00 Europe/Berlin", "Mon-Fri 01:30-02:15 America/Santiago"]),
         "receive_error_handling": st.sampled_from(ReceiveErrorHandling),
         "exactly_once": mostly,
         "transaction_scope_required": mostly,

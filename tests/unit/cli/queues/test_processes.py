@@ -44,7 +44,7 @@ def test_an_interrupt_says_what_is_left_and_the_run_key_goes_on_at_once(poison: 
     assert (process.returncode, out) == (130, "")
     [told] = err.splitlines()
     assert told.startswith("interrupted: 3 messages of queue 'orders' stay claimed, for what works on them had not ended yet. ")
-    key = re.search(r"--run-key (\w+), or from [0-9:]{8} UTC on with any receive\.$", told)
+    key = re.search(r"--run-key (\w+), or from [0-9-]{10} [0-9:]{8} UTC on with any receive\.$", told)
     assert key is not None
     Path("quick").touch()
     with start(f"{line} --run-key {key[1]} -o json") as process:
