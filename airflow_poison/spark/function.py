@@ -124,6 +124,26 @@ def partitioned(frame: DataFrame) -> Any | None:
     return None if _SHUFFLES.search(str(plan.toString())) else frame._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001
 
 
+PLACE, RAISES = "poison_place", "poison_raises"
+"""The columns of ``raising``: the number of the partition, and whether a column of the row raises an error."""
+
+
+def raising(frame: DataFrame) -> DataFrame:
+    """Return which rows of a DataFrame raise an error, in the order of the rows, with ``lookup_id`` where that is a column.
+
+    Spark moves the columns' expressions into the one that catches errors, unless they must not be there: then its job fails as that of the frame.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.classic.column import Column
+
+    jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001  (there is no public way)
+    of_spark = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    row: Any = f.struct(*(frame[f"`{name.replace('`', '``')}`"] for name in frame.columns))
+    caught = Column(of_spark.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(of_spark.expression(row._jc))))  # noqa: SLF001
+    ids = [frame[LOOKUP_ID]] if column_named(frame, LOOKUP_ID) else []
+    return frame.select(f.spark_partition_id().alias(PLACE), caught.isNull().alias(RAISES), *ids)
+
+
 def has_python(plan: str) -> bool:
     """Whether the JVM hands rows of an optimized plan to Python of the transformation: many at once, so that the current row is not known."""
     return any(
@@ -325,6 +345,33 @@ def expected(spark: SparkSession) -> Iterator[None]:
     finally:
         for log, disabled in zip(python, before, strict=True):
             log.disabled = disabled
+
+
+_asking = threading.local()
+
+
+@contextmanager
+def unconverted() -> Iterator[None]:
+    """Have errors of the JVM raised as Py4J raises them while the block runs in this thread: PySpark asks the JVM 80 times about each.
+
+    A search sees many of them, and reads their text alone.
+    """
+    from pyspark.errors.exceptions import captured
+
+    if not hasattr(captured.convert_exception, "of_poison"):
+        converted = captured.convert_exception
+
+        def convert_exception(e: Any) -> captured.CapturedException:
+            unknown = captured.UnknownException  # PySpark raises the error itself for it
+            return unknown.__new__(unknown) if getattr(_asking, "as_they_are", False) else converted(e)
+
+        convert_exception.of_poison = True  # type: ignore[attr-defined]
+        captured.convert_exception = convert_exception
+    _asking.as_they_are = True
+    try:
+        yield
+    finally:
+        _asking.as_they_are = False
 
 
 @contextmanager

@@ -25,6 +25,8 @@ from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError, on_threads
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
 from airflow_poison.spark.function import (
+    PLACE,
+    RAISES,
     called,
     column_named,
     depends_on_place,
@@ -36,6 +38,8 @@ from airflow_poison.spark.function import (
     lost,
     optimized_plan,
     partitioned,
+    raising,
+    unconverted,
 )
 from airflow_poison.spark.jobs import ClassicJobs, why
 from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
@@ -56,6 +60,7 @@ if TYPE_CHECKING:
     from airflow_poison.outputs.output import Output
     from airflow_poison.spark.function import Result
     from airflow_poison.spark.jobs import Jobs, Watched
+    from airflow_poison.spark.messages import Parts
     from airflow_poison.spark.nodes import NodeSite
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
@@ -84,6 +89,10 @@ _MOST_IN_PARTS = 100_000
 """So many messages are parts of one plan."""
 
 T = TypeVar("T")
+
+
+_SEEN = Failure(FailureKind.EXCEPTION, "", "A column cannot be computed.")
+"""Of a set in which a scan has seen suspects: its messages are charged with what they raise alone."""
 
 
 class _TooLarge(Exception):  # noqa: N818  (no error: it ends an attempt)
@@ -146,6 +155,7 @@ class SparkUnits:
         read = None if site is None else partial(site.frame, spark, tasks=jobs.cores() or _MOST_READERS)
         self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema, read=read)
         self._folder, self._limit, self._outputs = folder, limit, outputs
+        self._every, self._seen = np.sort(lookup_ids), np.zeros(len(lookup_ids), bool)
         self._named: dict[int, Collection[int]] = {}
         self._token = token_hex(4)
         self._running: dict[int, _Running] = {}
@@ -263,9 +273,16 @@ class SparkUnits:
         unfit = {number: failure_of(BodyError(why)) for number, why in parts.unfit.items()}
         unparsed = [{number: unfit[number] for number in ids.tolist() if number in unfit} for ids in sets]
         found: list[Ran | Broke] = [Ran(unparsed=each) for each in unparsed]
-        tasks = [partial(self._part, plan, place, sets[of], mark, None if lands is None else lands[of]) for place, of in enumerate(parts.of)]
+        suspects = self._scanned(parts, sets)
+        tasks = {
+            of: partial(self._part, plan, place, sets[of], mark, None if lands is None else lands[of])
+            for place, of in enumerate(parts.of)
+            if of not in suspects
+        }
+        for of, ids in suspects.items():
+            found[of] = Broke(_SEEN, ids)
         try:
-            for of, end in zip(parts.of, self._side_by_side(tasks), strict=True):
+            for of, end in zip(tasks, self._side_by_side([*tasks.values()]) if tasks else (), strict=True):
                 found[of] = Ran(end.verdicts, unparsed[of]) if isinstance(end, Ran) else end
         except _TooLarge:
             return None
@@ -283,6 +300,34 @@ class SparkUnits:
             return None
         return _Plan(plans, {name: arrow_schema(frame, nullable=True) for name, frame in found.frames.items()}, found.judged)
 
+    def _scanned(self, parts: Parts, sets: Sequence[NDArray[np.int64]]) -> dict[int, tuple[int, ...]]:
+        """Return the messages of each set in which a column cannot be computed, by the number of the set; one job finds them in all sets.
+
+        Sets of one message are not looked at, nor are others a second time. Nothing is returned where the plan computes columns in Python, or fails
+        outside of its last columns.
+        """
+        wanted = [of for of in parts.of if len(sets[of]) > 1]
+        places = np.searchsorted(self._every, np.concatenate([sets[of] for of in wanted])) if wanted else np.empty(0, np.intp)
+        if self._marks is not True or parts.frame is None or self._seen[places].all():
+            return {}
+        self._seen[places] = True
+        found = dict[int, set[int]]()
+        try:
+            result = called(self._function, parts.frame, self._transformation)
+            for frame in written(result, self._outputs).frames.values():
+                with self._job(len(places)):
+                    rows = raising(frame).toArrow()
+                for place, of in enumerate(parts.of):
+                    here = rows.filter(pc.field(PLACE) == place)
+                    given = np.array([number for number in sets[of].tolist() if number not in parts.unfit], np.int64)
+                    ids = here[LOOKUP_ID].to_numpy() if LOOKUP_ID in here.column_names else given
+                    if of in wanted and len(ids) == here.num_rows:
+                        found.setdefault(of, set()).update(ids[here[RAISES].to_numpy(zero_copy_only=False)].tolist())
+        except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
+            self._raise_what_is_nobodys_fault(error)
+            return {}
+        return {of: tuple(sorted(ids)) for of, ids in found.items() if ids}
+
     def _part(self, plan: _Plan, place: int, ids: NDArray[np.int64], mark: str | None, lands: int | None) -> Ran | Broke:
         """Run one partition of a plan; once more where Spark may have killed it for a job that was cancelled."""
         found = self._partition(plan, place, ids, mark, lands)
@@ -291,26 +336,32 @@ class SparkUnits:
         return found
 
     def _partition(self, plan: _Plan, place: int, ids: NDArray[np.int64], mark: str | None, lands: int | None) -> Ran | Broke:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
         with self._job(len(ids)) as (_, running), self._errors_caught() as notes:
+            context = self._spark.sparkContext
+            wanted = context._gateway.new_array(context._jvm.int, 1)  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
+            wanted[0] = place
+            # Each has an RDD of its own: Spark fails all jobs of the RDD of which one fails.
+            own = {name: rdd.glom() for name, rdd in plan.rdds.items()}
             try:
-                context = self._spark.sparkContext
-                wanted = context._gateway.new_array(context._jvm.int, 1)  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
-                wanted[0] = place
-                # Each has an RDD of its own: Spark fails all jobs of the RDD of which one fails.
-                made = {name: rdd.glom().collectPartitions(wanted)[0][0] for name, rdd in plan.rdds.items()}
-                raised = None if notes is None else _caught(noted_errors(notes, place), ids)
-                if raised is None and lands is not None and (self._outputs or plan.judged):
-                    for name, batches in made.items():
-                        _keep(self._folder / str(lands) / name, batches, plan.schemas[name])
-            except Exception as error:
+                with unconverted():
+                    made = {name: rdd.collectPartitions(wanted) for name, rdd in own.items()}
+            except (Py4JError, PySparkException) as error:
                 if _TOO_MUCH.search(str(error)):
                     raise _TooLarge from error
                 self._raise_what_is_nobodys_fault(error)
                 noted = None if mark is None else self._properties().getProperty(f"{mark}{place}")
                 return Broke(self._failure(error, len(ids), running), () if noted is None else (int(noted),))
-        if raised is not None:
-            return raised
-        return Ran(self._verdicts(lands, ids) if lands is not None and plan.judged else {})
+            if notes is not None and (raised := _caught(noted_errors(notes, place), ids)) is not None:
+                return raised
+        if lands is None:
+            return Ran()
+        if self._outputs or plan.judged:
+            for name, batches in made.items():
+                _keep(self._folder / str(lands) / name, batches[0][0], plan.schemas[name])
+        return Ran(self._verdicts(lands, ids) if plan.judged else {})
 
     @contextmanager
     def _errors_caught(self) -> Iterator[str | None]:
