@@ -245,3 +245,37 @@ def test_one_that_dies_and_one_that_hangs_are_found_beside_one_that_raises(tmp_p
 
     assert {number: row[2] for number, row in left.items()} == {7: "ValueError", 21: "crashed", 44: "timeout"}
     assert rows.total() == 57
+
+
+def test_one_job_sees_all_rows_that_raise(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    each = SparkUnits.each
+
+    def noted(self: SparkUnits, sets: list[object], attempts: object, *, lands: object) -> object:
+        tried.append(len(sets))
+        return each(self, sets, attempts, lands=lands)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SparkUnits, "each", noted)
+    culprits = [*range(3, 200, 5)]
+
+    left, rows, _ = received(tmp_path, spark, transforms.cast, bodies(200, dict.fromkeys(culprits, "raise")))
+
+    assert [*left] == culprits
+    assert {(row[2], row[3]) for row in left.values()} == {("CAST_INVALID_INPUT", next(iter(left.values()))[3])}
+    assert rows.total() == 160
+    assert len(tried) == 2, "all parts, then each suspect alone beside the rest of each part"
+    assert tried[1] <= len(culprits) + tried[0]
+
+
+def test_an_error_of_ours_charges_no_message(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise TypeError("ours")
+
+    monkeypatch.setattr(units, "_keep", broken)
+
+    with pytest.raises(TypeError, match="ours"):
+        received(tmp_path, spark, transforms.cast, bodies(20, {7: "raise"}))
+
+    rows = Work(str(tmp_path / "store"), policy=POLICY).rows()
+    assert len(rows) == 20
+    assert {(row["sub_queue"], row["abort_count"]) for row in rows.values()} == {("main", 0)}
