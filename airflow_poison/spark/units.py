@@ -164,6 +164,7 @@ class SparkUnits:
         self._strict, self._late_at = transformation.schema is not None, float("-inf")
         self.parts = _PARTS if isinstance(jobs, ClassicJobs) and not transformation.mixes_rows else 0
         self._looked = self._marks is False and not self.parts  # the plan says nothing else
+        self._in_jvm = False
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
@@ -308,7 +309,7 @@ class SparkUnits:
         """
         wanted = [of for of in parts.of if len(sets[of]) > 1]
         places = np.searchsorted(self._every, np.concatenate([sets[of] for of in wanted])) if wanted else np.empty(0, np.intp)
-        if self._marks is not True or parts.frame is None or self._seen[places].all():
+        if not self._in_jvm or parts.frame is None or self._seen[places].all():
             return {}
         self._seen[places] = True
         found = dict[int, set[int]]()
@@ -469,7 +470,7 @@ class SparkUnits:
         if not self._looked:
             plans = [optimized_plan(frame) for frame in result.frames.values()]
             python, self._looked = any(map(has_python, plans)), True
-            self._marks = self._marks is not False and not python
+            self._marks, self._in_jvm = self._marks is not False and not python, not python
             if any(map(depends_on_place, plans)):
                 self.parts = 0
             elif python and self._jobs.local:
