@@ -41,6 +41,7 @@ NOT_BODIES = {
     "values/schema.py": "what the package itself writes into the queue's table, its stage and its notes",
     "spark/executors.py": "what the package itself writes into the queue's table, its stage and its notes",
     "spark/nodes.py": "what the package itself writes into the queue's table, its stage and its notes",
+    "spark/python_errors.py": "what the package itself writes into the queue's table, its stage and its notes",
     "store/data_files.py": "what the package itself writes into the queue's table, its stage and its notes",
     "store/history.py": "what the package itself writes into the queue's table, its stage and its notes",
     "store/plans.py": "what the package itself writes into the queue's table, its stage and its notes",
