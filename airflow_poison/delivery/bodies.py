@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any, Required, TypedDict, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Required, TypedDict, cast
 
 import numpy as np
 
@@ -513,7 +513,7 @@ def _places(mask: Any) -> list[int]:
     return cast("list[int]", pc.indices_nonzero(mask.fill_null(False)).to_pylist())  # noqa: FBT003  (Arrow's signature)
 
 
-_QUOTE, _COLON, _SPACE = b'": '
+_QUOTE, _COLON, _SPACE, _BACKSLASH, _OPEN, _CLOSE = b'": \\{}'
 _PIECE = 4_096
 _WORD = 8
 _MOST_SPACES = 8
@@ -548,7 +548,8 @@ def _repeating(array: pa.Array[Any]) -> NDArray[np.intp]:
     keys = words[begins] & _MASKS[np.minimum(lengths, _WORD)]
     long = np.flatnonzero(lengths > _WORD)
     keys[long] ^= words[ends[long] - _WORD] * np.uint64(0x9E3779B97F4A7C15) + lengths[long].astype(np.uint64)
-    firsts = np.searchsorted(begins, offsets - offsets[0])
+    offsets = offsets - offsets[0]
+    firsts = np.searchsorted(begins, offsets)
     counts = np.diff(firsts)
     found = [np.empty(0, np.intp)]
     for count in (np.flatnonzero(np.bincount(counts)[2:]) + 2).tolist():
@@ -556,4 +557,55 @@ def _repeating(array: pa.Array[Any]) -> NDArray[np.intp]:
         of_each = keys[firsts[places][:, None] + np.arange(count)]
         of_each.sort(axis=1)
         found.append(places[(of_each[:, 1:] == of_each[:, :-1]).any(axis=1)])
-    return np.concatenate(found)
+    repeating = np.concatenate(found)
+    return _in_one_object(repeating, data, quotes, _Texts(offsets, begins, keys, counts)) if len(repeating) else repeating
+
+
+class _Texts(NamedTuple):
+    """Names in the bodies of a piece.
+
+    :param offsets: where each body begins, and the end of the last one.
+    :param begins: where each name begins. :param keys: what stands for it. :param counts: how many each body has.
+    """
+
+    offsets: NDArray[np.int64]
+    begins: NDArray[np.intp]
+    keys: NDArray[np.uint64]
+    counts: NDArray[np.intp]
+
+
+def _in_one_object(bodies: NDArray[np.intp], data: NDArray[np.uint8], quotes: NDArray[np.intp], names: _Texts) -> NDArray[np.intp]:
+    """Return those of some bodies in which two names of one object may be the same: a list of objects repeats the names of all of them.
+
+    A brace that has an even number of quotes before it in its body is no part of a text. A body with a backslash, which may stand before a quote, is
+    returned as it is.
+    """
+    wanted = np.zeros(len(names.counts), bool)
+    wanted[bodies] = True
+
+    def body_of(places: NDArray[np.intp]) -> NDArray[np.intp]:
+        return np.searchsorted(names.offsets, places, side="right") - 1
+
+    escaped = np.zeros(len(names.counts), bool)
+    escaped[body_of(np.flatnonzero(data[: names.offsets[-1]] == _BACKSLASH))] = True
+    braces = np.flatnonzero((data == _OPEN) | (data == _CLOSE))
+    of_brace = body_of(braces)
+    before = np.searchsorted(quotes, braces) - np.searchsorted(quotes, names.offsets)[of_brace]
+    outside = wanted[of_brace] & (before % 2 == 0)
+    of_name = np.repeat(np.arange(len(names.counts)), names.counts)
+    named = wanted[of_name]
+    step = np.concatenate([np.where(data[braces[outside]] == _OPEN, 1, -1), np.zeros(int(named.sum()), np.intp)])
+    place, body = np.concatenate([braces[outside], names.begins[named]]), np.concatenate([of_brace[outside], of_name[named]])
+    key = np.concatenate([np.zeros(int(outside.sum()), np.uint64), names.keys[named]])
+    order = np.argsort(place, kind="stable")
+    step, body, key = step[order], body[order], key[order]
+    depth = np.cumsum(step)
+    order = np.argsort(body * (int(depth.max()) - int(depth.min()) + 1) + depth - depth.min(), kind="stable")
+    order = order[step[order] >= 0]
+    opens = step[order] == 1
+    inside, key, body = np.cumsum(opens)[~opens], key[order][~opens], body[order][~opens]  # the object that was opened last at this depth
+    order = np.lexsort((key, inside))
+    same = (key[order][1:] == key[order][:-1]) & (inside[order][1:] == inside[order][:-1])
+    twice = np.zeros(len(names.counts), bool)
+    twice[body[order][1:][same]] = True
+    return np.flatnonzero(wanted & (twice | escaped))

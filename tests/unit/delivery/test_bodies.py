@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery import bodies as module
-from airflow_poison.delivery.bodies import columns_of
+from airflow_poison.delivery.bodies import _repeating, columns_of
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.message import Message
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @pytest.fixture(params=["msgspec", "json"])
@@ -393,3 +391,41 @@ def test_a_handler_of_one_message_gets_each_digit_of_its_body(body: bytes, value
 def test_a_handler_of_one_message_gets_no_body_that_is_none_or_two(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         Message(body).json()
+
+
+A_NAME = st.sampled_from(["a", "b", "a long name of a column", "a long name of_a column", "{", "}", "é", 'x"', "\\", "a:"])
+TREES: st.SearchStrategy[object] = st.recursive(
+    st.sampled_from([1, None, "text", '{"a": 1', '"a":', "}{", "\\"]),
+    lambda inner: st.lists(inner, max_size=3) | st.lists(st.tuples(A_NAME, inner), max_size=4).map(tuple),
+    max_leaves=12,
+)
+
+
+def written(value: object, spaces: str) -> str:
+    """Return JSON of a value; a tuple is an object, whose names may stand twice."""
+    if isinstance(value, tuple):
+        return "{" + ",".join(f"{json.dumps(name)}{spaces}:{spaces}{written(each, spaces)}" for name, each in value) + "}"
+    if isinstance(value, list):
+        return "[" + f",{spaces}".join(written(each, spaces) for each in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def has_twice(value: object) -> bool:
+    if isinstance(value, tuple):
+        return len({name for name, _ in value}) < len(value) or any(has_twice(each) for _, each in value)
+    return isinstance(value, list) and any(map(has_twice, value))
+
+
+@given(st.lists(st.tuples(TREES, st.sampled_from(["", " ", "\n  "]), st.booleans()), min_size=1, max_size=12))
+def test_no_name_that_stands_twice_in_an_object_goes_unseen(texts: list[tuple[object, str, bool]]) -> None:
+    """Beside them are bodies that are no JSON, whose braces do not match."""
+    bodies = [written(value, spaces).encode()[: -1 if broken else None] for value, spaces, broken in texts]
+    seen = {*_repeating(pa.array(bodies, pa.large_binary())).tolist()}
+
+    assert {place for place, (value, _, broken) in enumerate(texts) if has_twice(value) and not broken} <= seen
+
+
+def test_lists_of_objects_repeat_names_and_are_not_read_twice() -> None:
+    body = json.dumps({"lines": [{"sku": number, "n": {"sku": "}"}} for number in range(8)]}).encode()
+
+    assert not len(_repeating(pa.array([body] * 3, pa.large_binary())))
