@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery import bodies as module
@@ -393,7 +393,7 @@ def test_a_handler_of_one_message_gets_no_body_that_is_none_or_two(body: bytes) 
         Message(body).json()
 
 
-A_NAME = st.sampled_from(["a", "b", "a long name of a column", "a long name of_a column", "{", "}", "é", 'x"', "\\", "a:"])
+A_NAME = st.sampled_from(["a", "a", "a long name of a column", "a long name of_a column", '}"{'])
 TREES: st.SearchStrategy[object] = st.recursive(
     st.sampled_from([1, None, "text", '{"a": 1', '"a":', "}{", "\\"]),
     lambda inner: st.lists(inner, max_size=3) | st.lists(st.tuples(A_NAME, inner), max_size=4).map(tuple),
@@ -416,6 +416,8 @@ def has_twice(value: object) -> bool:
     return isinstance(value, list) and any(map(has_twice, value))
 
 
+@example([((("a", (("b", 1),)), ("a", 2)), "", False)])
+@example([((("a", [(("a", 1),)]), ("b", (("a", ()), ("c", 1), ("a", 2)))), " ", False)])
 @given(st.lists(st.tuples(TREES, st.sampled_from(["", " ", "\n  "]), st.booleans()), min_size=1, max_size=12))
 def test_no_name_that_stands_twice_in_an_object_goes_unseen(texts: list[tuple[object, str, bool]]) -> None:
     """Beside them are bodies that are no JSON, whose braces do not match."""
