@@ -83,7 +83,7 @@ _MOST_READERS = 8
 """Tasks that read a claim where it is not known how many run at the same time."""
 
 
-_PARTS, _PYTHON_PARTS = 16, 8
+_PARTS = 8
 """Into so many parts of one plan a set is cut: each costs 30 ms, with Python 60 ms."""
 _MOST_IN_PARTS = 100_000
 """So many messages are parts of one plan."""
@@ -473,8 +473,6 @@ class SparkUnits:
             self._marks, self._in_jvm = self._marks is not False and not python, not python
             if any(map(depends_on_place, plans)):
                 self.parts = 0
-            elif python and self._jobs.local:
-                self.parts = min(self.parts, _PYTHON_PARTS)
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         for name, frame in found.frames.items():
