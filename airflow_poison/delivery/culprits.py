@@ -53,7 +53,8 @@ def all_culprits(sets: Sequence[Rows], try_all: TryAll, *, ways: int, most: int)
                 named = np.isin(rows, list(end.suspects))
                 rest, cut = rows[~named], is_rest or not named.any()
                 todo += [(row, False) for row in np.reshape(rows[named], (-1, 1))]
-                todo += [(part, not cut) for part in np.array_split(rest, max(min(ways, len(rest)), 1) if cut else 1) if len(part)]
+                if len(rest):
+                    todo += [(part, not cut) for part in np.array_split(rest, min(ways, len(rest)) if cut else 1)]
     return found
 
 

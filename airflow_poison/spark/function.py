@@ -21,7 +21,7 @@ from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.spark import session
 from airflow_poison.spark.jobs import is_connect, why
-from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema
+from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema, quoted
 from airflow_poison.values.errors import TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
@@ -138,7 +138,7 @@ def raising(frame: DataFrame) -> DataFrame:
 
     jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001  (there is no public way)
     of_spark = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    row: Any = f.struct(*(frame[f"`{name.replace('`', '``')}`"] for name in frame.columns))
+    row: Any = f.struct(*(frame[quoted(name)] for name in frame.columns))
     caught = Column(of_spark.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(of_spark.expression(row._jc))))  # noqa: SLF001
     ids = [frame[LOOKUP_ID]] if column_named(frame, LOOKUP_ID) else []
     return frame.select(f.spark_partition_id().alias(PLACE), caught.isNull().alias(RAISES), *ids)

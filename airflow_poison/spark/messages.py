@@ -77,12 +77,13 @@ class Parts(NamedTuple):
     """Sets of messages, each a partition of one frame.
 
     :param frame: without messages whose bodies do not fit; None: no other ones are there.
-    :param of: the number of each partition's set.
+    :param of: the number of each partition's set. :param ids: the lookup ids that each partition has.
     :param unfit: why the body of a message does not fit, by lookup id.
     """
 
     frame: DataFrame | None
     of: Sequence[int]
+    ids: Sequence[NDArray[np.int64]]
     unfit: Mapping[int, str]
 
 
@@ -205,7 +206,7 @@ class ClaimFrames:
         there: NDArray[np.int64] = messages[LOOKUP_ID].to_numpy()
         order = np.argsort(there)
         messages = messages.take(order[np.searchsorted(there[order], ids)])
-        which, unfit = np.repeat(np.arange(len(sets)), [len(each) for each in sets]), dict[int, str]()
+        which, kept, unfit = np.repeat(np.arange(len(sets)), [len(each) for each in sets]), ids, dict[int, str]()
         if self._schema is None:
             counts = pc.fill_null(cast("Any", messages["abort_count"]), 0).to_numpy() + np.concatenate(attempts)
             place = messages.column_names.index("abort_count")
@@ -215,13 +216,19 @@ class ClaimFrames:
             unfit = {int(ids[place]): str(failure) for place, failure in failures.items()}
             fits = ~np.isin(np.arange(len(ids)), list(failures))
             given, which = given.add_column(0, LOOKUP_ID, messages[LOOKUP_ID]).filter(pa.array(fits)), which[fits]
+            kept = ids[fits]
         given = given.combine_chunks()
         of, first, rows_of = np.unique(which, return_index=True, return_counts=True)
         batches = [batch for start, length in zip(first.tolist(), rows_of.tolist(), strict=True) for batch in given.slice(start, length).to_batches()]
         if not batches:
-            return Parts(None, (), unfit)
+            return Parts(None, (), (), unfit)
         with planning(self._spark, {"spark.sql.execution.arrow.localRelationThreshold": "0"}):
-            return Parts(self._spark.createDataFrame(pa.Table.from_batches(batches), given_schema(self._schema)), of.tolist(), unfit)
+            return Parts(
+                self._spark.createDataFrame(pa.Table.from_batches(batches), given_schema(self._schema)),
+                of.tolist(),
+                np.split(kept, first[1:]),
+                unfit,
+            )
 
     def parsed(self, raw: DataFrame, *, strict: bool = False) -> DataFrame:
         """Return messages with the columns of their bodies and, unless the first one that does not fit fails the job, ``WHY``."""

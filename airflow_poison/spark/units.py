@@ -102,10 +102,11 @@ class _TooLarge(Exception):  # noqa: N818  (no error: it ends an attempt)
 class _Plan(NamedTuple):
     """A plan, each of whose partitions has the rows of one set of messages.
 
-    :param rdds: of each result by its name: batches of Arrow. :param schemas: of each result.
+    :param frames: the results by their names. :param rdds: of each result, batches of Arrow. :param schemas: of each result.
     :param judged: see ``Written``.
     """
 
+    frames: Mapping[str, DataFrame]
     rdds: Mapping[str, Any]
     schemas: Mapping[str, pa.Schema]
     judged: bool
@@ -263,7 +264,7 @@ class SparkUnits:
             if parts is None:
                 return None
             with self._job(sum(map(len, sets))):
-                plan = _Plan({}, {}, judged=False) if parts.frame is None else self._planned(parts.frame, len(parts.of), mark)
+                plan = _Plan({}, {}, {}, judged=False) if parts.frame is None else self._planned(parts.frame, len(parts.of), mark)
         except (AnalysisException, TransformError):  # of frames that are read otherwise
             return None
         except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
@@ -274,9 +275,9 @@ class SparkUnits:
         unfit = {number: failure_of(BodyError(why)) for number, why in parts.unfit.items()}
         unparsed = [{number: unfit[number] for number in ids.tolist() if number in unfit} for ids in sets]
         found: list[Ran | Broke] = [Ran(unparsed=each) for each in unparsed]
-        suspects = self._scanned(parts, sets)
+        suspects = self._scanned(plan, parts)
         tasks = {
-            of: partial(self._part, plan, place, sets[of], mark, None if lands is None else lands[of])
+            of: partial(self._part, plan, place, parts.ids[place], mark, None if lands is None else lands[of])
             for place, of in enumerate(parts.of)
             if of not in suspects
         }
@@ -299,31 +300,32 @@ class SparkUnits:
             plans = {name: partitioned(frame) for name, frame in found.frames.items()}
         if not all(plan is not None and plan.getNumPartitions() == parts for plan in plans.values()):
             return None
-        return _Plan(plans, {name: arrow_schema(frame, nullable=True) for name, frame in found.frames.items()}, found.judged)
+        return _Plan(found.frames, plans, {name: arrow_schema(frame, nullable=True) for name, frame in found.frames.items()}, found.judged)
 
-    def _scanned(self, parts: Parts, sets: Sequence[NDArray[np.int64]]) -> dict[int, tuple[int, ...]]:
+    def _scanned(self, plan: _Plan, parts: Parts) -> dict[int, tuple[int, ...]]:
         """Return the messages of each set in which a column cannot be computed, by the number of the set; one job finds them in all sets.
 
         Sets of one message are not looked at, nor are others a second time. Nothing is returned where the plan computes columns in Python, or fails
         outside of its last columns.
         """
-        wanted = [of for of in parts.of if len(sets[of]) > 1]
-        places = np.searchsorted(self._every, np.concatenate([sets[of] for of in wanted])) if wanted else np.empty(0, np.intp)
-        if not self._in_jvm or parts.frame is None or self._seen[places].all():
+        many = [ids for ids in parts.ids if len(ids) > 1]
+        if not self._in_jvm or not many:
+            return {}
+        places = np.searchsorted(self._every, np.concatenate(many))
+        if self._seen[places].all():
             return {}
         self._seen[places] = True
         found = dict[int, set[int]]()
         try:
-            result = called(self._function, parts.frame, self._transformation)
-            for frame in written(result, self._outputs).frames.values():
+            for frame in plan.frames.values():
                 with self._job(len(places)):
                     rows = raising(frame).toArrow()
-                for place, of in enumerate(parts.of):
-                    here = rows.filter(pc.field(PLACE) == place)
-                    given = np.array([number for number in sets[of].tolist() if number not in parts.unfit], np.int64)
+                starts = np.searchsorted(rows[PLACE].to_numpy(), np.arange(len(parts.of) + 1))  # of the rows of each partition
+                for place, (of, given) in enumerate(zip(parts.of, parts.ids, strict=True)):
+                    here = rows.slice(starts[place], starts[place + 1] - starts[place])
                     ids = here[LOOKUP_ID].to_numpy() if LOOKUP_ID in here.column_names else given
-                    if of in wanted and len(ids) == here.num_rows:
-                        found.setdefault(of, set()).update(ids[here[RAISES].to_numpy(zero_copy_only=False)].tolist())
+                    if len(given) > 1 and len(ids) == here.num_rows:
+                        found.setdefault(of, set()).update(ids[here[RAISES].to_numpy()].tolist())
         except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
             self._raise_what_is_nobodys_fault(error)
             return {}
@@ -579,7 +581,7 @@ class SparkUnits:
 def _caught(functions: Sequence[PythonErrors], ids: NDArray[np.int64]) -> Broke | None:
     """Return the failure of a set for which Python functions have raised: of the first message whose error is known. None: there is none.
 
-    :param ids: of the set. Where a function was given as many rows, each is of one message.
+    :param ids: that the task was given. Where a function was given as many rows, each is of one message.
     """
     found: dict[int, str] = {}
     for each in functions:
