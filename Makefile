@@ -7,7 +7,7 @@ LONG_PARTS := test-passes test-airflow test-store test-spark test-sessions test-
 PARTS := test-front test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
 LIVE := test-live test-places test-tutorial test-buckets
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
-.PHONY: help setup lint format test test-long $(PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables bench lock clean
+.PHONY: help setup lint format test test-long $(PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables types pictures bench lock clean
 
 VENV := .venv
 PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
@@ -42,7 +42,7 @@ $(FRONT)/node_modules/.ready: $(FRONT)/package-lock.json
 	@$(NPM) ci
 	@touch $@
 
-demo: setup  ## the main job: a year of flights through a queue with retry cycles, in a real Airflow; STORE=s3: over an object store, on two workers that share no folder
+demo: setup  ## the main job: a year of flights through a protected transformation with retry cycles, in a real Airflow; STORE=s3: over an object store, on two workers that share no folder
 	@$(BIN)/python -m tools.demo $(if $(STORE),--store $(STORE))
 
 demo-conversations: setup  ## a shop and a parts warehouse that talk in dialogs, and one poison order, in a real Airflow
@@ -127,6 +127,12 @@ docs: setup  ## build the documentation's site into site, and fail at any warnin
 tables: setup  ## write what docs take from the code: the tables of parameters in docs/reference/airflow.md, and docs/images/house.svg, the picture of the rooms
 	@$(BIN)/python -W ignore -m tools.parameter_tables
 	@$(BIN)/python -m tools.house
+
+types: setup  ## make the types of the page's API from the server's shapes, airflow_poison/ui/shapes.py
+	@$(BIN)/python -W ignore -m tools.api_types
+
+pictures: setup  ## take the pictures of the page in docs/images anew, in a real Airflow with Chromium
+	@$(BIN)/python -m tools.pictures
 
 bench: setup  ## speed, as ratios measured in one run; the last line is JSON
 	@$(BIN)/python -m benchmarks

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_poison.passes.send import messages_to_batches, send
     from airflow_poison.passes.take import positions, reset_position, take
     from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
-    from airflow_poison.queue import Queue, Store
+    from airflow_poison.queue import Queue, Store, protect
     from airflow_poison.rules.activation_specification import ActivationSpecification
     from airflow_poison.rules.default_messaging import DefaultMessaging
     from airflow_poison.rules.described import describe, typed_policy
@@ -111,6 +111,7 @@ __all__ = [
     "messages_to_batches",
     "open_store",
     "positions",
+    "protect",
     "read_json",
     "received_row",
     "repair",
@@ -142,7 +143,7 @@ _HOMES = {
     "passes.send": "messages_to_batches send",
     "passes.take": "positions reset_position take",
     "passes.to_kafka": "send_to_kafka take_back_from_kafka",
-    "queue": "Queue Store",
+    "queue": "Queue Store protect",
     "rules.activation_specification": "ActivationSpecification",
     "rules.default_messaging": "DefaultMessaging",
     "rules.described": "describe typed_policy",

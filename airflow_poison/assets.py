@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlencode
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, urlencode
 
 from airflow.sdk import Asset, AssetWatcher
 
@@ -13,10 +14,6 @@ from airflow_poison.rules.settings import choice
 from airflow_poison.store import check_name
 from airflow_poison.triggers import QueueEventTrigger
 from airflow_poison.watching.queue_events import Happening
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from urllib.parse import SplitResult
 
 
 def queue_asset(

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, DeltaTriggerTimetable
 
 from airflow_poison.assets import queue_asset
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.notifications import AlertTargets
+from airflow_poison.notifications import AlertTargets, Targets
 from airflow_poison.operators.manage import QueueAlertOperator
 from airflow_poison.passes.runs import check_named_once
 from airflow_poison.rules.settings import duration
 from airflow_poison.store import check_name
 from airflow_poison.values.errors import SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_poison.notifications import Targets
 
 EVENTS = "events"
 """The schedule of a DAG that runs when something has happened."""

@@ -8,28 +8,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeGuard
 
-from airflow.sdk.bases.decorator import DecoratedOperator, get_unique_task_id, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, get_unique_task_id, task_decorator_factory
 
 from airflow_poison.delivery.handlers import check_given, check_transform
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
+from airflow_poison.sources.source import Source
 from airflow_poison.values.errors import HandlerNotFoundError, InputError, SettingError
 from airflow_poison.values.mapping import check_named_once
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
-
     from airflow.sdk import Context
-    from airflow.sdk.bases.decorator import TaskDecorator
     from pyspark.sql import DataFrame
 
     from airflow_poison.hooks.poison import QueueHook
-    from airflow_poison.sources.source import Source
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -151,8 +148,6 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
 
     def _take(self, returned: object) -> None:
         """Make the operator's source from what the function returned. Raises InputError for other types."""
-        from airflow_poison.sources.source import Source
-
         self.messages = None
         if isinstance(returned, Source):
             self.source = returned

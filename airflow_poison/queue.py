@@ -10,98 +10,91 @@ Nothing here knows Airflow. Each verb is one function of the rooms below, called
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import nullcontext
-from datetime import timedelta
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 from uuid import uuid4
 
 from airflow_poison.desk import rule_runs
-from airflow_poison.desk.actions import Verb, action_of, canary_of, selection_of
+from airflow_poison.desk.actions import PlanAction, Verb, action_of, canary_of, selection_of
 from airflow_poison.desk.applying import check_target, follow, undo
 from airflow_poison.desk.exports import send_selected
 from airflow_poison.desk.masking import declare_mask
-from airflow_poison.desk.plans import cancel, find_plan, id_of, pause, plan, plans, record, resume
-from airflow_poison.desk.queries import find, groups, query
+from airflow_poison.desk.plans import Plan, PlanView, cancel, find_plan, id_of, pause, plan, plans, record, resume
+from airflow_poison.desk.queries import FindResult, GroupsResult, find, groups, query
 from airflow_poison.desk.redrive import redrive, set_redrive
-from airflow_poison.desk.rules import declare_rules
-from airflow_poison.fsck.check import check_queue, check_store
-from airflow_poison.passes.alter import alter, disable, enable, opened, restart, set_park_group
-from airflow_poison.passes.browse import look_up, overview
+from airflow_poison.desk.rules import Rule, declare_rules
+from airflow_poison.fsck.check import CheckResult, check_queue, check_store
+from airflow_poison.passes.alter import (
+    AlterResult,
+    DisableResult,
+    EnableResult,
+    RestartResult,
+    alter,
+    disable,
+    enable,
+    opened,
+    restart,
+    set_park_group,
+)
+from airflow_poison.passes.browse import MessageRow, QueueOverview, look_up, overview
+from airflow_poison.passes.conversations import (
+    ConversationRow,
+    ConversationView,
+    UnsentMessage,
+    conversations,
+    declare_services,
+    drop_service,
+    transmission_queue,
+)
 from airflow_poison.passes.conversations import conversation as conversation_view
-from airflow_poison.passes.conversations import conversations, declare_services, drop_service, transmission_queue
-from airflow_poison.passes.declaration import Receive
-from airflow_poison.passes.dialogs import begin_dialogs, send_on, set_timer
-from airflow_poison.passes.due import return_due
-from airflow_poison.passes.engines import SupervisedEngine
-from airflow_poison.passes.event_notifications import create, drop, notifications
-from airflow_poison.passes.history import recorded_events
-from airflow_poison.passes.inspect import inspect
-from airflow_poison.passes.land import take_out, take_out_refused, waiting_rows
-from airflow_poison.passes.maintain import RETENTION, maintain
+from airflow_poison.passes.declaration import Canary, Receive, ReceiveOptions
+from airflow_poison.passes.dialogs import ActResult, begin_dialogs, send_on, set_timer
+from airflow_poison.passes.due import ReturnResult, return_due
+from airflow_poison.passes.engines import Engine, SupervisedEngine
+from airflow_poison.passes.event_notifications import create, drop
+from airflow_poison.passes.history import History, recorded_events
+from airflow_poison.passes.inspect import InspectResult, inspect
+from airflow_poison.passes.land import WaitingRows, take_out, take_out_refused, waiting_rows
+from airflow_poison.passes.maintain import RETENTION, MaintainResult, maintain
 from airflow_poison.passes.messages import Chosen
-from airflow_poison.passes.move import move, put_back, remove, remove_messages
+from airflow_poison.passes.move import RemoveResult, move, put_back, remove, remove_messages
 from airflow_poison.passes.receive import ReceivePass
-from airflow_poison.passes.recovery import Ending, left, recover
-from airflow_poison.passes.relay import send_to
-from airflow_poison.passes.runs import run_key
-from airflow_poison.passes.send import send
-from airflow_poison.passes.take import positions, reset_position, take
-from airflow_poison.passes.to_kafka import send_to_kafka, take_back_from_kafka
+from airflow_poison.passes.recovery import ConversationEnded, Ending, RecoverResult, left, recover
+from airflow_poison.passes.relay import SendToResult, send_to
+from airflow_poison.passes.runs import ReceiveResult, check_key, run_key
+from airflow_poison.passes.send import SendResult, send
+from airflow_poison.passes.take import SourcePosition, TakeResult, positions, reset_position, take
+from airflow_poison.passes.to_kafka import SendToKafkaResult, send_to_kafka, take_back_from_kafka
 from airflow_poison.rules import policy_from_dict
-from airflow_poison.rules.policy import Restart
+from airflow_poison.rules.policy import Policy, Restart
 from airflow_poison.rules.settings import choice
-from airflow_poison.store import open_store
-from airflow_poison.values.clock import SystemClock
+from airflow_poison.sources.frames import Frame
+from airflow_poison.store import QueueStore, open_store
+from airflow_poison.values.clock import Clock, SystemClock
 from airflow_poison.values.errors import InputError, PlanNotFoundError, PlanStateError, SettingError, SourceError
-from airflow_poison.values.events import acting, is_anybody_acting, shell_user
+from airflow_poison.values.events import EventType, acting, is_anybody_acting
+from airflow_poison.values.machine import shell_user
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from datetime import datetime
-
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.delivery.handlers import HandlerLike
-    from airflow_poison.desk.actions import PlanAction
-    from airflow_poison.desk.plans import Plan, PlanView
-    from airflow_poison.desk.queries import FindResult, GroupsResult
     from airflow_poison.desk.rule_runs import RulesResult
-    from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
     from airflow_poison.dialogs.acts import Dialog
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.fsck.check import CheckResult
-    from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.passes.browse import MessageRow, QueueOverview
-    from airflow_poison.passes.conversations import ConversationRow, ConversationView, UnsentMessage
-    from airflow_poison.passes.declaration import Canary, ReceiveOptions
-    from airflow_poison.passes.dialogs import ActResult
-    from airflow_poison.passes.due import ReturnResult
-    from airflow_poison.passes.engines import Engine
-    from airflow_poison.passes.history import History
-    from airflow_poison.passes.inspect import InspectResult
-    from airflow_poison.passes.land import WaitingRows
-    from airflow_poison.passes.maintain import MaintainResult
-    from airflow_poison.passes.move import RemoveResult
-    from airflow_poison.passes.recovery import ConversationEnded, RecoverResult
-    from airflow_poison.passes.relay import SendToResult
-    from airflow_poison.passes.runs import ReceiveResult
-    from airflow_poison.passes.send import SendResult
-    from airflow_poison.passes.take import SourcePosition, TakeResult
-    from airflow_poison.passes.to_kafka import SendToKafkaResult
-    from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.queue_disabling import Inspection
     from airflow_poison.sources.kafka import Kafka
     from airflow_poison.sources.source import Connection, Source, Take
-    from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.values.clock import Clock
-    from airflow_poison.values.events import EventType
     from airflow_poison.values.message import Message
     from airflow_poison.values.schema import SubQueue
 
@@ -110,6 +103,8 @@ if TYPE_CHECKING:
     CanaryLike: TypeAlias = Canary | Mapping[str, object] | int | str | None
 
 NOT_AT_ALL = timedelta(0)
+_QUERY = "sql.streaming.queryId"
+_log = logging.getLogger(__name__)
 
 
 class Store:
@@ -262,6 +257,8 @@ class Queue:
         :param parts: other parts of a ``ReceivePass``.
         """
         self.declare_receive(receive, run=run)
+        if receive.source is not None:
+            receive = replace(receive, source=receive.source.connected(self.store.connections))
         return ReceivePass.of_table(
             self.table,
             receive,
@@ -271,6 +268,26 @@ class Queue:
             before_claim=partial(self.redrive_by_itself, receive, redriven),
             **parts,
         )
+
+    def receive_frame(
+        self,
+        frame: DataFrame,
+        policy: Policy | None = None,
+        *,
+        key: str,
+        progress: Callable[[str], None] = lambda _line: None,
+        **options: Unpack[ReceiveOptions],
+    ) -> ReceiveResult:
+        """Transform the rows of a DataFrame where they are: what succeeds lands in the output, once; rows that fail become messages.
+
+        The messages are delivered by the rules of the queue, in this call and by later passes, as messages that were sent are.
+
+        :param key: another call with this key takes nothing.
+        :param options: ``transform`` and ``output``, and other settings; see ``ReceiveOptions``.
+        Raises SettingError, InputError, TransformError, SparkJobError; then nothing was taken. QueueHaltedError where the queue is not enabled.
+        """
+        given: ReceiveOptions = {**options, "source": Frame(frame)}
+        return self.receive(None, policy, key=key, spark=frame.sparkSession, progress=progress, **given)
 
     def declare(
         self,
@@ -390,11 +407,7 @@ class Queue:
         with self._acting(reason):
             return recover(self.table, self.clock, lookup_id=lookup_id, store=self.store.tables, told=on_conversation_ended)
 
-    def maintain(
-        self,
-        retention: timedelta | None = None,
-        min_files: int = 16,
-    ) -> MaintainResult:
+    def maintain(self, retention: timedelta | None = None, min_files: int = 16) -> MaintainResult:
         """Join a queue's small files, remove files that are no longer needed and shorten its log; passes and senders go on.
 
         :param retention: how long older versions of the table can still be read; None: 7 days. Longer than the longest pass.
@@ -525,12 +538,24 @@ class Queue:
 
     # Many messages: a selection is a ``Selection``, a dict of its parameters, or that dict as JSON text; None: all poison ----
 
-    def groups(self, selection: SelectionLike = None, *, limit: int = 1_000) -> GroupsResult:
+    def groups(
+        self,
+        selection: SelectionLike = None,
+        *,
+        limit: int = 1_000,
+        order: str = "messages",
+        descending: bool = True,
+        search: str = "",
+        since: datetime | None = None,
+    ) -> GroupsResult:
         """Count the messages of a selection by what they failed with, the largest group first. Raises SettingError, QueryError.
 
         :param limit: at most so many groups.
+        :param order: ``messages``, ``first_seen``, ``last_seen`` or ``type``.
+        :param search: only groups that have this in their id, type or text, whatever its case.
+        :param since: groups that were first seen then or later are ``new``; None: in the last day.
         """
-        return groups(self.reading, selection_of(selection), self.clock, limit=limit)
+        return groups(self.reading, selection_of(selection), self.clock, limit=limit, order=order, descending=descending, search=search, since=since)
 
     def find(
         self,
@@ -811,7 +836,7 @@ class Queue:
 
     def event_notifications(self) -> dict[str, str]:
         """Return the services that get a message whenever the queue is disabled, by the names of the notifications."""
-        return dict(notifications(self.reading.snapshot().control))
+        return dict(self.reading.snapshot().control.event_notifications)
 
     def create_event_notification(self, name: str, service: str, *, reason: str = "") -> None:
         """Have a service get a message whenever the queue is disabled: CREATE EVENT NOTIFICATION … FOR BROKER_QUEUE_DISABLED (spec SB-16).
@@ -908,6 +933,71 @@ class Queue:
 
     def _leave(self, done: ActResult) -> ActResult:
         return left(self.store.tables, self.table, done, self.clock)
+
+
+@overload
+def protect(
+    job: str,
+    /,
+    *,
+    store: QueueStore | str,
+    policy: Policy | None = ...,
+    storage_options: Mapping[str, str] | None = ...,
+    **options: Unpack[ReceiveOptions],
+) -> Callable[[DataFrame, int], None]: ...
+
+
+@overload
+def protect(
+    job: DataFrame,
+    queue: str,
+    /,
+    *,
+    store: QueueStore | str,
+    key: str,
+    policy: Policy | None = ...,
+    storage_options: Mapping[str, str] | None = ...,
+    **options: Unpack[ReceiveOptions],
+) -> ReceiveResult: ...
+
+
+def protect(
+    job: DataFrame | str,
+    queue: str = "",
+    /,
+    *,
+    store: QueueStore | str,
+    key: str = "",
+    policy: Policy | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    **options: Unpack[ReceiveOptions],
+) -> ReceiveResult | Callable[[DataFrame, int], None]:
+    """Protect a script or a notebook, ``protect(spark.read.parquet(...), "orders", key=..., ...)``, or a job of Structured Streaming.
+
+    For the latter it returns what ``foreachBatch`` calls: ``stream.writeStream.foreachBatch(protect("orders", ...))``. Rows that succeed land in the
+    job's table, and only rows that fail become messages of a queue. Each key, and each micro-batch of a query, is taken once.
+
+    :param job: the job's DataFrame; of a stream the name of the queue.
+    :param queue: the queue's name; with a policy it is made when it is missing.
+    :param store: the folder or the URI of the queues. :param storage_options: see ``Store``.
+    :param key: names the rows of the DataFrame: another call with it takes nothing.
+    :param policy: the queue's rules; None: the recorded ones.
+    :param options: ``transform``, what the job does to a DataFrame; ``output``, the Delta table that it writes; others of a receive.
+    Raises SettingError and QueueNotFoundError before anything is taken; with a DataFrame as ``Queue.receive_frame`` does. What is raised in a
+    micro-batch stops the stream, which goes on with this micro-batch when it is started again.
+    """
+    if options.get("transform") is None or options.get("output") is None:
+        raise SettingError("transform", options.get("transform"), "a function of a DataFrame, and output=, the table where its rows land")
+    opened_store, name = Store(store, storage_options), job if isinstance(job, str) else queue
+    found = opened_store.queue(name) if policy is None else opened_store.declare(name, policy)
+
+    def take(frame: DataFrame, batch_id: int) -> None:
+        query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY)
+        if query is None:
+            raise InputError(f"{batch_id} is no micro-batch of a stream: no streaming query calls here. Use protect(frame, {name!r}, key=...).")
+        found.receive_frame(frame, policy, key=f"stream:{query}:{batch_id}", progress=_log.info, **options)
+
+    return take if isinstance(job, str) else found.receive_frame(job, policy, key=check_key(key), progress=_log.info, **options)
 
 
 def _spark_engine(spark: SparkSession, progress: Callable[[str], None]) -> Engine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,14 +15,11 @@ from airflow_poison.operators.base import lookup_ids_of as numbers
 from airflow_poison.rules.settings import choice
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SettingError, recalled
-from airflow_poison.watching.conditions import Enabled, FilesGone, Halted, MessagesAvailable, PoisonPresent, RetryDue
+from airflow_poison.watching.conditions import Condition, Enabled, EndpointCondition, FilesGone, Halted, MessagesAvailable, PoisonPresent, RetryDue
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow.sdk import Context
 
-    from airflow_poison.watching.conditions import Condition, EndpointCondition
     from airflow_poison.watching.poller import QueueReader
 
 

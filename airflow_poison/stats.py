@@ -7,6 +7,7 @@ name, for plain StatsD, which has no tags.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.store.queue_table import QueueTable
 

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.sdk import TaskGroup
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.notifications import AlertTargets
+from airflow_poison.notifications import AlertTargets, Targets
 from airflow_poison.operators.ask import QueueAskOperator
 from airflow_poison.operators.desk import QueueRulesOperator
 from airflow_poison.operators.dialogs import REMOVAL_ERROR
 from airflow_poison.operators.manage import QueueAlertOperator, QueueRecoverOperator, QueueReturnOperator
 from airflow_poison.operators.receive import QueueReceiveOperator
-from airflow_poison.passes.declaration import takes_options
+from airflow_poison.passes.declaration import ReceiveOptions, takes_options
 from airflow_poison.rules.queue_disabling import REMOVAL
 from airflow_poison.sensors import QueueDisabledSensor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
-
     from airflow.sdk.execution_time.hitl import HITLUser
 
     from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.desk.rules import Rule
-    from airflow_poison.notifications import Targets
-    from airflow_poison.passes.declaration import ReceiveOptions
     from airflow_poison.rules.policy import Policy
     from airflow_poison.values.failures import ErrorHandler
 

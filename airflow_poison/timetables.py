@@ -12,7 +12,7 @@ from pendulum import instance
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.retry_schedule import LEAST, TICK, RetrySchedule, window_of
 from airflow_poison.rules.settings import as_seconds
-from airflow_poison.values.clock import in_words
+from airflow_poison.values.clock import in_words, show_instant
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.texts import counted
 
@@ -56,7 +56,9 @@ class RetryCycleTimetable(Timetable):
         window = policy.retry_window
         self._schedule = RetrySchedule(max(policy.retry_cycle_delay, LEAST), None if window is None else window_of(window))
         self._stored: dict[str, Any] = {"retry_cycle_delay": as_seconds(policy.retry_cycle_delay), "retry_window": window}
-        self.description = self.summary[:1].upper() + self.summary[1:]
+        self.description = (
+            f"{self.summary[:1].upper()}{self.summary[1:500]}. A run while nothing waits starts no Spark."  # Airflow keeps 1,000 characters
+        )
 
     def serialize(self) -> dict[str, Any]:
         """Return the policy's delay, in seconds, and its window."""
@@ -75,9 +77,9 @@ class RetryCycleTimetable(Timetable):
 
     @property
     def summary(self) -> str:
-        """The schedule in words; Airflow shows the next run beside it."""
+        """The schedule in words. Airflow keeps them from when it parses the DAG file, and shows the next run beside them."""
         window = self._stored["retry_window"]
-        return f"every {in_words(self._schedule.every)}" + (f", and at the beginning of {window}" if window else "")
+        return f"every {in_words(self._schedule.every)}" + (f", and when its window opens ({window})" if window else "")
 
     def infer_manual_data_interval(self, *, run_after: DateTime) -> DataInterval:
         """Return the last cycle that had ended when the run was made."""
@@ -125,8 +127,8 @@ class RetryCycleTimetable(Timetable):
                 "Retry cycles (%s): %s between %s and %s have no run of their own. One pass receives all that fell due meanwhile.",
                 self.summary,
                 counted(skipped, "cycle"),
-                last,
-                now,
+                show_instant(last),
+                show_instant(now),
             )
 
 

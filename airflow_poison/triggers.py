@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -23,16 +24,14 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.rules.settings import choice
-from airflow_poison.values.errors import PoisonError, QueueNotFoundError, SettingError
-from airflow_poison.watching.poller import Readings, Waits
-from airflow_poison.watching.queue_events import Happening, News, Position, ripens
+from airflow_poison.values.errors import PlanStateError, PoisonError, QueueNotFoundError, SettingError
+from airflow_poison.watching.conditions import condition_from_dict
+from airflow_poison.watching.poller import Poller, Reading, Readings, Until, Waits, poller_of
+from airflow_poison.watching.queue_events import Happening, News, Position, begin, news, ripens
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.watching.poller import Poller, Readings
 
 
 class QueueTrigger(BaseTrigger):
@@ -71,10 +70,6 @@ class QueueTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when the condition holds, or when a queue cannot be looked at."""
-        from airflow_poison.values.errors import PoisonError
-        from airflow_poison.watching.conditions import condition_from_dict
-        from airflow_poison.watching.poller import Until
-
         try:
             poller = await poller_at(self.conn_id)
             until = Until(self.queue_names, condition_from_dict(self.condition), self.every)
@@ -97,8 +92,6 @@ async def poller_at(conn_id: str) -> Poller:
 
     Raises AirflowNotFoundException for a connection that is not defined, SettingError, StoreUnreachableError.
     """
-    from airflow_poison.watching.poller import poller_of
-
     loop = asyncio.get_running_loop()
     opened = _opened.setdefault(loop, {})
     since, task = opened.get(conn_id, (float("-inf"), None))
@@ -151,7 +144,6 @@ class PlanTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event when something can be done, or when the queue cannot be looked at."""
         from airflow_poison.desk.applying import waits_at
-        from airflow_poison.values.errors import PoisonError
 
         try:
             if self.not_before is not None:
@@ -177,7 +169,6 @@ class PlanTrigger(BaseTrigger):
 def pause_when_ended(hook: QueueHook, queue_name: str, plan: str, who: str) -> None:
     """Pause a plan, as its task was ended; nothing happens when the plan has ended, too."""
     from airflow_poison.queue import Queue
-    from airflow_poison.values.errors import PlanStateError
 
     try:
         Queue(hook.queues(), queue_name, who).pause(plan, "its task was ended")
@@ -193,7 +184,6 @@ class _OtherVersion:
     version: int
 
     def names(self) -> Collection[str]:
-        """Return the queue."""
         return (self.queue_name,)
 
     def __call__(self, look: Readings) -> Waits[bool]:
@@ -210,11 +200,7 @@ except ImportError:  # before Airflow 3.3, which asks for no producer
     SharedStreamProducer = object  # type: ignore[misc, assignment]
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Sequence
-
     from airflow.triggers.shared_stream import AdvanceItem
-
-    from airflow_poison.watching.poller import Reading
 
 
 SETTLED = 10.0
@@ -321,8 +307,6 @@ class QueueEventTrigger(BaseEventTrigger):
 
 def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
     """Read what is new; in a thread, so that the imports for reading tables do not block other triggers."""
-    from airflow_poison.watching.queue_events import begin, news
-
     return news(event, sight.table, sight.snapshot, position or begin(event, sight.snapshot), now)
 
 

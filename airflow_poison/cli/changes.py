@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,6 @@ from airflow_poison.cli.values import ANY, SELECTION, is_selected, selection
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping
 
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.selection import Selection
@@ -110,7 +110,6 @@ def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | No
 
 
 def _kafka(args: Namespace) -> Kafka:
-    """Return the topic. Raises InputError, SettingError."""
     from airflow_poison.sources.kafka import Kafka
 
     if args.topic is None:
@@ -196,7 +195,6 @@ def move(args: Namespace) -> None:
 
 
 def _planned_move(args: Namespace) -> PlanAction:
-    """Return where a selection goes. Raises InputError."""
     from airflow_poison.desk.actions import PlanAction, Verb
 
     if args.to is not None and args.to_queue is not None:

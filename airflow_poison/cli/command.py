@@ -12,15 +12,13 @@ import argparse
 import os
 import sys
 import warnings
-from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from typing import NoReturn
 
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.queue import Queue, Store
@@ -168,11 +166,12 @@ class Command:
         """Run it. Ends with the exit code of an error, of an interrupt, or of a reader that has gone away."""
         try:
             with errors_in_one_line():
-                from airflow_poison.cli.terminal import read_in
+                from airflow_poison.values.clock import in_zone
 
                 if args.output not in OUTPUTS:
                     raise wrong_usage(f"--output {args.output}: expected one of {', '.join(OUTPUTS)}.")
-                with read_in(args.timezone or os.environ.get(ZONE_VARIABLE) or _zone_of_airflow()), _signed(args):
+                zone = args.timezone or os.environ.get(ZONE_VARIABLE)
+                with in_zone("--timezone", zone) if zone else nullcontext(), _signed(args):
                     self.run(args)
             sys.stdout.flush()
         except BrokenPipeError:  # what Python still holds of the output goes nowhere
@@ -183,15 +182,10 @@ class Command:
             raise SystemExit(INTERRUPTED) from None
 
 
-def _zone_of_airflow() -> str:
-    """Return Airflow's default time zone in a process of its command line, which has read its configuration; else UTC."""
-    configuration = sys.modules.get("airflow.configuration")
-    return "UTC" if configuration is None else str(configuration.conf.get("core", "default_timezone", fallback="UTC"))
-
-
 def _signed(args: Namespace) -> AbstractContextManager[None]:
     """Record what a command with --reason does with who has called it."""
-    from airflow_poison.values.events import acting, shell_user
+    from airflow_poison.values.events import acting
+    from airflow_poison.values.machine import shell_user
 
     return acting(shell_user(), args.reason or "") if hasattr(args, "reason") else nullcontext()
 

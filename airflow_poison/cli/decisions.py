@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,6 @@ from airflow_poison.cli.terminal import messages as counted
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
 
     from airflow_poison.passes.browse import MessageRow
     from airflow_poison.passes.conversations import ConversationRow
@@ -202,7 +202,6 @@ def _end(args: Namespace, wanted: Decision) -> EndConversation:
 
 
 def _open(queue: Queue, which: Endpoints) -> list[_Open]:
-    """Return the halts of a queue. Nothing is changed."""
     from airflow_poison.passes.decide import suspect, suspect_conversation
     from airflow_poison.passes.halts import ENDPOINTS, Endpoints, halted_endpoint
 

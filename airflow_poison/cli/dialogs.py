@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_poison.cli import values
@@ -30,7 +31,6 @@ from airflow_poison.cli.terminal import messages, tell, write_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Sequence
 
     from airflow_poison.dialogs.services import Contract, SentBy, Service
     from airflow_poison.passes.dialogs import ActResult

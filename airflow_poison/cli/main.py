@@ -6,14 +6,13 @@ import argparse
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_poison.cli import changes, decisions, dialogs, plans, receive, rules, send, settings, show
 from airflow_poison.cli.values import completes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from airflow.cli.cli_config import GroupCommand
 
     from airflow_poison.cli.command import Argument

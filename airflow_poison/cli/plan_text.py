@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -15,13 +17,10 @@ from airflow_poison.cli.terminal import messages as counted
 from airflow_poison.values import json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from datetime import datetime
-
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.plans import PlanView, Sample
 
-_GROUPS, _DEEPEST, _UNFIT = 15, 50, 5
+_GROUPS, _DEEPEST, _UNFIT, _SAMPLES = 15, 50, 5, 3
 _WORDS = {
     "put_back": "put back into main",
     "move": "move to {target}",
@@ -64,7 +63,7 @@ def print_plan(view: PlanView) -> None:
         out.print(rows)
         if len(view.groups) > _GROUPS:
             line(out, f"There are more groups; --output json has the {len(view.groups)} largest.")
-    for sample in view.samples:
+    for sample in view.samples[: min(max(len(view.groups), 1), _SAMPLES)]:  # one of each group comes first
         _print_sample(sample)
     for each in unfit(view):
         line(out, each)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -43,7 +44,6 @@ from airflow_poison.cli.values import SELECTION, is_selected, selection
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterator
 
     from airflow_poison.desk.actions import PlanAction
     from airflow_poison.desk.plans import PlanView
@@ -149,7 +149,6 @@ class _Interrupts:
     asked: bool = False
 
     def ask(self, *_: object) -> None:
-        """Note it."""
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
@@ -262,12 +261,17 @@ def send_to(args: Namespace) -> None:
     act(args, PlanAction(verb=Verb.SEND_TO, target=args.to_queue or ""), patience=_patience(args))
 
 
+CANARY: Final = (
+    option("--canary", "N", "put so many messages back first, some of each error group; the others follow when they went well"),
+    option("--share", "SHARE", "of the canary that must be settled, above 0 to 1 (default: 1)"),
+)
+
+
 @command(
     "redrive",
     QUEUE,
     *PLANNED,
-    option("--canary", "N", "put so many messages back first, some of each error group; the others follow when they went well"),
-    option("--share", "SHARE", "of the canary that must be settled, above 0 to 1 (default: 1)"),
+    *CANARY,
     option("--wait", "DURATION", "how long to wait for passes that receive the canary, or have claimed messages (default: until they have ended)"),
     *WHERE,
 )
@@ -318,15 +322,17 @@ def _patience(args: Namespace) -> timedelta | None:
     option("--body-from", "FILE", "the whole new body of one message; - reads standard input"),
     several("--set-property", "NAME=VALUE", "new values of properties"),
     several("--drop-property", "NAME", "properties that are removed"),
-    option("--wait", "DURATION", WAIT_FOR, default="0s"),
+    switch("--put-back", "put the edited messages back to main in the same commit"),
+    *CANARY,
+    option("--wait", "DURATION", f"{WAIT_FOR}; with --canary: until they have ended", default=None),
     *WHERE,
 )
 def edit(args: Namespace) -> None:
     """Change bodies and properties of messages.
 
-    Change the messages of a selection where they are; what they were stays with them, and 'undo' brings it back. Of one message, without any of the
-    options, $EDITOR opens the body. Shows differences, and asks first on a terminal. Exit code 0: all are changed, 1: no message is selected, not
-    wanted, nothing was changed, or passes hold some of them, 2: it could not be done.
+    Change the messages of a selection where they are, or put them back, too; what they were stays with them, and 'undo' brings it back. Of
+    one message, without any of the options, $EDITOR opens the body. Shows differences, and asks first on a terminal. Exit code 0: all are changed,
+    1: no message is selected, not wanted, nothing was changed, or passes hold some of them, or the canary has stopped it, 2: it could not be done.
     """
     from airflow_poison.desk.actions import PlanAction, Verb
 
@@ -344,7 +350,9 @@ def edit(args: Namespace) -> None:
         if not sys.stdin.isatty():
             raise wrong_usage("no change is given: expected --patch, --function, --body-from, --set-property or --drop-property.")
         changes["body"] = _by_hand(args)
-    act(args, PlanAction(verb=Verb.EDIT, **changes), patience=_patience(args))
+    canary = _canary(args)
+    args.wait = args.wait or ("0s" if canary is None else None)
+    act(args, PlanAction(verb=Verb.EDIT, target="main" if args.put_back else "", **changes), canary=canary, patience=_patience(args))
 
 
 def _patch(text: str) -> object:

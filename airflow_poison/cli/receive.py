@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import uuid
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
 from airflow_poison.cli.command import (
@@ -27,13 +28,12 @@ from airflow_poison.cli.command import (
     switch,
     wrong_usage,
 )
-from airflow_poison.cli.terminal import instant, messages, tell
+from airflow_poison.cli.send import source_of
+from airflow_poison.cli.terminal import instant, messages, tell, visible
 from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable, Collection, Sequence
-    from typing import Any
 
     from airflow_poison.dialogs.services import Service
     from airflow_poison.passes.declaration import Receive
@@ -57,6 +57,11 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
     QUEUE,
     option("--handler", "MODULE:FUNCTION", "called with each message; raises to roll back"),
     option("--transform", "MODULE:FUNCTION", "instead of a handler: called with a Spark DataFrame of messages, returns a DataFrame"),
+    option(
+        "--source",
+        "SOURCE",
+        "first give --transform what is new in a source, where it is, and only rows that fail become messages: a pattern of files, or MODULE:NAME",
+    ),
     Argument(("--mixes-rows",), {"action": "store_true", "help": "what --transform makes of a message depends on others: all or nothing"}),
     *POLICY,
     several("--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"),
@@ -130,14 +135,11 @@ def receive(args: Namespace) -> None:
 
 def _declared_pass(args: Namespace, progress: Callable[[str], None]) -> ReceivePass:
     """Return the pass that options declare, over the queue, which is made when it is missing. Raises InputError."""
-    from airflow_poison.spark.executors import checked_files
-
     engine = values.one_of("--engine", args.engine or "spark", _ENGINES)
     most = _MOST[engine] if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     if args.spark is not None and engine == "local":
         raise wrong_usage("--spark: expected with --engine spark or auto.")
-    files = checked_files(args.py_files or ())
-    _import_from_here(files)
+    files = _import_from_here(args.py_files or ())
     policy = given_policy(args)
     if args.store is None:
         hook_of(args).import_here(files)
@@ -165,6 +167,7 @@ def _settings(args: Namespace, policy: Policy | None, most: int) -> Receive:
     keys: object = columns and (columns.split(",") if isinstance(columns, str) else {name: each.split(",") for name, each in columns.items()})
     given: dict[str, Any] = {
         "transform": args.transform,
+        "source": None if args.source is None else source_of(args),
         "mixes_rows": args.mixes_rows,
         "services": given_services(args.services or ()),
         "max_messages": most,
@@ -245,8 +248,9 @@ def _check_handler(args: Namespace) -> None:
     if (args.handler is None) == (args.transform is None):
         raise wrong_usage("--handler: expected MODULE:FUNCTION, or --transform MODULE:FUNCTION, and not both.")
     if args.transform is None:
-        if args.mixes_rows:
-            raise wrong_usage("--mixes-rows: expected with --transform.")
+        for name in ("source", "mixes_rows"):
+            if getattr(args, name):
+                raise wrong_usage(f"--{name.replace('_', '-')}: expected with --transform.")
         if args.batch is None and args.batch_size is not None:
             raise wrong_usage("--batch-size: expected with --batch.")
         return
@@ -259,12 +263,16 @@ def _check_handler(args: Namespace) -> None:
         raise wrong_usage("--batch: expected with --handler; a transformation gets a DataFrame.")
 
 
-def _import_from_here(files: Sequence[str]) -> None:
-    """Let handlers be found in the current folder, as ``python -m`` does, and in shipped files."""
-    from airflow_poison.spark.executors import import_here
-
+def _import_from_here(given: Sequence[str]) -> Sequence[str]:
+    """Let handlers be found in the current folder, as ``python -m`` does, and in files that are shipped; return the whole paths of these."""
     values.importable_here()
+    if not given:
+        return ()
+    from airflow_poison.spark.executors import checked_files, import_here
+
+    files = checked_files(given)
     import_here(files)
+    return files
 
 
 def _engine(args: Namespace, engine: str, files: Sequence[str], progress: Callable[[str], None]) -> Callable[[], Engine]:
@@ -335,8 +343,6 @@ class ProgressLine:
 
     def tell(self, text: str) -> None:
         """Show a line."""
-        from airflow_poison.values.texts import visible
-
         text = visible(text)
         if sys.stderr.isatty():
             sys.stderr.write(f"\r\x1b[K{text}")

@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import terminal, values
-from airflow_poison.cli.command import (
-    QUEUE,
-    WHERE,
-    Argument,
-    command,
-    option,
-    queue_of,
-    switch,
-    wrong_usage,
-)
+from airflow_poison.cli.command import QUEUE, WHERE, Argument, command, option, queue_of, switch, wrong_usage
 from airflow_poison.cli.terminal import tell
 
 if TYPE_CHECKING:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +33,6 @@ from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import datetime
 
     import pyarrow as pa
 
@@ -141,7 +140,6 @@ def _declared(args: Namespace) -> Queue:
 
 
 def _take(args: Namespace) -> None:
-    """Send what is new in a source."""
     from airflow_poison.passes.runs import run_key
 
     if args.bodies or args.file is not None:
@@ -149,7 +147,7 @@ def _take(args: Namespace) -> None:
     if (fixed := [name for name in (*_FIXED, "property") if getattr(args, name)]) != []:
         raise wrong_usage(f"--{fixed[0].replace('_', '-')}: the same for every message is not for sources; map columns with --map.")
     limit = None if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
-    source = _source(args)
+    source = source_of(args)
     mapping, queue = _mapping(args, "jsonl"), _declared(args)
     named = args.send_key if args.send_key is not None else uuid.uuid4().hex
     key = run_key(queue.table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
@@ -167,7 +165,7 @@ def _take(args: Namespace) -> None:
     tell(args.output, taken.to_dict(), *told, f"Now: {taken.position}.")
 
 
-def _source(args: Namespace) -> Source:
+def source_of(args: Namespace) -> Source:
     """Return the source that was named. Raises InputError, SettingError."""
     from airflow_poison.sources.files import Files
     from airflow_poison.sources.readers import FORMATS
@@ -175,10 +173,10 @@ def _source(args: Namespace) -> Source:
 
     if args.source.startswith("/") or "://" in args.source:
         by_name = next((each for each in FORMATS if f".{each}" in args.source.rpartition("/")[2]), "lines")
-        form = by_name if args.format is None else values.one_of("--format", args.format, FORMATS)
+        form = by_name if getattr(args, "format", None) is None else values.one_of("--format", args.format, FORMATS)
         return Files(args.source, format=form, **_layout(args))
     for name in ("format", *_LAYOUT):
-        if getattr(args, name) is not None:
+        if getattr(args, name, None) is not None:
             raise wrong_usage(f"--{name}: expected with a pattern of files; a source that is named says itself what it reads.")
     values.importable_here()
     found = values.imported("--source", args.source, "shop.feeds:bookings")
@@ -192,7 +190,7 @@ _LAYOUT = ("delimiter", "encoding", "header")
 
 def _layout(args: Namespace) -> dict[str, Any]:
     """Return how files are written, as far as it was given. Settings of another format are refused by Layout, by their names."""
-    given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in _LAYOUT if getattr(args, name, None) is not None}
     if given.get("delimiter") == r"\t":
         given["delimiter"] = "\t"
     if (header := given.get("header")) is not None:
@@ -262,7 +260,6 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
 
 
 def _mapping(args: Namespace, form: str) -> ColumnMapping:
-    """Return which columns become which parts. Raises InputError."""
     from airflow_poison.values.mapping import ColumnMapping
 
     parts: dict[str, Any] = {}

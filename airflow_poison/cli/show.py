@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,6 @@ from airflow_poison.cli.values import SELECTION, selection
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
 
@@ -388,7 +388,6 @@ def _shown(value: object) -> str:
 
 
 def _text(value: object) -> str | None:
-    """Return a plain value as text; None for none."""
     return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 

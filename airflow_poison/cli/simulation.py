@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
@@ -12,25 +14,19 @@ from rich.text import Text
 
 from airflow_poison.cli.terminal import line, screen, table
 from airflow_poison.rules import policy_class
-from airflow_poison.rules.described import SettingKind, settings_of
+from airflow_poison.rules.described import Setting, SettingKind, System, settings_of
 from airflow_poison.rules.retry_schedule import window_of
 from airflow_poison.rules.settings import seconds
-from airflow_poison.rules.simulation.result import shown
+from airflow_poison.rules.simulation.result import Simulation, shown
 from airflow_poison.rules.simulation.scripted_host import OutcomeKind
 from airflow_poison.values.clock import show_duration
-from airflow_poison.values.events import ROUTINE, EventType
+from airflow_poison.values.events import ROUTINE, Event, EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from datetime import timedelta
-
     from rich.console import Console
     from rich.table import Table
 
-    from airflow_poison.rules.described import Setting, System
     from airflow_poison.rules.policy import Policy
-    from airflow_poison.rules.simulation.result import Simulation
-    from airflow_poison.values.events import Event
 
 
 WIDE: Final = 120

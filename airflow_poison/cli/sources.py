@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
@@ -14,13 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import InputError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.schema import DIALOG, is_reserved
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import pyarrow as pa
-
     from airflow_poison.sources.readers import Layout
     from airflow_poison.values.mapping import ColumnMapping
 
@@ -61,8 +59,6 @@ def batches(place: str, layout: Layout, mapping: ColumnMapping, now: datetime) -
 
 def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
     """Return bodies as messages, with the parts that a mapping takes out of their JSON."""
-    import pyarrow as pa
-
     from airflow_poison.sources.bodies import with_fields
 
     places = cast("list[str]", batch.column("message_id").to_pylist())

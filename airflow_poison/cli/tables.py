@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -10,23 +11,22 @@ from rich.text import Text
 
 from airflow_poison.cli import terminal
 from airflow_poison.cli.terminal import block, cuttable, line, one_line, screen, table
-from airflow_poison.passes.browse import MOST_BODY_BYTES
+from airflow_poison.passes.browse import MOST_BODY_BYTES, MessageRow, QueueOverview
+from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules.queue_disabling import BINARY, EMPTY, Printed
 from airflow_poison.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import DEFAULT_PRIORITY, SubQueue, place_name
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     from rich.console import Console
 
     from airflow_poison.dialogs.services import Contract, Service
-    from airflow_poison.passes.browse import MessageRow, QueueOverview
     from airflow_poison.passes.conversations import ConversationRow, UnsentMessage
     from airflow_poison.passes.dialogs import ActResult
     from airflow_poison.passes.history import History
     from airflow_poison.passes.inspect import InspectResult
-    from airflow_poison.rules.queue_disabling import Printed
     from airflow_poison.store.parking import Behind
     from airflow_poison.values.events import Event
 
@@ -125,8 +125,6 @@ def print_behind(behind: Behind) -> None:
 
 def _policy(settings: Mapping[str, object]) -> str:
     from airflow_poison.cli.simulation import headline
-    from airflow_poison.rules import policy_from_dict
-    from airflow_poison.values.errors import SettingError
 
     try:
         return headline(policy_from_dict(settings))
@@ -240,8 +238,6 @@ def _facts(message: MessageRow, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _print_body(out: Console, message: MessageRow, most: int | None = MOST_BODY_BYTES) -> None:
     """Print a body as an inspection of Service Broker does (spec SB-27): text, or hexadecimal digits."""
-    from airflow_poison.rules.queue_disabling import BINARY, EMPTY
-
     if not message.body:
         line(out, (EMPTY, "dim"), indent=2)
         return

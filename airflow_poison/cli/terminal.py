@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import contextmanager
-from contextvars import ContextVar
-from datetime import UTC, datetime, timedelta, tzinfo
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from io import TextIOWrapper
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
+    from datetime import datetime, timedelta
 
     from rich.console import Console, RenderableType
     from rich.table import Table
@@ -55,8 +55,6 @@ def table(*headings: str, right: Collection[str] = (), cut: str = "", wrapped: b
     from rich import box
     from rich.table import Table
 
-    from airflow_poison.values.texts import visible
-
     class Rows(Table):
         def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
             """Add a row whose texts write no lines of their own."""
@@ -85,8 +83,6 @@ def line(out: Console, *parts: str | tuple[str, str], indent: int = 0, hanging: 
     from rich.padding import Padding
     from rich.text import Text
 
-    from airflow_poison.values.texts import visible
-
     parts = tuple(visible(part, "\t") if isinstance(part, str) else (visible(part[0], "\t"), part[1]) for part in parts)
     if hanging and out.is_terminal:
         out.print(Padding(Text.assemble(*parts), (0, 0, 0, indent), expand=False))
@@ -94,17 +90,20 @@ def line(out: Console, *parts: str | tuple[str, str], indent: int = 0, hanging: 
         out.print(Text.assemble(" " * indent, *parts), soft_wrap=not out.is_terminal)
 
 
-def one_line(text: str) -> str:
-    """Return a text that does not break a table: line ends, control and direction signs are escaped."""
+def visible(text: str, keep: str = "") -> str:
+    """Return a text in which each sign can be seen; see ``values.texts.visible``."""
     from airflow_poison.values.texts import visible
 
+    return visible(text, keep)
+
+
+def one_line(text: str) -> str:
+    """Return a text that does not break a table: line ends, control and direction signs are escaped."""
     return visible(text.strip())
 
 
 def block(text: str) -> str:
     """Return a text of several lines without what would steer a terminal."""
-    from airflow_poison.values.texts import visible
-
     return visible(text, "\n\t")
 
 
@@ -129,36 +128,25 @@ def due(at: datetime | None, now: datetime) -> str:
     return "" if at is None else "now" if at <= now else f"in {about(at - now)}"
 
 
-_zone: ContextVar[tzinfo | None] = ContextVar("_zone", default=UTC)
-
-
-@contextmanager
-def read_in(name: str) -> Iterator[None]:
-    """Read and print instants of a block in a time zone; ``system`` is the machine's. Raises SettingError."""
-    from airflow_poison.values.clock import zone_of_people
-
-    token = _zone.set(zone_of_people("--timezone", name))
-    try:
-        yield
-    finally:
-        _zone.reset(token)
-
-
 def instant(at: datetime) -> str:
     """Return an instant in people's time zone, to the second."""
     from airflow_poison.values.clock import show_instant
 
-    return show_instant(at, _zone.get())
+    return show_instant(at)
 
 
 def is_utc() -> bool:
     """Return whether instants are shown in UTC, so that a heading can say so once."""
-    return str(_zone.get()) == "UTC"
+    from airflow_poison.values.clock import zone_of_people
+
+    return str(zone_of_people()) == "UTC"
 
 
 def localized(at: datetime) -> datetime:
     """Return a typed instant; one without an offset is in people's time zone."""
-    return at if at.tzinfo else at.astimezone() if (zone := _zone.get()) is None else at.replace(tzinfo=zone)
+    from airflow_poison.values.clock import zone_of_people
+
+    return at if at.tzinfo else at.astimezone() if (zone := zone_of_people()) is None else at.replace(tzinfo=zone)
 
 
 def size(count: int) -> str:

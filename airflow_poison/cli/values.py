@@ -10,18 +10,17 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_poison.cli.command import PLACES, noted_warnings, option, others_on_stderr, queue_of, several, store_of, wrong_usage
+from airflow_poison.cli.command import PLACES, Argument, noted_warnings, option, others_on_stderr, queue_of, several, store_of, wrong_usage
 
 if TYPE_CHECKING:
     import argparse
     from argparse import Namespace
-    from collections.abc import Iterable, Sequence
 
-    from airflow_poison.cli.command import Argument
     from airflow_poison.desk.selection import Selection
     from airflow_poison.rules.outage import Outage
     from airflow_poison.rules.policy import Policy

@@ -19,15 +19,17 @@ Frames are what handlers see of the messages; bodies are parsed once, however of
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from datetime import datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from airflow_poison.delivery.bodies import columns_of
-from airflow_poison.delivery.culprits import unstable
+from airflow_poison.delivery.culprits import OrderedSearch, unstable
 from airflow_poison.delivery.journal import (
     COUNT_MASK,
     ONE_ATTEMPT,
@@ -36,55 +38,35 @@ from airflow_poison.delivery.journal import (
     STATE_MASK,
     SUSPECTS,
     MessageState,
+    Section,
     attempts_of,
     crashes_of,
     pending,
 )
 from airflow_poison.delivery.returned import NOTHING, keep_all
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut
-from airflow_poison.delivery.wire import BatchCall
-from airflow_poison.delivery.work import LEAST_PIECE, BatchDelivery, Endpoint, Ladder, Rung, values_of
+from airflow_poison.delivery.wire import BatchCall, Call, Called, Handed
+from airflow_poison.delivery.work import BatchDelivery, Endpoint, Ladder, Rung, Views, values_of
 from airflow_poison.rules.decisions import Counts, Deliver, Halt
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.failures import Failure, FailureKind, PoisonRows
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.schema import FRAME_COLUMNS, LOOKUP_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
-
     import pandas as pd  # type: ignore[import-untyped]  # its stubs are no dependency
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.delivery.handlers import Batching
     from airflow_poison.delivery.host import BatchCallers, EndpointHost, EndpointSession
-    from airflow_poison.delivery.journal import Section
     from airflow_poison.delivery.rows import BatchEntry, Rows
     from airflow_poison.delivery.session import BatchRecord
-    from airflow_poison.delivery.wire import Handed
+    from airflow_poison.dialogs.services import Service
     from airflow_poison.rules.loop import ReceiveLoop
     from airflow_poison.values.errors import BodyError
 
 _ORDER_DIED = {FailureKind.CRASH, FailureKind.TIMEOUT}
-
-
-@dataclass(slots=True)
-class _Failing:
-    """A batch that has failed, and whose messages come again.
-
-    :param lookup_ids: of its messages.
-    :param last: its last row.
-    :param piece: how many of them come together now.
-    :param found: whether one of them was charged.
-    """
-
-    lookup_ids: Sequence[int]
-    last: int
-    piece: int
-    error: str
-    found: bool = False
 
 
 class OrderedBatches:
@@ -94,8 +76,8 @@ class OrderedBatches:
         batching = endpoint.job.batching
         assert batching is not None, "its handler takes frames"
         self._endpoint, self._record, self._host, self._source, self._loop = endpoint, record, host, source, loop
-        self._words, self._most = record.section.words, batching.size
-        self._failing: list[_Failing] = []
+        self.words, self._most = record.section.words, batching.size
+        self._search = OrderedSearch(self._tell_unstable)
         self._named: set[int] = set()
         suspects = {row: state for row, state in enumerate((record.initial & STATE_MASK).tolist()) if state in SUSPECTS}
         self._pieces = {row: SMALL_BATCH if state == MessageState.SUSPECTED else 1 for row, state in suspects.items()}
@@ -116,27 +98,25 @@ class OrderedBatches:
         following = self._source.ahead(1, lambda _entry: True)
         received = self._loop.step()
         for entry in following:
-            self._end_failing(entry.row)
-            if attempts_of(self._words[entry.row]) or self._words[entry.row] & STATE_MASK in (MessageState.ENDED, MessageState.HALTED):
-                self._charged()
+            self._search.over(entry.row)
+            if attempts_of(self.words[entry.row]) or self.words[entry.row] & STATE_MASK in (MessageState.ENDED, MessageState.HALTED):
+                self._search.charged()
         if not received:
-            self._end_failing(len(self._words))
+            self._search.over(len(self.words))
         return received
 
     def _ahead(self, now: datetime) -> tuple[list[BatchEntry], list[Counts]]:
         """Return the messages that are delivered next, one after the other, if each of them commits, and the counts that they see."""
-        receiver, seen, most, last = deepcopy(self._endpoint.receiver), list[Counts](), self._most, len(self._words)
+        receiver, seen, most, last = deepcopy(self._endpoint.receiver), list[Counts](), self._most, len(self.words)
         ended = False
 
         def fits(entry: BatchEntry) -> bool:
             nonlocal most, last, ended
             row = entry.row
             if not seen:
-                self._end_failing(row)
-                if self._failing:
-                    most, last = min(most, self._failing[-1].piece), self._failing[-1].last
-                most = min(most, self._pieces.get(row, most))
-            if ended or len(seen) >= most or row > last or row in self._named or self._words[row] or self._pieces.get(row, most) < most:
+                most = min(self._search.most(row, most), self._pieces.get(row, most))
+                last = self._search.last(last)
+            if ended or len(seen) >= most or row > last or row in self._named or self.words[row] or self._pieces.get(row, most) < most:
                 return False
             if self._host.unreadable(entry) is not None:
                 return False
@@ -164,23 +144,21 @@ class OrderedBatches:
         self._give_back(rows)
         if named:
             self._named |= {rows[place] for place in named}
-            self._charged()
+            self._search.charged()
             return
-        died = failure.kind in _ORDER_DIED
-        piece = (SMALL_BATCH if len(rows) > SMALL_BATCH else 1) if died else piece_of(len(rows))
-        error = f"{failure.type}: {failure.text}"
-        self._failing.append(_Failing([entry.lookup_id for entry in entries], rows[-1], piece, error))
+        piece = (SMALL_BATCH if len(rows) > SMALL_BATCH else 1) if failure.kind in _ORDER_DIED else None
+        self._search.failed(np.asarray(rows), f"{failure.type}: {failure.text}", piece)
 
     def _give_back(self, rows: list[int]) -> None:
         for row in rows:
-            self._words[row] = MessageState.UNTOUCHED
+            self.words[row] = MessageState.UNTOUCHED
 
     def _hand(self, rows: list[int], seen: list[Counts]) -> Handed:
         endpoint = self._endpoint
         endpoint.callers.prepare(0)
-        endpoint.log.append_handed(self._record.section.number, len(rows), probe=bool(self._failing) or rows[0] in self._pieces)
+        endpoint.log.append_handed(self._record.section.number, len(rows), probe=bool(self._search) or rows[0] in self._pieces)
         for row in rows:
-            self._words[row] = MessageState.IN_BATCH
+            self.words[row] = MessageState.IN_BATCH
         if endpoint.force is not None:
             endpoint.force()
         reach("delivery.batch.in_hand")
@@ -189,7 +167,7 @@ class OrderedBatches:
     def _commit(self, rows: list[int], now: datetime) -> None:
         """Store that all are committed, then have the loop take their turns; it commits the last one last."""
         reach("delivery.batch.before_word")
-        self._words[rows[-1]] = MessageState.DECIDED
+        self.words[rows[-1]] = MessageState.DECIDED
         reach("delivery.batch.after_word")
         self._host.delivered, self._host.at = frozenset(rows), now
         try:
@@ -197,28 +175,14 @@ class OrderedBatches:
                 self._loop.step()
         finally:
             self._host.delivered, self._host.at = frozenset(), None
-        self._end_failing(rows[-1] + 1)
+        self._search.over(rows[-1] + 1)
 
-    def _end_failing(self, row: int) -> None:
-        """Take note of the failing batches that end before a row; a batch without a culprit is unstable."""
-        while self._failing and self._failing[-1].last < row:
-            failing = self._failing.pop()
-            if not failing.found:
-                self._endpoint.log.append_unstable(self._record.section.number, unstable(failing.lookup_ids, failing.error))
-
-    def _charged(self) -> None:
-        for failing in self._failing:
-            failing.found = True
+    def _tell_unstable(self, rows: NDArray[np.intp], error: str) -> None:
+        self._endpoint.log.append_unstable(self._record.section.number, unstable(self._record.lookup_ids[rows].tolist(), error))
 
 
-MOST_PIECE = 1_000
 _MOST: Mapping[int, int] = {MessageState.SUSPECTED: SMALL_BATCH, MessageState.SUSPECTED_ALONE: 1}
 _DIED = "the process ended, or took longer than the transaction timeout"
-
-
-def piece_of(messages: int) -> int:
-    """Return how many messages at once a batch of so many that has failed is handed on with."""
-    return min(max(messages // 100, LEAST_PIECE), MOST_PIECE) if messages > 2 * LEAST_PIECE else (messages + 1) // 2
 
 
 class Frames:
@@ -229,8 +193,6 @@ class Frames:
     """
 
     def __init__(self, batch: pa.RecordBatch, batching: Batching, rows: NDArray[np.intp]) -> None:
-        import pyarrow as pa
-
         self._batching = batching
         self.failures: dict[int, BodyError] = {}
         if batching.schema is None:
@@ -251,8 +213,6 @@ class Frames:
 
         :param counts: returns those that this delivery sees, where they are columns of the frame.
         """
-        import pyarrow as pa
-
         first, number = int(rows[0]), len(rows)
         table = self._table.slice(first, number) if int(rows[-1]) - first + 1 == number else self._table.take(rows)
         if self._batching.schema is None:
@@ -283,7 +243,6 @@ def as_pandas(table: pa.Table) -> pd.DataFrame:
     Python's own: lists, and dicts for structs and maps.
     """
     import pandas as pd
-    import pyarrow as pa
 
     dtypes = {
         pa.bool_(): pd.BooleanDtype(),
@@ -304,8 +263,6 @@ def as_pandas(table: pa.Table) -> pd.DataFrame:
 
 def _plain(value: Any, kind: Any) -> Any:
     """Return a nested value with dicts for the maps in it, which Arrow has as lists of pairs."""
-    import pyarrow as pa
-
     of: Any = pa.types
     if value is None or not of.is_nested(kind):
         return value
@@ -314,6 +271,42 @@ def _plain(value: Any, kind: Any) -> Any:
     if of.is_struct(kind):
         return {field.name: _plain(value[field.name], field.type) for field in kind}
     return [_plain(each, kind.value_type) for each in value]
+
+
+class Calls:
+    """The messages of one batch, to be handed to a handler that is called with what an endpoint's loop asks for: in a child, and inline.
+
+    :param services: of the queue; None: it has no conversations.
+    """
+
+    def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, services: Mapping[str, Service] | None) -> None:
+        self._endpoint, self._services = endpoint, services
+        self._views, self._frames = Views(batch, endpoint), None if endpoint.job.batching is None else FrameCalls(endpoint, batch)
+
+    def one(self, call: Call, taken: Callable[[], object] = lambda: None) -> Called:
+        """Call the handler with one message; the text of a failure is in the answer.
+
+        :param taken: called when the message is there, right before its handler gets it.
+        """
+        endpoint, change = self._endpoint, None
+        message = None if self._frames is not None else self._views.message(call.row, call.counts.abort_count, call.counts.move_count)
+        taken()
+        endpoint.at[0] = call.row  # noqa: PD008  (no DataFrame)
+        if message is None:
+            assert self._frames is not None, "its handler takes frames"
+            failure = self._frames.one(call.row, call.counts)
+        elif self._services is None or call.begun is None:
+            failure = endpoint.call(message)
+        else:
+            failure, change = endpoint.call_in_dialog(message, call.begun, self._services)
+        return Called(failure and endpoint.tell(failure), change, NOTHING if failure else endpoint.rows)
+
+    def several(self, call: BatchCall, taken: Callable[[], object] = lambda: None) -> Handed:
+        """Call a handler of batches with several messages."""
+        taken()
+        assert self._frames is not None, "its handler takes frames"
+        failure, named = self._frames.several(np.asarray(call.rows), lambda: call.counts)
+        return Handed(failure, named, () if failure or not any(self._frames.rows) else self._frames.rows)
 
 
 class FrameCalls:
@@ -328,10 +321,6 @@ class FrameCalls:
         self._endpoint = endpoint
         self.rows: list[bytes] = []
         self.frames = Frames(batch, batching, np.arange(batch.num_rows) if rows is None else rows)
-
-    def tell(self, failure: Failure) -> Failure:
-        """Return a failure with its text."""
-        return self._endpoint.tell(failure)
 
     def one(self, row: int, counts: Counts) -> Failure | None:
         """Hand over a frame of one message; a body that does not fit is its failure, without a call."""
@@ -409,6 +398,7 @@ class FrameDelivery(BatchDelivery):
         self._frames = self._calls.frames
         self._ladders_by_row = self._ladders_of_all()
         self._halted = False
+        self._search = OrderedSearch(self._tell_unstable)
         self._charged: set[int] = set()
         self._named: dict[int, Failure] = {}
         self._again_together: list[int] = []
@@ -436,7 +426,7 @@ class FrameDelivery(BatchDelivery):
         self._endpoint.pace(len(self._unsettled), found)
         if len(suspects) and (self._array[suspects] == MessageState.COMMITTED).all() and not crashes_of(self._array).any():
             self._tell_unstable(suspects, _DIED)
-        return self._first_halted() < len(self._words)
+        return self._first_halted() < len(self.words)
 
     def _deliver_what_was_put_off(self, later: list[int]) -> None:
         """Deliver what others have overtaken; in an outage only charge what the handler has named."""
@@ -493,20 +483,20 @@ class FrameDelivery(BatchDelivery):
     def _can_wait(self, row: int) -> bool:
         """Whether a message may be delivered after those behind it: nothing that can come of it concerns them."""
         ladder = self._ladder(row)
-        return not self._policy.halting or (row in self._frames.failures and ladder is not None and not self._can_halt(ladder))
+        return not self.policy.halting or (row in self._frames.failures and ladder is not None and not self._can_halt(ladder))
 
     # Several messages
 
     def _all_of(self, rows: NDArray[np.intp]) -> int:
-        """Deliver rows in batches of the present size, those that are suspected in smaller ones; return how many culprits were found."""
+        """Deliver rows in batches of the present size, suspected and failed ones in smaller ones; return how many culprits were found."""
         states = self._array[rows] & STATE_MASK
         ends = [*(np.flatnonzero(np.diff(states)) + 1).tolist(), len(rows)]
         found = start = 0
         for end in ends:
             while start < end and not self._halted:
                 state = int(states[start])
-                most = _MOST.get(state, self._endpoint.batch_size)
-                found += self._transaction(rows[start : min(start + most, end)], probe=state in SUSPECTS)
+                most = self._search.most(int(rows[start]), _MOST.get(state, self._endpoint.batch_size))
+                found += self._transaction(rows[start : min(start + most, end)], probe=state in SUSPECTS or bool(self._search))
                 start = min(start + most, end)
         return found
 
@@ -519,29 +509,22 @@ class FrameDelivery(BatchDelivery):
             if failure is None:
                 return 0
             if not named:
-                return self._searched(rows, failure)
+                return self._failed(rows, failure)
             rows = self._charge(rows, {int(rows[place]): why for place, why in named.items()})
         return self._deliver_alone(int(rows[0])) if len(rows) else 0
 
-    def _searched(self, rows: NDArray[np.intp], failure: Failure) -> int:
+    def _failed(self, rows: NDArray[np.intp], failure: Failure) -> int:
+        """Find the culprits among rows that have failed together."""
         if self._observer is not None and self._observer.is_outage_of_batch(rows.tolist(), failure):
             self._halted = True
             return 0
-        found = self._search(rows)
-        if not found and not self._halted:
-            self._tell_unstable(rows, f"{failure.type}: {failure.text}")
-        return found
-
-    def _search(self, rows: NDArray[np.intp]) -> int:
-        """Find the culprits among rows that have failed together; of two halves the second is not tried as a whole when the first succeeds."""
-        rows = self._left(rows)
-        if len(rows) <= 1:
-            return sum(map(self._deliver_alone, rows.tolist()))
-        size, found = piece_of(len(rows)), 0
-        for start in range(0, len(rows), size):
-            piece = rows[start : start + size]
-            is_last_of_two = start and 2 * size >= len(rows)
-            found += self._search(piece) if is_last_of_two and not found else self._transaction(piece, probe=True)
+        left = self._left(rows)
+        rows = left if len(left) else rows
+        self._search.failed(rows, f"{failure.type}: {failure.text}")
+        found = self._all_of(rows)
+        if self._halted:
+            self._search.leave()
+        self._search.over(int(rows[-1]) + 1)
         return found
 
     def _hand(self, rows: NDArray[np.intp], *, probe: bool) -> tuple[Failure | None, dict[int, Failure]]:
@@ -559,7 +542,6 @@ class FrameDelivery(BatchDelivery):
         return failure, named
 
     def _write_all_down(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
-        """Write down what each delivery returned."""
         if self._keep is not None:
             records = zip([self._ids[row] for row in rows], attempts_of(kept).tolist(), self._calls.rows, strict=True)
             keep_all(self._keep, records, partial(self._give_back, rows, kept))
@@ -572,11 +554,11 @@ class FrameDelivery(BatchDelivery):
         """Store that all are committed: the store of the last one decides."""
         last = int(rows[-1])
         reach("delivery.batch.before_word")
-        self._words[last] = int(kept[-1]) | MessageState.DECIDED
+        self.words[last] = int(kept[-1]) | MessageState.DECIDED
         reach("delivery.batch.after_word")
         self._array[rows[:-1]] = kept[:-1] | MessageState.COMMITTED
         reach("delivery.batch.before_last")
-        self._words[last] = int(kept[-1]) | MessageState.COMMITTED
+        self.words[last] = int(kept[-1]) | MessageState.COMMITTED
         if self._observer is not None:
             self._observer.succeeded(len(rows))
 
@@ -590,7 +572,7 @@ class FrameDelivery(BatchDelivery):
 
     def _charge(self, rows: NDArray[np.intp], named: dict[int, Failure]) -> NDArray[np.intp]:
         """Charge the messages that the handler has named; return the others, which are delivered again."""
-        if not self._policy.halting or all(self._only_retried(row, why) for row, why in named.items()):
+        if not self.policy.halting or all(self._only_retried(row, why) for row, why in named.items()):
             self._named |= named
             return self._left(rows[~np.isin(rows, list(named))])
         first = min(named)
@@ -611,14 +593,14 @@ class FrameDelivery(BatchDelivery):
         if self._observer is not None:
             self._observer.named(row, failure)
             self._log_failure(self._entries.entry(row), failure)
-        ladder, attempts = self._ladder(row), attempts_of(self._words[row])
+        ladder, attempts = self._ladder(row), attempts_of(self.words[row])
         assert ladder is not None, "it was delivered"
         if failure.kind is FailureKind.EXCEPTION and ladder.rung(attempts + 1) is not None:
-            self._words[row] = (attempts + 1) * ONE_ATTEMPT | MessageState.UNTOUCHED
+            self.words[row] = (attempts + 1) * ONE_ATTEMPT | MessageState.UNTOUCHED
             self._charged.add(row)
             self._again_together.append(row)
         else:
-            self._words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
+            self.words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
             self._halted |= self._end_of_ladder(row, ladder, failure, attempts, is_named=True)
 
     def _tell_unstable(self, rows: NDArray[np.intp], error: str) -> None:
@@ -631,36 +613,37 @@ class FrameDelivery(BatchDelivery):
         if self._halted or self.is_settled(row):
             return 0
         failed = self._delivered_alone(row)
-        if self._observer is not None and self._words[row] & STATE_MASK == MessageState.COMMITTED:
+        if failed:
+            self._search.charged()
+        if self._observer is not None and self.words[row] & STATE_MASK == MessageState.COMMITTED:
             self._observer.committed(row)
         return failed
 
     def _delivered_alone(self, row: int) -> int:
-        ladder, value = self._ladder(row), self._words[row]
+        ladder, value = self._ladder(row), self.words[row]
         attempts, state = attempts_of(value), value & STATE_MASK
         climbs = (not attempts or row in self._charged) and state in (MessageState.UNTOUCHED, *SUSPECTS)
         rung = self._rung(row, attempts) if climbs else None
         if ladder is None or rung is None:
             if state in SUSPECTS:
-                self._words[row] = value & COUNT_MASK
+                self.words[row] = value & COUNT_MASK
             self._halted = self._through_the_loop(self._entries.entry(row), None)
             return 1
-        self._words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
+        self.words[row] = attempts * ONE_ATTEMPT | MessageState.IN_FLIGHT
         failure = self._call(row, rung.seen)
         if failure is None:
             if self._keep is not None:
                 self._write_down(row, self._endpoint.rows)
-            self._words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
+            self.words[row] = attempts * ONE_ATTEMPT | MessageState.COMMITTED
             return 0
         self._halted = self._again(row, ladder, failure, partial(self._call, row), attempts)
         return 1
 
     def may_be_tried(self, row: int) -> bool:
         """Whether a message was not received alone yet, and not named."""
-        return (not self._words[row] or self._words[row] in SUSPECTS) and row not in self._named
+        return (not self.words[row] or self.words[row] in SUSPECTS) and row not in self._named
 
     def _call(self, row: int, counts: Counts) -> Failure | None:
-        """Call the handler with a frame of one message."""
         return self._calls.one(row, counts)
 
     def _rung(self, row: int, attempts: int) -> Rung | None:
@@ -678,7 +661,7 @@ class FrameDelivery(BatchDelivery):
         if readable is not None:
             return list(readable)
         aborts, moves = (values_of(self._batch, name) for name in ("abort_count", "move_count"))
-        ladder = cache(lambda abort, move: Ladder(self._policy, Counts(abort, move), self._now))
+        ladder = cache(lambda abort, move: Ladder(self.policy, Counts(abort, move), self._now))
         entries = (self._entries.entry(row) for row in range(self._batch.num_rows))
         counts = zip(entries, aborts, moves, strict=False)
         return [None if self.unreadable(entry) is not None else ladder(abort, move) for entry, abort, move in counts]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -23,11 +24,9 @@ from airflow_poison.values import json_text
 from airflow_poison.values.ddl import ddl_type
 from airflow_poison.values.errors import BodyError
 from airflow_poison.values.json_text import JsonError, Number, Pairs
+from airflow_poison.values.libraries import pa, pc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     Finish = Callable[[Any], Any]
@@ -39,6 +38,8 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
 _FLOAT_ENDS = 3.4028235677973366e38
 """From here on a number is infinite as a float of 32 bits."""
+_NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
+"""Texts that stand for values of a float which JSON does not have."""
 _SHOWN = 80
 
 
@@ -48,8 +49,6 @@ def columns_of(bodies: Sequence[bytes | None] | pa.Array[Any], schema: pa.Schema
     :param bodies: a list, or an Arrow array of ``binary``.
     :param schema: of ``parse_ddl``. A name that is missing is null. Names that the schema does not have are left out.
     """
-    import pyarrow as pa
-
     array = bodies.cast(pa.large_binary()) if isinstance(bodies, pa.Array) else pa.array(bodies, pa.large_binary())
     plain = cast("list[bytes | None]", array.to_pylist() if isinstance(bodies, pa.Array) else bodies)
     failures: dict[int, BodyError] = {}
@@ -109,8 +108,6 @@ def _slowly(place: int, body: bytes | None, schema: pa.Schema, failures: dict[in
 
 
 def _column(cells: list[Any], kind: Any) -> pa.ChunkedArray[Any]:
-    import pyarrow as pa
-
     column: Any = pa.array(cells, kind)
     chunks: list[Any] = column.chunks if isinstance(column, pa.ChunkedArray) else [column]  # texts of more than 2 GiB come in several
     return pa.chunked_array(chunks, kind)
@@ -275,6 +272,8 @@ def _whole(value: Any, kind: pa.DataType) -> int:
 
 
 def _float(value: Any, kind: pa.DataType) -> float:
+    if value in _NO_NUMBERS:  # as rows are sent that have them
+        return float(value)
     number = _expect(value, (int, Decimal), kind)
     end = _FLOAT_ENDS if kind.bit_width == 32 else float("inf")  # noqa: PLR2004  (bits)
     try:
@@ -346,8 +345,6 @@ def _json_name(value: object) -> str:
 
 
 def _pa() -> Any:
-    import pyarrow as pa
-
     return pa
 
 
@@ -450,9 +447,6 @@ _ODD_INSTANT = r'\d:\d\d\.\d{6}\d*[1-9]|"(?:0001-01-01|9999-12-31)[Tt ]'
 
 def _suspects(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.Schema) -> set[int]:
     """Return the places of bodies that msgspec may take although the rules do not. It does not see all of what the schema does not name, either."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     try:
         array.cast(pa.large_string())
         found = set[int]()
@@ -464,13 +458,11 @@ def _suspects(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.S
     if any(map(_has_instants, schema.types)):
         pattern += f"|{_ODD_INSTANT}"
     found.update(_places(pc.match_substring_regex(array, pattern)))
-    found.update(
-        place
-        for place in _places(pc.greater(pc.binary_length(cast("Any", array)), pa.scalar(DEEPEST, pa.int64())))
-        if _is_too_deep(bodies[place] or b"")
-    )
+    wanted = _keys_of([name for name in names if name is not None]) if plain else None
     for first in range(0, len(array), _PIECE):  # of a size that the caches of a processor have
-        repeating = (first + place for place in _repeating(array[first : first + _PIECE]).tolist())
+        piece = array[first : first + _PIECE]
+        found.update(first + place for place in _nested(piece).tolist() if _is_too_deep(bodies[first + place] or b""))
+        repeating = (first + place for place in _repeating(piece, wanted).tolist())
         found.update(place for place in repeating if place not in found and not _is_plain(bodies[place] or b""))
     return found
 
@@ -508,32 +500,56 @@ def _has_instants(kind: Any) -> bool:
 
 
 def _places(mask: Any) -> list[int]:
-    import pyarrow.compute as pc
-
     return cast("list[int]", pc.indices_nonzero(mask.fill_null(False)).to_pylist())  # noqa: FBT003  (Arrow's signature)
 
 
-_QUOTE, _COLON, _SPACE, _BACKSLASH, _OPEN, _CLOSE = b'": \\{}'
-_PIECE = 4_096
+_QUOTE, _COLON, _SPACE, _BACKSLASH, _OPEN, _CLOSE, _BRACKET = b'": \\{}['
+_WITHOUT_CASE = 0xDF
+"""Leaves out the bit by which ``{`` differs from ``[``."""
+_PIECE = 1_024
 _WORD = 8
 _MOST_SPACES = 8
 _MASKS = np.array([(1 << (8 * width)) - 1 for width in range(_WORD + 1)], np.uint64)
 
 
-def _repeating(array: pa.Array[Any]) -> NDArray[np.intp]:
-    """Return the places of bodies in which two names may be the same: all in which they are, written alike, and some more.
-
-    A name ends with a quote before a colon, and begins behind the quote before that. It is compared by its first and its last 8 bytes and its length.
-
-    :param array: of ``large_binary``.
-    """
+def _content(array: pa.Array[Any], behind: int = 0) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Return where each value of a ``large_binary`` array begins, with the end of the last one, and their bytes with zeros behind them."""
     buffers: list[Any] = array.buffers()
     _, ends_of, content = buffers
     if not len(array) or content is None:
-        return np.empty(0, np.intp)
+        return np.zeros(len(array) + 1, np.int64), np.zeros(behind, np.uint8)
     offsets = np.frombuffer(ends_of, np.int64, len(array) + 1, array.offset * 8)
-    data = np.zeros(offsets[-1] - offsets[0] + _WORD, np.uint8)
-    data[:-_WORD] = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]]
+    data = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]]
+    return offsets - offsets[0], np.concatenate([data, np.zeros(behind, np.uint8)]) if behind else data
+
+
+def _nested(array: pa.Array[Any]) -> NDArray[np.intp]:
+    """Return the places of bodies in which more than ``DEEPEST`` objects and arrays begin, in texts or outside of them."""
+    offsets, data = _content(array)
+    if not (np.diff(offsets) > DEEPEST).any():
+        return np.empty(0, np.intp)
+    begins = np.flatnonzero((data & _WITHOUT_CASE) == _BRACKET)
+    return np.flatnonzero(np.diff(np.searchsorted(begins, offsets)) > DEEPEST)
+
+
+class _Texts(NamedTuple):
+    """Names in the bodies of a piece.
+
+    :param data: the bodies, with zeros behind them. :param quotes: where a quote is.
+    :param offsets: where each body begins, and the end of the last one.
+    :param begins: where each name begins. :param keys: what stands for it: its first and its last 8 bytes and its length.
+    """
+
+    data: NDArray[np.uint8]
+    quotes: NDArray[np.intp]
+    offsets: NDArray[np.int64]
+    begins: NDArray[np.intp]
+    keys: NDArray[np.uint64]
+
+
+def _texts(array: pa.Array[Any]) -> _Texts:
+    """Find the names in bodies of ``large_binary``: a name ends with a quote before a colon, and begins behind the quote before that."""
+    offsets, data = _content(array, _WORD)
     quotes = np.flatnonzero(data == _QUOTE)
     behind = data[quotes + 1]
     spaces = np.flatnonzero(behind <= _SPACE)
@@ -548,51 +564,57 @@ def _repeating(array: pa.Array[Any]) -> NDArray[np.intp]:
     keys = words[begins] & _MASKS[np.minimum(lengths, _WORD)]
     long = np.flatnonzero(lengths > _WORD)
     keys[long] ^= words[ends[long] - _WORD] * np.uint64(0x9E3779B97F4A7C15) + lengths[long].astype(np.uint64)
-    offsets = offsets - offsets[0]
-    firsts = np.searchsorted(begins, offsets)
+    return _Texts(data, quotes, offsets, begins, keys)
+
+
+def _keys_of(names: Sequence[str]) -> NDArray[np.uint64]:
+    """Return what stands for names that a body has no more than one way to write."""
+    return _texts(_pa().array([json_text.written(Pairs((name, None) for name in names))], _pa().large_binary())).keys
+
+
+def _repeating(array: pa.Array[Any], wanted: NDArray[np.uint64] | None = None) -> NDArray[np.intp]:
+    """Return the places of bodies in which two names may be the same: all in which they are, written alike, and some more.
+
+    :param array: of ``large_binary``. :param wanted: of the names that matter (``_keys_of``); None: all do.
+    """
+    names = _texts(array)
+    if wanted is not None:
+        matter = np.flatnonzero(np.isin(names.keys, wanted))
+        names = names._replace(begins=names.begins[matter], keys=names.keys[matter])
+    firsts = np.searchsorted(names.begins, names.offsets)
     counts = np.diff(firsts)
     found = [np.empty(0, np.intp)]
     for count in (np.flatnonzero(np.bincount(counts)[2:]) + 2).tolist():
         places = np.flatnonzero(counts == count)
-        of_each = keys[firsts[places][:, None] + np.arange(count)]
+        of_each = names.keys[firsts[places][:, None] + np.arange(count)]
         of_each.sort(axis=1)
         found.append(places[(of_each[:, 1:] == of_each[:, :-1]).any(axis=1)])
     repeating = np.concatenate(found)
-    return _in_one_object(repeating, data, quotes, _Texts(offsets, begins, keys, counts)) if len(repeating) else repeating
+    return _in_one_object(repeating, names, counts) if len(repeating) else repeating
 
 
-class _Texts(NamedTuple):
-    """Names in the bodies of a piece.
-
-    :param offsets: where each body begins, and the end of the last one.
-    :param begins: where each name begins. :param keys: what stands for it. :param counts: how many each body has.
-    """
-
-    offsets: NDArray[np.int64]
-    begins: NDArray[np.intp]
-    keys: NDArray[np.uint64]
-    counts: NDArray[np.intp]
-
-
-def _in_one_object(bodies: NDArray[np.intp], data: NDArray[np.uint8], quotes: NDArray[np.intp], names: _Texts) -> NDArray[np.intp]:
+def _in_one_object(bodies: NDArray[np.intp], names: _Texts, counts: NDArray[np.intp]) -> NDArray[np.intp]:
     """Return those of some bodies in which two names of one object may be the same: a list of objects repeats the names of all of them.
 
     A brace that has an even number of quotes before it in its body is no part of a text. A body with a backslash, which may stand before a quote, is
     returned as it is.
+
+    :param counts: how many names each body has.
     """
-    wanted = np.zeros(len(names.counts), bool)
+    data, quotes = names.data, names.quotes
+    wanted = np.zeros(len(counts), bool)
     wanted[bodies] = True
 
     def body_of(places: NDArray[np.intp]) -> NDArray[np.intp]:
         return np.searchsorted(names.offsets, places, side="right") - 1
 
-    escaped = np.zeros(len(names.counts), bool)
+    escaped = np.zeros(len(counts), bool)
     escaped[body_of(np.flatnonzero(data[: names.offsets[-1]] == _BACKSLASH))] = True
     braces = np.flatnonzero((data == _OPEN) | (data == _CLOSE))
     of_brace = body_of(braces)
     before = np.searchsorted(quotes, braces) - np.searchsorted(quotes, names.offsets)[of_brace]
     outside = wanted[of_brace] & (before % 2 == 0)
-    of_name = np.repeat(np.arange(len(names.counts)), names.counts)
+    of_name = np.repeat(np.arange(len(counts)), counts)
     named = wanted[of_name]
     step = np.concatenate([np.where(data[braces[outside]] == _OPEN, 1, -1), np.zeros(int(named.sum()), np.intp)])
     place, body = np.concatenate([braces[outside], names.begins[named]]), np.concatenate([of_brace[outside], of_name[named]])
@@ -606,6 +628,6 @@ def _in_one_object(bodies: NDArray[np.intp], data: NDArray[np.uint8], quotes: ND
     inside, key, body = np.cumsum(opens)[~opens], key[order][~opens], body[order][~opens]  # the object that was opened last at this depth
     order = np.lexsort((key, inside))
     same = (key[order][1:] == key[order][:-1]) & (inside[order][1:] == inside[order][:-1])
-    twice = np.zeros(len(names.counts), bool)
+    twice = np.zeros(len(counts), bool)
     twice[body[order][1:][same]] = True
     return np.flatnonzero(wanted & (twice | escaped))

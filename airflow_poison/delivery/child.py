@@ -11,16 +11,15 @@ import pkgutil
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, NoReturn
-
-import numpy as np
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_poison.delivery import output, platform, wire
-from airflow_poison.delivery.batches import FrameCalls
+from airflow_poison.delivery.batches import Calls
 from airflow_poison.delivery.journal import Section
 from airflow_poison.delivery.output import LastOutput
-from airflow_poison.delivery.returned import NOTHING
 from airflow_poison.delivery.verdicts import failure_of
 from airflow_poison.delivery.wire import (
     BROKEN,
@@ -29,7 +28,7 @@ from airflow_poison.delivery.wire import (
     READY,
     SEVERAL,
     UNLOAD,
-    BatchCall,
+    Call,
     Called,
     ChildReport,
     Handed,
@@ -38,19 +37,16 @@ from airflow_poison.delivery.wire import (
     Task,
     map_slot,
 )
-from airflow_poison.delivery.work import Endpoint, Views
+from airflow_poison.delivery.work import Endpoint
 from airflow_poison.rules.decisions import Counts
 from airflow_poison.values.errors import HandlerNotFoundError
+from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
-
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.dialogs.transaction import BegunDelivery
 
 TRACEBACKS = 2  # faulthandler writes here
+_NOTHING_TO_SAY = (Called(None), Handed())
 
 
 def preload() -> None:
@@ -166,49 +162,22 @@ class _Child:
         """Call the handler with messages of one batch, each when it is asked for, until the batch is put away."""
         stream, slot = descriptors
         batch = read_batch(stream)
-        views, taken, at = Views(batch, endpoint), map_slot(slot), self._at
-        frames = None if endpoint.job.batching is None else FrameCalls(endpoint, batch)
+        calls, taken = Calls(endpoint, batch, services), map_slot(slot)
         os.close(slot)
         self._last.begin_batch(batch)
         while True:
             number, row, abort_count, move_count = wire.receive_numbers(self._sock)
             if row == UNLOAD:
                 return
-            if frames is not None:
-                self._call_with_frame(frames, number, row, Counts(abort_count, move_count), taken)
-                continue
-            begun: BegunDelivery | None = None if services is None else wire.answer(self._sock)
-            message, change = views.message(row, abort_count, move_count), None
-            taken[0] = number
-            at[0] = row
-            if services is None or begun is None:
-                failure = endpoint.call(message)
-            else:
-                failure, change = endpoint.call_in_dialog(message, begun, services)
-            at[0] = -1
+            more: Any = wire.answer(self._sock) if row == SEVERAL or services is not None else None
+            note = partial(taken.__setitem__, 0, number)
+            told = calls.several(more, note) if row == SEVERAL else calls.one(Call(row, Counts(abort_count, move_count), more), note)
+            self._at[0] = -1
             _flush()
-            if failure is None and change is None and not endpoint.rows:
+            if told in _NOTHING_TO_SAY:
                 wire.send_returned(self._sock)
             else:
-                wire.send(self._sock, Called(failure and endpoint.tell(failure), change, b"" if failure else endpoint.rows))
-
-    def _call_with_frame(self, frames: FrameCalls, number: int, row: int, counts: Counts, taken: memoryview) -> None:
-        """Call a handler of batches with one message, or with the messages that follow."""
-        asked: BatchCall | None = wire.answer(self._sock) if row == SEVERAL else None
-        taken[0] = number
-        told: Handed | Called
-        if asked is not None:
-            failure, named = frames.several(np.asarray(asked.rows), lambda: asked.counts)
-            told = Handed(failure, named, () if failure or not any(frames.rows) else frames.rows)
-        else:
-            failure = frames.one(row, counts)
-            told = Called(failure and frames.tell(failure), rows=NOTHING if failure else frames.rows[0])
-        self._at[0] = -1
-        _flush()
-        if told.failure is None and not told.rows:
-            wire.send_returned(self._sock)
-        else:
-            wire.send(self._sock, told)
+                wire.send(self._sock, told)
 
     def _leave(self) -> None:
         """Take the session away from a process that the handler has forked: it may neither count nor answer."""
@@ -230,8 +199,6 @@ def _flush() -> None:
 
 def read_batch(descriptor: int) -> pa.RecordBatch:
     """Map the Arrow stream behind a descriptor, without a copy, and close the descriptor."""
-    import pyarrow as pa
-
     try:
         mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from numpy.typing import NDArray
 
     from airflow_poison.values.failures import Failure
@@ -70,6 +70,85 @@ def one_culprit(rows: Rows, try_one: TryOne, *, ways: int) -> dict[int, Failure]
         rows, failed = (rest, None) if failing is None else failing
     failed = failed or try_one(rows)
     return {} if failed is None else {int(rows[0]): failed.failure}
+
+
+LEAST_PIECE, MOST_PIECE = 100, 1_000
+"""Messages in a piece of a large batch that has failed. Smaller batches than the first are only made to search for culprits."""
+
+
+def piece_of(messages: int) -> int:
+    """Return how many messages at once a batch of so many that has failed is handed on with."""
+    return min(max(messages // 100, LEAST_PIECE), MOST_PIECE) if messages > 2 * LEAST_PIECE else (messages + 1) // 2
+
+
+@dataclass(slots=True)
+class _Failing:
+    """Rows that have failed together, and come again.
+
+    :param left: how many they were when they were cut last; ``piece``: how many of them come together now.
+    :param found: whether one of them was charged.
+    """
+
+    rows: Rows
+    left: int
+    piece: int
+    error: str
+    found: bool = False
+
+
+class OrderedSearch:
+    """The search among rows whose turns come in their order: how many of them come together next. What succeeds is over, and never tried again.
+
+    :param unstable: called with rows that have failed together, although their pieces did not, and with their error.
+    """
+
+    def __init__(self, unstable: Callable[[Rows, str], object]) -> None:
+        self._unstable = unstable
+        self._failing: list[_Failing] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._failing)
+
+    def failed(self, rows: Rows, error: str, piece: int | None = None) -> None:
+        """Take rows, ascending, that have failed together, and none of which is known to be the culprit.
+
+        :param piece: how many of them come together now; None: as ``piece_of`` says.
+        """
+        self._failing.append(_Failing(rows, len(rows), piece or piece_of(len(rows)), error))
+
+    def charged(self) -> None:
+        """Take note that the row whose turn it is has failed alone, or was named."""
+        for failing in self._failing:
+            failing.found = True
+
+    def most(self, row: int, most: int) -> int:
+        """Return how many rows come together at most, from this one on, of those that could.
+
+        Of two halves the second is not tried as a whole when the first has succeeded: the culprit is in it.
+        """
+        self.over(row)
+        if not self._failing:
+            return most
+        failing = self._failing[-1]
+        left = len(failing.rows) - int(np.searchsorted(failing.rows, row))
+        if not failing.found and 1 < left < failing.left and left <= failing.piece and failing.left <= 2 * failing.piece:
+            failing.left, failing.piece = left, piece_of(left)
+        return min(most, failing.piece)
+
+    def last(self, row: int) -> int:
+        """Return the last row that may come together with others now, this one where none has failed."""
+        return int(self._failing[-1].rows[-1]) if self._failing else row
+
+    def over(self, row: int) -> None:
+        """Take note that the turns of all rows before this one are over."""
+        while self._failing and self._failing[-1].rows[-1] < row:
+            failing = self._failing.pop()
+            if not failing.found:
+                self._unstable(failing.rows, failing.error)
+
+    def leave(self) -> None:
+        """Search no further."""
+        self._failing.clear()
 
 
 def unstable(lookup_ids: Sequence[int], error: str) -> dict[str, str]:

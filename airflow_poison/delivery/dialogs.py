@@ -7,33 +7,28 @@ journal's log, then the message's word says that it is committed, and only then 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.failurelog import Needs, line_of, mark_of
+from airflow_poison.delivery.failurelog import FailureLog, LoggedEffect, Needs, line_of, mark_of
 from airflow_poison.delivery.journal import MessageState, state_of
 from airflow_poison.dialogs import arrivals
-from airflow_poison.dialogs.acts import Change, Envelope, Outgoing
-from airflow_poison.dialogs.arrivals import Discarded, Handed
+from airflow_poison.dialogs.acts import Change, ConversationEndpoint, Envelope, Outgoing
+from airflow_poison.dialogs.arrivals import Discarded, Handed, Reception
 from airflow_poison.dialogs.system_messages import is_system
-from airflow_poison.dialogs.transaction import BegunDelivery
+from airflow_poison.dialogs.transaction import BegunDelivery, DialogState
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import datetime
-
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.failurelog import FailureLog, LoggedEffect
     from airflow_poison.delivery.recovered import RecoveredAttempts
-    from airflow_poison.dialogs.acts import ConversationEndpoint
-    from airflow_poison.dialogs.arrivals import Reception
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.dialogs.transaction import DialogState
 
 _SETTLED = {MessageState.COMMITTED: Needs.COMMITTED, MessageState.CARRIED: Needs.COMMITTED, MessageState.ENDED: Needs.ENDED}
 

@@ -16,20 +16,17 @@ import os
 import secrets
 import zlib
 from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass
 from datetime import timedelta
 from enum import StrEnum
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from airflow_poison.delivery.platform import Appender
 from airflow_poison.dialogs.acts import Change, ConversationEndpoint, Envelope, Outgoing
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
 
 _REMEMBERED = 1_000
 _PIECE = 1 << 20

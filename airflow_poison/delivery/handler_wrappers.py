@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,6 @@ from airflow_poison.values.failures import Postpone, Unprocessable
 from airflow_poison.values.message import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from airflow_poison.delivery.handlers import Batching, Handler, HandlerLike
     from airflow_poison.dialogs.transaction import Conversation
 

@@ -14,24 +14,26 @@ import importlib.util
 import inspect
 import pickle
 import sys
-from collections.abc import Coroutine, Generator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from threading import RLock
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import TYPE_CHECKING, Any
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_poison.values.ddl import column_names
 from airflow_poison.values.errors import HandlerNotFoundError, HandlerNotRunError, SettingError
 from airflow_poison.values.schema import LOOKUP_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import ModuleType
+    from pathlib import Path
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_poison.outputs.output import Output
     from airflow_poison.rules.policy import Policy
+    from airflow_poison.store.disk import Folder
+    from airflow_poison.values.failures import Failure
     from airflow_poison.values.message import Message
 
     Handler = Callable[[Message], object]
@@ -58,11 +60,13 @@ class Transformation:
     :param schema: of the JSON bodies, as DDL (``"carrier string, flight int"``); the function is given these columns and ``lookup_id``, made by the
         function that makes the columns of batches (docs/reference/bodies.md). None: it gets the columns of messages as they are stored.
     :param mixes_rows: its result for a message depends on other messages: the claim is transformed as one unit.
+    :param named: the messages that it has named already, when they were rows: by lookup id, with the failure. That was their first delivery.
     """
 
     function: TransformLike | HandlerRef
     schema: str | None = None
     mixes_rows: bool = False
+    named: Mapping[int, Failure] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_transform(self.function)
@@ -98,6 +102,26 @@ class Transformation:
         """Return the function. Raises HandlerNotFoundError."""
         loaded: Any = self.function if callable(self.function) else load_handler(self.ref())
         return loaded  # type: ignore[no-any-return]  # checked when it was declared
+
+
+class InPlaceOrder(NamedTuple):
+    """What is to be done with rows that are transformed where they are.
+
+    :param rows: reads them, with what makes columns of bodies where it needs that. :param decode: what bodies are decoded with before.
+    :param outputs: prepared.
+    :param place: the folder where rows are written; there is none yet. :param queue: the queue's.
+    :param check_stopped: called every few seconds while a job runs; what it raises ends the job.
+    :param limit: seconds that a row may take.
+    """
+
+    rows: Callable[[SparkSession, Any], DataFrame]
+    transformation: Transformation
+    outputs: Sequence[Output]
+    place: Path
+    check_stopped: Callable[[], object]
+    limit: float
+    decode: Callable[[Any], Any]
+    queue: Folder
 
 
 def check_transform(function: object) -> None:

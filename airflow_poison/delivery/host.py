@@ -12,29 +12,29 @@ from __future__ import annotations
 import os
 import time
 from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import numpy as np
 
 from airflow_poison.delivery.batches import OrderedBatches
 from airflow_poison.delivery.dialogs import Dialogs
 from airflow_poison.delivery.failurelog import FailureLog, FailureReader
-from airflow_poison.delivery.journal import COUNT_MASK, SETTLED, STATE_MASK, MessageState, attempts_of, counted, pending, state_of, states_of
-from airflow_poison.delivery.outage import Watch
+from airflow_poison.delivery.journal import COUNT_MASK, SETTLED, STATE_MASK, Journal, MessageState, Section, attempts_of, counted, pending, state_of
+from airflow_poison.delivery.outage import EndpointWatch, Watch
 from airflow_poison.delivery.returned import RowsWriter
-from airflow_poison.delivery.rows import Entries, rows_of
+from airflow_poison.delivery.rows import BatchEntry, Entries, Rows, rows_of
 from airflow_poison.delivery.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
-from airflow_poison.delivery.settlement import GiveBack, Stay
+from airflow_poison.delivery.settlement import End, GiveBack, Stay
 from airflow_poison.delivery.verdicts import PrivateBatch
-from airflow_poison.delivery.watched import EndpointWatch
 from airflow_poison.delivery.wire import BatchCall, Call, Handed
 from airflow_poison.delivery.work import JournalHost
 from airflow_poison.dialogs.arrivals import BY_CONVERSATION
-from airflow_poison.rules.decisions import HALT_EVENTS, Block, Deliver, Dispose, Disposition, Halt
+from airflow_poison.rules.decisions import HALT_EVENTS, Block, Counts, Deliver, Dispose, Disposition, Halt, Park
 from airflow_poison.rules.loop import ReceiveLoop, Sessions
 from airflow_poison.values.errors import PoisonError, ServerSessionError
 from airflow_poison.values.events import Event, EventType
@@ -42,22 +42,14 @@ from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.fault_points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-    from datetime import datetime
-
     import pyarrow as pa
 
-    from airflow_poison.delivery.journal import Journal, Section
     from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.delivery.returned import Keep
-    from airflow_poison.delivery.rows import BatchEntry, Rows
-    from airflow_poison.delivery.settlement import End
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
     from airflow_poison.dialogs.transaction import DialogState
-    from airflow_poison.rules.decisions import Counts, Park
-    from airflow_poison.rules.loop import Source
 
 
 class EndpointSession(ServerSession):
@@ -77,7 +69,7 @@ class EndpointSession(ServerSession):
         self.force = journal.force if journal.forced else None
         self.keep = RowsWriter(journal.rows_descriptor).append if job.outputs else None
         self.batches = self.receiver.batch_size() > 1 and not single
-        self.halted = bool((states_of(carry.words) == MessageState.HALTED).any())
+        self.halted = bool((carry.words & STATE_MASK == MessageState.HALTED).any())
         self.closed = self.halted or job.closed  # nothing more is received: halted, blocked, or stopped from elsewhere
         self.watch = None if job.detection is None else Watch(job.detection, job.clock.now)
         self._journal, self._reader = journal, FailureReader(journal.log_descriptor)
@@ -92,13 +84,12 @@ class EndpointSession(ServerSession):
         finally:
             if delivery.halt is not None:
                 self._halt()
-        host = delivery.host
         return BatchReport(
             *record.outcome(),
             halted=self.halted,
-            crashes=host.crashes,
-            timeouts=host.timeouts,
-            decided=Decided(host.ends, delivery.halt, tuple(host.events)),
+            crashes=delivery.crashes,
+            timeouts=delivery.timeouts,
+            decided=Decided(delivery.ends, delivery.halt, tuple(delivery.events)),
             conversed=None if self.dialogs is None else self.dialogs.take(),
             returned=record.returned(),
             searched=record.searched(),
@@ -127,144 +118,18 @@ class EndpointSession(ServerSession):
             Path(self.job.stop_file).touch()
 
 
-class _Delivery:
-    """One batch in the hands of the endpoint."""
-
-    def __init__(self, endpoint: EndpointSession, batch: pa.RecordBatch, record: BatchRecord) -> None:
-        job = endpoint.job
-        self._endpoint, self._policy, self._record = endpoint, job.policy, record
-        self._words = record.section.words
-        opening = replace(job.opening, counters={})  # of the messages alone
-        self._entries = Entries(job.policy, batch, record.initial.tolist(), job.clock.now(), opening)
-        self._blocked = False
-        self._doubtful: dict[int, Halt | Block] = {}
-        self.host = (EndpointHost if endpoint.dialogs is None else partial(DialogHost, endpoint.dialogs))(
-            job,
-            record.section,
-            endpoint.log,
-            endpoint.callers,
-            holds=endpoint.batches,
-            sessions=endpoint.sessions.number,
-            force=endpoint.force,
-            keep=endpoint.keep,
-        )
-        self.halt: Halt | None = None
-        self._batch = batch
-
-    def run(self) -> None:
-        """Settle what an earlier try has decided for good, then receive the rest."""
-        endpoint = self._endpoint
-        self._resume()
-        if not endpoint.closed:
-            rows = pending(self._record.words).tolist()
-            dialogs = endpoint.dialogs
-            source = self.host.source = rows_of(self._policy, self._entries, rows, self._words, dialogs=dialogs is not None)
-            source.blocked = self._blocked
-            services = None if dialogs is None else dialogs.services
-            endpoint.callers.load(self._batch, self._record.label, min(len(rows), endpoint.sessions.number), services)
-            loop = ReceiveLoop(endpoint.receiver, self.host.received(source), self.host, endpoint.sessions)
-            self._receive(loop, self._step(loop, source), self._watched())
-            endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
-        for row in pending(self._record.words).tolist():
-            if attempts_of(self._words[row]):
-                self.host.ends[row] = Stay(self.host.counts.get(row) or self._entries.entry(row).counts)
-
-    def _step(self, loop: ReceiveLoop[BatchEntry], source: Rows) -> Callable[[], bool]:
-        """Return what carries out one transaction, or one of several messages where the handler takes batches."""
-        if self._endpoint.job.batching is None:
-            return loop.step
-
-        return OrderedBatches(self._endpoint, self._record, self.host, source, loop).step
-
-    def _watched(self) -> EndpointWatch | None:
-        endpoint = self._endpoint
-        if endpoint.watch is None:
-            return None
-        if endpoint.job.masking is not None:
-            endpoint.watch.hide = PrivateBatch(endpoint.job.masking, self._batch).said
-        grouped = self._policy.locks_groups or endpoint.dialogs is not None
-        watched = self.host.watched = EndpointWatch(endpoint.watch, self._batch, self._policy, self._entries, self.host, grouped=grouped)
-        return watched
-
-    def _receive(self, loop: ReceiveLoop[BatchEntry], step: Callable[[], bool], watched: EndpointWatch | None) -> None:
-        """Receive until there is nothing more; what is in flight when something of ours fails is not given up for that."""
-        stopped = self._endpoint.stopped_elsewhere
-        try:
-            if watched is not None:
-                watched.loop, watched.receiver = loop, self._endpoint.receiver
-                if stopped() or watched.begin():
-                    return
-                for row, decision in self._doubtful.items():
-                    loop.end(replace(self._entries.entry(row), counts=decision.counts), decision, None)
-            while not stopped() and step() and not (watched is not None and watched.judge()):
-                pass
-            if watched is not None and stopped():
-                loop.finish()
-        except PoisonError:
-            for _ in range(self._endpoint.sessions.number):
-                with suppress(ServerSessionError):
-                    loop.finish()
-            raise
-        finally:
-            self.halt = loop.halt
-
-    def _resume(self) -> None:
-        """Take over what dead processes had decided: what their words say holds, everything else is decided again."""
-        initial = self._record.initial
-        for row in np.flatnonzero((initial != 0) & (states_of(initial) != MessageState.CARRIED)).tolist():
-            decision = self._known_end(row, MessageState(initial[row] & STATE_MASK))
-            state = MessageState.UNTOUCHED
-            if self._is_doubtful(decision, row):
-                self._doubtful[row] = decision
-            elif decision is not None:
-                self.host.resumed(row, decision)
-                state = MessageState.ENDED
-            if row in self._doubtful:
-                pass
-            elif isinstance(decision, Halt):
-                self.halt, state = decision, MessageState.HALTED
-            elif isinstance(decision, Block) and decision.whole_queue:
-                self._blocked = True
-            self._words[row] = int(initial[row]) & COUNT_MASK | state
-        if self.halt is not None:
-            self._endpoint.closed = True
-
-    def _is_doubtful(self, decision: End | None, row: int) -> TypeGuard[Halt | Block]:
-        """Whether a halt or a block, which no process lived to carry out, may come from an outage: others are tried first."""
-        if self._endpoint.watch is None or states_of(self._record.initial[row]) in {MessageState.ENDED, MessageState.HALTED}:
-            return False
-        failure = self._endpoint.carry.failures.get(int(self._record.lookup_ids[row]))
-        halts = isinstance(decision, Halt) or (isinstance(decision, Block) and decision.whole_queue)
-        return halts and failure is not None and failure.kind is FailureKind.EXCEPTION
-
-    def _known_end(self, row: int, state: MessageState) -> End | None:
-        """Return what has become of a message; None when it has to be delivered again."""
-        endpoint, now = self._endpoint, self._endpoint.job.clock.now()
-        lookup_id = int(self._record.lookup_ids[row])
-        failure = endpoint.carry.failures.get(lookup_id)
-        entry = self._entries.entry(row, failure)
-        if state is MessageState.HALTED:
-            how = self._policy.halts_as
-            return Halt(how, entry.counts, (HALT_EVENTS[how],), endpoint.carry.halts.get(lookup_id, {}))
-        if failure is not None and state is MessageState.ENDED and failure.kind is FailureKind.POSTPONED:
-            return GiveBack(entry.counts, now + failure.delay)
-        if failure is not None and (
-            failure.kind is FailureKind.UNPROCESSABLE or (state is MessageState.ENDED and failure.kind is FailureKind.UNREADABLE)
-        ):
-            return endpoint.receiver.give_up(entry, failure, now)
-        return entry.led_to or (self._entries.next_end(row) if state is MessageState.ENDED else None)
-
-
 _ENDED_THE_PROCESS = {FailureKind.CRASH: MessageState.CRASHED, FailureKind.TIMEOUT: MessageState.TIMED_OUT}
 
 
 class EndpointHost(JournalHost):
-    """Journals, and remembers what was decided.
+    """Journals, and remembers what was decided; what deliveries do in conversations is journaled before words say that they are committed.
 
     :param holds: transactions receive several messages.
     :param sessions: how many there are.
     :param force: called when a message has been marked, before a handler gets it; None where no machine is feared for.
+    :param dialogs: the conversations (spec SB-30, SB-54, SB-55, SB-58); None: the queue has none.
     :ivar delivered: the rows of a batch whose handler has returned, and whose turn in the loop is now; ``at``: when that was.
+    :ivar free: sessions without a message; ``busy``: the sessions of rows that are with a handler.
     :ivar ends: what became of each row that is not committed.
     :ivar counts: the counts of rows that were given back.
     :ivar events: the routine events, in order.
@@ -283,13 +148,16 @@ class EndpointHost(JournalHost):
         sessions: int = 1,
         force: Callable[[], None] | None = None,
         keep: Keep | None = None,
+        dialogs: Dialogs | None = None,
     ) -> None:
         super().__init__(job, section, log, keep)
-        self._callers, self._holds, self._force = callers, holds, force
-        self._free = list(range(max(sessions, 1)))
-        self._busy: dict[int, int] = {}
+        self._callers, self._holds, self._force, self._dialogs = callers, holds, force, dialogs
+        self.free = list(range(max(sessions, 1)))
+        self.busy: dict[int, int] = {}
         self._waiting: dict[int, Deliver] = {}
         self._opened: float | None = None
+        self._done: dict[int, Change | None] = {}  # in conversations, by deliveries that are not committed
+        self._consumed: set[int] = set()
         self.watched: EndpointWatch | None = None
         self.ends: dict[int, End] = {}
         self.counts: dict[int, Counts] = {}
@@ -313,7 +181,7 @@ class EndpointHost(JournalHost):
     def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
         """Hand the message to the first free session; where only one handler is called at a time, it waits for its turn."""
         self._tell(EventType.DELIVERED, entry)
-        self._busy[entry.row] = self._free.pop(0)
+        self.busy[entry.row] = self.free.pop(0)
         if self._callers.side_by_side:
             self._hand_over(entry, delivery)
         else:
@@ -324,29 +192,34 @@ class EndpointHost(JournalHost):
         row = entry.row
         if not self._callers.side_by_side:
             self._hand_over(entry, self._waiting.pop(row))
-        session = self._busy.pop(row)
+        session = self.busy.pop(row)
         try:
             failure = self._callers.result(session)
         except ServerSessionError:
-            if self._words[row] & STATE_MASK == MessageState.IN_FLIGHT and not self._callers.has_taken(session):
+            if self.words[row] & STATE_MASK == MessageState.IN_FLIGHT and not self._callers.has_taken(session):
                 self._store(row, MessageState.UNTOUCHED)
             raise
-        insort(self._free, session)
-        self._taken(entry, session)
+        insort(self.free, session)
+        if self._dialogs is not None:
+            self._done[row] = self._callers.change(session)
         if failure is None and self._keep is not None:
             self._take_rows(entry, session, self._keep)
         if failure is not None:
             self.crashes += failure.kind is FailureKind.CRASH
             self.timeouts += failure.kind is FailureKind.TIMEOUT
-        elif self._holds and self._words[row] & STATE_MASK == MessageState.IN_FLIGHT:
+        elif self._holds and self.words[row] & STATE_MASK == MessageState.IN_FLIGHT:
             self._store(row, MessageState.HELD)
-        if self.watched is not None and self._words[row] & STATE_MASK != MessageState.COMMITTED:  # else it was gone before its delivery
+        if self.watched is not None and self.words[row] & STATE_MASK != MessageState.COMMITTED:  # else it was gone before its delivery
             self.watched.ended(entry, failure)
+        if self._dialogs is not None and row in self._consumed:  # the message is gone, so what the delivery did counts by itself
+            self._consumed.remove(row)
+            change = self._done.pop(row, None)
+            self._dialogs.done(row, change if failure is None else None)
         return failure
 
     def _take_rows(self, entry: BatchEntry, session: int, keep: Keep) -> None:
         """Hold what a delivery returned until its transaction commits; one delivered at most once is committed already."""
-        row, value = entry.row, self._words[entry.row]
+        row, value = entry.row, self.words[entry.row]
         returned = self._callers.rows(session)
         if value & STATE_MASK == MessageState.COMMITTED:
             keep([(entry.lookup_id, attempts_of(value), returned)])
@@ -360,28 +233,9 @@ class EndpointHost(JournalHost):
 
     # With a watch for outages
 
-    @property
-    def words(self) -> memoryview:
-        """The words of the batch."""
-        return self._words
-
-    @property
-    def busy(self) -> Collection[int]:
-        """The rows that sessions have now."""
-        return self._busy.keys()
-
-    @property
-    def has_free(self) -> bool:
-        """Whether a session is free."""
-        return bool(self._free)
-
     def withholds(self, entry: BatchEntry) -> bool:
         """Ask the watch."""
         return self.watched is not None and self.watched.withholds(entry)
-
-    def receives(self, entry: BatchEntry) -> bool:  # noqa: ARG002  (conversations discard some)
-        """Whether a message is handed over."""
-        return True
 
     def carried(self, entry: BatchEntry) -> None:
         """Record that a message was committed before others that come before it: an open transaction is not judged by it."""
@@ -390,33 +244,57 @@ class EndpointHost(JournalHost):
 
     def taken_back(self, entry: BatchEntry) -> None:
         """Forget a delivery that failed and is not counted."""
+        self._done.pop(entry.row, None)
         self._opened = None
         self._store(entry.row, MessageState.UNTOUCHED)
 
+    # What the receive loop decides
+
+    def discards(self, entry: BatchEntry) -> bool:
+        """Receive a message from its conversation; whether that has discarded it."""
+        discarded = None if self._dialogs is None else self._dialogs.receive(entry.row, self.now())
+        if discarded is None:
+            return False
+        details = {"by": BY_CONVERSATION, "why": discarded.why}
+        self._end(entry, Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,), details=details), None)
+        return True
+
     def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Store the commit."""
+        """Store the commit. What deliveries did in conversations is written down before, and only then others see it."""
+        dialogs = self._dialogs
+        changes = [] if dialogs is None else [dialogs.written(entry.row, self._done.pop(entry.row, None)) for entry in entries]
         self._opened = None
         super().committed(entries)
         for entry in entries:
             self._tell(EventType.COMMITTED, entry)
+        if dialogs is not None:
+            reach("delivery.dialogs.after_word")
+            for change in changes:
+                dialogs.committed(change)
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
         """Count one attempt for every member (spec WCF-41)."""
         self._opened = None
         for entry in entries:
+            self._done.pop(entry.row, None)
             innocent = entry is not culprit
             self._log_failure(entry, _of_another(failure) if innocent else failure, innocent=innocent)
         for entry in reversed(entries):
-            value = self._words[entry.row]
+            value = self.words[entry.row]
             if state_of(value) not in SETTLED:
                 state = _ENDED_THE_PROCESS.get(failure.kind, MessageState.UNTOUCHED) if entry is culprit else MessageState.UNTOUCHED
-                self._words[entry.row] = counted(value, state, crash=state is not MessageState.UNTOUCHED)
+                self.words[entry.row] = counted(value, state, crash=state is not MessageState.UNTOUCHED)
         for entry in entries:
             self.counts[entry.row] = entry.counts
             self._tell(EventType.ROLLED_BACK, entry)
 
     def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Store that no delivery follows, and remember why."""
+        """Store that no delivery follows, and remember why; the message leaves its conversation."""
+        if self._dialogs is not None and (for_good := _leaves_for_good(decision)) is not None:
+            self._dialogs.left(entry.row, for_good=for_good)
+        self._end(entry, decision, failure)
+
+    def _end(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         if isinstance(decision, Halt):
             self._log.append_halt(entry.lookup_id, decision.details)
         if failure is not None and failure.kind is FailureKind.UNREADABLE:
@@ -427,16 +305,30 @@ class EndpointHost(JournalHost):
             self.source.blocked = True
 
     def postponed(self, entry: BatchEntry, failure: Failure) -> None:
-        """Remember until when."""
+        """Remember until when; the message leaves its conversation for a while."""
+        if self._dialogs is not None:
+            self._dialogs.left(entry.row, for_good=False)
         self._opened = None
         super().postponed(entry, failure)
         self.ends[entry.row] = GiveBack(entry.counts, self.now() + failure.delay)
 
+    def back_at_savepoint(self, entry: BatchEntry) -> None:
+        """Keep what was done in the conversation since; the message is back."""
+        if self._dialogs is not None:
+            self._dialogs.back_at_savepoint(entry.row, self._done.pop(entry.row, None))
+        super().back_at_savepoint(entry)
+
+    def resumed(self, row: int, decision: End) -> None:
+        """Remember what an earlier try had decided for good, and what that meant for the conversation."""
+        if self._dialogs is not None and (for_good := _leaves_for_good(decision)) is not None:
+            self._dialogs.had_left(row, for_good=for_good, now=self.now())
+        self.ends[row] = decision
+
     def _hand_over(self, entry: BatchEntry, delivery: Deliver) -> None:
         """Store that the message is with a handler, then hand it over; one delivered at most once is committed already and stays so."""
-        row, session = entry.row, self._busy[entry.row]
+        row, session = entry.row, self.busy[entry.row]
         self._callers.prepare(session)
-        before = self._words[row]
+        before = self.words[row]
         if self._opened is None or not self._holds:
             self._opened = time.monotonic()
         if not delivery.at_most_once:
@@ -446,23 +338,15 @@ class EndpointHost(JournalHost):
         try:
             self._callers.begin(session, self._call(row, delivery), self._opened)
         except PoisonError:
-            self._words[row] = before  # no handler has seen it
+            self.words[row] = before  # no handler has seen it
             raise
 
     def _call(self, row: int, delivery: Deliver) -> Call:
-        """Return what a session is handed."""
-        return Call(row, delivery.counts)
-
-    def _taken(self, entry: BatchEntry, session: int) -> None:
-        """Take further facts of a delivery from a session: none here."""
-
-    def received(self, source: Rows) -> Source[BatchEntry]:
-        """Return the part of the source that is received."""
-        return source
-
-    def resumed(self, row: int, decision: End) -> None:
-        """Remember what an earlier try had decided for good."""
-        self.ends[row] = decision
+        if self._dialogs is None:
+            return Call(row, delivery.counts)
+        if delivery.at_most_once:
+            self._consumed.add(row)
+        return Call(row, delivery.counts, self._dialogs.begun(row))
 
     def _tell(self, event: EventType, entry: BatchEntry) -> None:
         if self._job.record_all:
@@ -472,6 +356,127 @@ class EndpointHost(JournalHost):
 def _of_another(failure: Failure) -> Failure:
     """Return a failure as the innocent members of its batch have it: a verdict on the culprit is none on them."""
     return replace(failure, kind=FailureKind.EXCEPTION) if failure.kind is FailureKind.UNPROCESSABLE else failure
+
+
+def _leaves_for_good(end: End) -> bool | None:
+    """Return whether a message leaves its queue for good; None: it does not leave its place."""
+    if isinstance(end, Stay | Halt) or (isinstance(end, Block) and end.whole_queue):
+        return None
+    return isinstance(end, Dispose) and end.how is not Disposition.MOVE_TO_POISON
+
+
+class _Delivery(EndpointHost):
+    """One batch in the hands of the endpoint."""
+
+    def __init__(self, endpoint: EndpointSession, batch: pa.RecordBatch, record: BatchRecord) -> None:
+        super().__init__(
+            endpoint.job,
+            record.section,
+            endpoint.log,
+            endpoint.callers,
+            holds=endpoint.batches,
+            sessions=endpoint.sessions.number,
+            force=endpoint.force,
+            keep=endpoint.keep,
+            dialogs=endpoint.dialogs,
+        )
+        job = endpoint.job
+        self._endpoint, self._record, self._batch = endpoint, record, batch
+        opening = replace(job.opening, counters={})  # of the messages alone
+        self._entries = Entries(job.policy, batch, record.initial.tolist(), job.clock.now(), opening)
+        self._blocked = False
+        self._doubtful: dict[int, Halt | Block] = {}
+        self.halt: Halt | None = None
+
+    def run(self) -> None:
+        """Settle what an earlier try has decided for good, then receive the rest."""
+        endpoint, dialogs = self._endpoint, self._dialogs
+        self._resume()
+        if not endpoint.closed:
+            rows = pending(self._record.words).tolist()
+            source = self.source = rows_of(self.policy, self._entries, rows, self.words, None if dialogs is None else self.discards)
+            source.blocked = self._blocked
+            services = None if dialogs is None else dialogs.services
+            endpoint.callers.load(self._batch, self._record.label, min(len(rows), endpoint.sessions.number), services)
+            self._receive(ReceiveLoop(endpoint.receiver, source, self, endpoint.sessions))
+            endpoint.closed = source.blocked or endpoint.stopped_elsewhere()
+        for row in pending(self._record.words).tolist():
+            if attempts_of(self.words[row]):
+                self.ends[row] = Stay(self.counts.get(row) or self._entries.entry(row).counts)
+
+    def _receive(self, loop: ReceiveLoop[BatchEntry]) -> None:
+        """Receive until there is nothing more; what is in flight when something of ours fails is not given up for that."""
+        endpoint, stopped = self._endpoint, self._endpoint.stopped_elsewhere
+        step = loop.step if endpoint.job.batching is None else OrderedBatches(endpoint, self._record, self, self.source, loop).step
+        watched = None
+        if endpoint.watch is not None:
+            if endpoint.job.masking is not None:
+                endpoint.watch.hide = PrivateBatch(endpoint.job.masking, self._batch).said
+            grouped = self.policy.locks_groups or self._dialogs is not None
+            watched = self.watched = EndpointWatch(endpoint.watch, self._batch, self._entries, self, loop, endpoint.receiver, grouped=grouped)
+        try:
+            if watched is not None:
+                if stopped() or watched.begin():
+                    return
+                for row, decision in self._doubtful.items():
+                    loop.end(replace(self._entries.entry(row), counts=decision.counts), decision, None)
+            while not stopped() and step() and not (watched is not None and watched.judge()):
+                pass
+            if watched is not None and stopped():
+                loop.finish()
+        except PoisonError:
+            for _ in range(endpoint.sessions.number):
+                with suppress(ServerSessionError):
+                    loop.finish()
+            raise
+        finally:
+            self.halt = loop.halt
+
+    def _resume(self) -> None:
+        """Take over what dead processes had decided: what their words say holds, everything else is decided again."""
+        initial = self._record.initial
+        for row in np.flatnonzero((initial != 0) & (initial & STATE_MASK != MessageState.CARRIED)).tolist():
+            decision = self._known_end(row, MessageState(initial[row] & STATE_MASK))
+            state = MessageState.UNTOUCHED
+            if self._is_doubtful(decision, row):
+                self._doubtful[row] = decision
+            elif decision is not None:
+                self.resumed(row, decision)
+                state = MessageState.ENDED
+            if row in self._doubtful:
+                pass
+            elif isinstance(decision, Halt):
+                self.halt, state = decision, MessageState.HALTED
+            elif isinstance(decision, Block) and decision.whole_queue:
+                self._blocked = True
+            self.words[row] = int(initial[row]) & COUNT_MASK | state
+        if self.halt is not None:
+            self._endpoint.closed = True
+
+    def _is_doubtful(self, decision: End | None, row: int) -> TypeGuard[Halt | Block]:
+        """Whether a halt or a block, which no process lived to carry out, may come from an outage: others are tried first."""
+        if self._endpoint.watch is None or self._record.initial[row] & STATE_MASK in {MessageState.ENDED, MessageState.HALTED}:
+            return False
+        failure = self._endpoint.carry.failures.get(int(self._record.lookup_ids[row]))
+        halts = isinstance(decision, Halt) or (isinstance(decision, Block) and decision.whole_queue)
+        return halts and failure is not None and failure.kind is FailureKind.EXCEPTION
+
+    def _known_end(self, row: int, state: MessageState) -> End | None:
+        """Return what has become of a message; None when it has to be delivered again."""
+        endpoint, now = self._endpoint, self._job.clock.now()
+        lookup_id = int(self._record.lookup_ids[row])
+        failure = endpoint.carry.failures.get(lookup_id)
+        entry = self._entries.entry(row, failure)
+        if state is MessageState.HALTED:
+            how = self.policy.halts_as
+            return Halt(how, entry.counts, (HALT_EVENTS[how],), endpoint.carry.halts.get(lookup_id, {}))
+        if failure is not None and state is MessageState.ENDED and failure.kind is FailureKind.POSTPONED:
+            return GiveBack(entry.counts, now + failure.delay)
+        if failure is not None and (
+            failure.kind is FailureKind.UNPROCESSABLE or (state is MessageState.ENDED and failure.kind is FailureKind.UNREADABLE)
+        ):
+            return endpoint.receiver.give_up(entry, failure, now)
+        return entry.led_to or (self._entries.next_end(row) if state is MessageState.ENDED else None)
 
 
 class Callers(Protocol):
@@ -518,118 +523,3 @@ class BatchCallers(Callers, Protocol):
 
     def several(self, session: int, call: BatchCall) -> Handed:
         """Hand several messages to a session that is free, and wait for its end. Raises ServerSessionError."""
-
-
-# With conversations: what decisions do to them (spec SB-30, SB-54, SB-55, SB-58)
-
-
-class DialogHost(EndpointHost):
-    """Journals what deliveries do in conversations before their words say that they are committed.
-
-    :param dialogs: the conversations.
-    """
-
-    def __init__(self, dialogs: Dialogs, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._dialogs = dialogs
-        self._done: dict[int, Change | None] = {}
-        self._consumed: set[int] = set()
-
-    def received(self, source: Rows) -> Source[BatchEntry]:
-        """Leave out what conversations discard."""
-        return _NotDiscarded(source, self)
-
-    def receives(self, entry: BatchEntry) -> bool:
-        """Whether its conversation does not discard it."""
-        return not self.discards(entry)
-
-    def taken_back(self, entry: BatchEntry) -> None:
-        """Forget what was done, too."""
-        self._done.pop(entry.row, None)
-        super().taken_back(entry)
-
-    def discards(self, entry: BatchEntry) -> bool:
-        """Receive a message from its conversation; whether that has discarded it."""
-        discarded = self._dialogs.receive(entry.row, self.now())
-        if discarded is None:
-            return False
-        details = {"by": BY_CONVERSATION, "why": discarded.why}
-        super().ended(entry, Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,), details=details), None)
-        return True
-
-    def committed(self, entries: Sequence[BatchEntry]) -> None:
-        """Write down what was done, store the commit, and only then let others see it."""
-        changes = [self._dialogs.written(entry.row, self._done.pop(entry.row, None)) for entry in entries]
-        super().committed(entries)
-        reach("delivery.dialogs.after_word")
-        for change in changes:
-            self._dialogs.committed(change)
-
-    def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
-        """Forget what was done."""
-        for entry in entries:
-            self._done.pop(entry.row, None)
-        super().rolled_back(entries, culprit, failure)
-
-    def back_at_savepoint(self, entry: BatchEntry) -> None:
-        """Keep what was done since; the message is back."""
-        self._dialogs.back_at_savepoint(entry.row, self._done.pop(entry.row, None))
-        super().back_at_savepoint(entry)
-
-    def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
-        """Update the conversation: the message leaves."""
-        if (for_good := _leaves_for_good(decision)) is not None:
-            self._dialogs.left(entry.row, for_good=for_good)
-        super().ended(entry, decision, failure)
-
-    def postponed(self, entry: BatchEntry, failure: Failure) -> None:
-        """Update the conversation: the message leaves for a while."""
-        self._dialogs.left(entry.row, for_good=False)
-        super().postponed(entry, failure)
-
-    def resumed(self, row: int, decision: End) -> None:
-        """Update the conversation with effects of an earlier try."""
-        if (for_good := _leaves_for_good(decision)) is not None:
-            self._dialogs.had_left(row, for_good=for_good, now=self.now())
-        super().resumed(row, decision)
-
-    def result(self, entry: BatchEntry) -> Failure | None:
-        """Wait for the session; a message that was consumed before its delivery is gone, so what the delivery did counts by itself."""
-        failure = super().result(entry)
-        if entry.row in self._consumed:
-            self._consumed.remove(entry.row)
-            change = self._done.pop(entry.row, None)
-            self._dialogs.done(entry.row, change if failure is None else None)
-        return failure
-
-    def _call(self, row: int, delivery: Deliver) -> Call:
-        if delivery.at_most_once:
-            self._consumed.add(row)
-        return Call(row, delivery.counts, self._dialogs.begun(row))
-
-    def _taken(self, entry: BatchEntry, session: int) -> None:
-        self._done[entry.row] = self._callers.change(session)
-
-
-class _NotDiscarded:
-    """A source without the messages that their conversations discard."""
-
-    def __init__(self, rows: Rows, host: DialogHost) -> None:
-        self._rows, self._host = rows, host
-
-    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
-        """Receive the next message that is handed over."""
-        while (entry := self._rows.take(beside)) is not None and self._host.discards(entry):
-            pass
-        return entry
-
-    def put_back(self, entries: Sequence[BatchEntry]) -> None:
-        """Return received messages to their places."""
-        self._rows.put_back(entries)
-
-
-def _leaves_for_good(end: End) -> bool | None:
-    """Return whether a message leaves its queue for good; None: it does not leave its place."""
-    if isinstance(end, Stay | Halt) or (isinstance(end, Block) and end.whole_queue):
-        return None
-    return isinstance(end, Dispose) and end.how is not Disposition.MOVE_TO_POISON

@@ -52,9 +52,11 @@ import os
 import secrets
 import time
 import zlib
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -66,9 +68,6 @@ from airflow_poison.values.fault_points import reach
 from airflow_poison.values.machine import PRIVATE, private
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
 
@@ -119,11 +118,6 @@ SMALL_BATCH = 100
 def word(state: MessageState, attempts: int = 0, crashes: int = 0) -> int:
     """Return the word of a state and its counts."""
     return min(crashes, MAX_CRASHES) << 20 | min(attempts, MAX_ATTEMPTS) << 8 | state
-
-
-def states_of(words: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the states of many words, as numbers."""
-    return words & STATE_MASK
 
 
 def state_of(value: int) -> MessageState:

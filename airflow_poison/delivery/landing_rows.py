@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, rows_kept, to_batch
+from airflow_poison.outputs.row_files import FileOfRows
 from airflow_poison.outputs.values import nullable
 from airflow_poison.values.errors import ClaimLostError
 from airflow_poison.values.schema import LANDING, LOOKUP_ID, STANDS_FOR, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-    from datetime import datetime
-
     from numpy.typing import NDArray
 
     from airflow_poison.delivery.stage import StageJob
 
 MOST_ROWS = 20_000
 """Of an output in one row of the partition."""
+_MOST_SAID = 2**31 - 1
 NO_OWNER = 0
 """In place of a lookup id, for a row that is not known to be of one message."""
 _OWNERS = b"poison.lookup_ids"
 """The metadata of a schema that says which messages the rows are of."""
-_DECLARED = "poison.output"
-"""The property that says what was declared of the output."""
+_DECLARED, _FILES = "poison.output", "poison.files"
+"""The properties that say what was declared of the output, and in which files below it the rows are, where they are not in the body."""
 
 
 def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Callable[[str], pa.Schema | None], at: datetime) -> list[pa.Table]:
@@ -86,6 +87,11 @@ def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: date
     return _as_row(output, batch, at, ids)
 
 
+def landing_files(output: Output, files: Sequence[FileOfRows], at: datetime) -> pa.Table:
+    """Return files with rows for an output, which are below it already, as a row of the partition ``_output``."""
+    return _row(output, b"", at, sum(file.rows for file in files), {_FILES: json.dumps(files)})
+
+
 def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[int], at: datetime) -> pa.RecordBatch:
     size, instant = batch.num_rows, pa.timestamp("us", "UTC")
     columns: list[pa.Array[Any]] = [
@@ -105,13 +111,17 @@ def _as_row(output: Output, batch: pa.RecordBatch, at: datetime, owners: Sequenc
     batch = batch.replace_schema_metadata({_OWNERS: np.array(owners, "<i8").tobytes()})
     with pa.ipc.new_stream(sink, batch.schema) as stream:
         stream.write_batch(batch)
+    return _row(output, sink.getvalue().to_pybytes(), at, batch.num_rows, {})
+
+
+def _row(output: Output, body: bytes, at: datetime, rows: int, more: Mapping[str, str]) -> pa.Table:
     declared = {"uri": output.uri, "keys": list(output.keys), "evolve": output.evolve}
     row = {
-        "body": sink.getvalue().to_pybytes(),
+        "body": body,
         "message_type": output.name,
-        "properties": [(_DECLARED, json.dumps(declared))],
+        "properties": [(_DECLARED, json.dumps(declared)), *more.items()],
         "enqueued_at": at,
-        STANDS_FOR: batch.num_rows,
+        STANDS_FOR: min(rows, _MOST_SAID),
         "sub_queue": LANDING,
         "move_count": 0,
     }
@@ -123,19 +133,27 @@ class Landing(NamedTuple):
 
     :param batches: of the rows, in the order in which they were delivered.
     :param owners: for each batch the lookup ids of the messages that its rows are of; ``NO_OWNER``: it is not known.
+    :param files: with further rows, below the output; of no message.
     """
 
     output: Output
     batches: list[pa.RecordBatch]
     owners: list[NDArray[np.int64]]
+    files: list[FileOfRows]
+
+    @property
+    def rows(self) -> int:
+        """How many there are."""
+        return sum(batch.num_rows for batch in self.batches) + sum(file.rows for file in self.files)
 
     def without(self, messages: Collection[int]) -> Landing:
-        """Return the rows of other messages."""
+        """Return the rows of other messages; without ``NO_OWNER``, too, where that is among them."""
         if not messages:
             return self
         stay = [~np.isin(owners, list(messages)) for owners in self.owners]
         batches = [batch.filter(pa.array(mask)) for batch, mask in zip(self.batches, stay, strict=True)]
-        return Landing(self.output, batches, [owners[mask] for owners, mask in zip(self.owners, stay, strict=True)])
+        owners = [owners[mask] for owners, mask in zip(self.owners, stay, strict=True)]
+        return Landing(self.output, batches, owners, [] if NO_OWNER in messages else self.files)
 
 
 def landings_of(rows: pa.Table) -> list[Landing]:
@@ -144,7 +162,10 @@ def landings_of(rows: pa.Table) -> list[Landing]:
     for row in rows.select(["body", "message_type", "properties"]).to_pylist():
         declared: Mapping[str, Any] = json.loads(dict(row["properties"])[_DECLARED])
         output = Output(row["message_type"], declared["uri"], keys=tuple(declared["keys"]), evolve=declared["evolve"])
-        landing = found.setdefault(f"{output.name}|{row['properties']}", Landing(output, [], []))
+        landing = found.setdefault(f"{output.name}|{declared}", Landing(output, [], [], []))
+        if (files := dict(row["properties"]).get(_FILES)) is not None:
+            landing.files.extend(FileOfRows(*each) for each in json.loads(files))
+            continue
         with pa.ipc.open_stream(row["body"]) as stream:
             owners = (stream.schema.metadata or {}).get(_OWNERS)
             for batch in stream:  # one

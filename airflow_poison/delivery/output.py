@@ -27,21 +27,18 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from airflow_poison.delivery import platform
-from airflow_poison.delivery.verdicts import MAX_TRACE, cut_front, decoded_end
+from airflow_poison.delivery.verdicts import MAX_TRACE, PrivateBatch, cut_front, decoded_end
 from airflow_poison.values.machine import PRIVATE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     import pyarrow as pa
     from typing_extensions import Buffer
-
-    from airflow_poison.delivery.verdicts import PrivateBatch
 
 
 MARKER = b"\x00\x01\x00"

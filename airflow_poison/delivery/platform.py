@@ -8,14 +8,11 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.machine import machine as machine  # noqa: PLC0414  (this module has all that depends on the system)
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1

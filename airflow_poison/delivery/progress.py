@@ -11,19 +11,16 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airflow_poison.delivery.crash_attribution import ALONE
-from airflow_poison.delivery.journal import HEADER, IS_SETTLED, MAGIC, STATE_MASK, MessageState, attempts_of, section_size
+from airflow_poison.delivery.journal import HEADER, IS_SETTLED, KEEPS_ROWS, MAGIC, STATE_MASK, MessageState, attempts_of, section_size
+from airflow_poison.delivery.recovered import ALONE
 from airflow_poison.values.machine import PRIVATE
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 FOLDER = "output"
 """Beside the folder of the journals."""
@@ -224,7 +221,7 @@ def _messages_at(descriptor: int, offset: int) -> int | None:
     """Return how many messages the section has that begins here; None where none does."""
     header = os.pread(descriptor, 8, offset)
     number = int.from_bytes(header, "little") if len(header) == 8 else 0  # noqa: PLR2004  (bytes of an int64)
-    return number & 0xFFFFFFFF if number >> 32 == MAGIC else None
+    return number & 0xFFFFFFFF if number >> 32 in {MAGIC, KEEPS_ROWS} else None
 
 
 def _counted(words: np.ndarray[tuple[int], np.dtype[np.int32]]) -> tuple[Progress, bool]:

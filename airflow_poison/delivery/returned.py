@@ -12,6 +12,7 @@ import os
 import secrets
 import struct
 import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,21 +25,18 @@ import numpy as np
 from airflow_poison.delivery.handlers import check_returned
 from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside
 from airflow_poison.delivery.platform import Appender, why
-from airflow_poison.outputs.output import Fitting, divided, joined, of_none, rows_alike, rows_returned
+from airflow_poison.outputs.output import Fitting, Output, divided, joined, of_none, rows_alike, rows_returned
 from airflow_poison.outputs.values import filled, has_unknown, same_name
 from airflow_poison.values.errors import OutputRowError, ServerSessionError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.machine import private
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.outputs.output import Output
 
     Keep = Callable[[Iterable[tuple[int, int, bytes]]], None]  # ``RowsWriter.append``
 
@@ -160,8 +158,6 @@ class LearnedColumns:
 
     def known(self, name: str) -> pa.Schema | None:
         """Return the columns of an output as far as they are known; None: none is."""
-        import pyarrow as pa
-
         try:
             return pa.ipc.read_schema(pa.py_buffer(self.path(name).read_bytes()))
         except FileNotFoundError:
@@ -172,8 +168,6 @@ class LearnedColumns:
 
         Raises ServerSessionError when the file cannot be written. A first row that comes second is checked against the first one.
         """
-        import pyarrow as pa
-
         try:
             with open(self.path(output.name).with_suffix(".lock"), "ab", opener=private) as lock:
                 fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
@@ -274,7 +268,7 @@ class ReturnedRows:
     """
 
     paths: tuple[str, ...] = ()
-    table: NDArray[np.int64] = field(default_factory=lambda: np.empty((4, 0), np.int64))
+    table: NDArray[np.int64] = field(default_factory=np.empty((4, 0), np.int64).copy)
 
     def merged(self, other: ReturnedRows) -> ReturnedRows:
         """Return what both say, of each message what ``other`` says."""

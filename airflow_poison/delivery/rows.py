@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right, insort
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow_poison.delivery.journal import ATTEMPTS_MASK, IS_SETTLED, STATE_MASK, MessageState, attempts_of, state_of
-from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Halt, Park
-from airflow_poison.rules.policy import FIRST
+from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Counts, Deliver, Dispose, Halt, Park
+from airflow_poison.rules.policy import FIRST, Opening, Policy, Receiver
 from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.libraries import pc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
     import pyarrow as pa
 
-    from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery
-    from airflow_poison.rules.policy import Opening, Policy, Receiver
-
+    Discards = Callable[["BatchEntry"], bool]
 
 EARLIER_ROLLBACK = Failure(FailureKind.EXCEPTION, "earlier try")
 """A rollback that the message has outlived: only that it happened is known."""
@@ -146,8 +144,6 @@ class Entries:
 
 
 def _converted(batch: pa.RecordBatch, number: int) -> _Cells:
-    import pyarrow.compute as pc
-
     part = batch.slice(number * _SLICE, _SLICE)
     sizes: Any = pc.binary_length(cast("Any", part.column("body")))
     names = ("lookup_id", "expires_at", "abort_count", "move_count")
@@ -164,20 +160,25 @@ class Rows:
     """The source of the receive loop: rows in order, what was put back first; or a sweep over them (spec WMQ-29).
 
     :param policy: whether it sweeps.
+    :param discards: receives a message from its conversation, and says whether that has discarded it; None: the queue has no conversations.
     """
 
-    def __init__(self, policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview) -> None:
+    def __init__(self, policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview, discards: Discards | None = None) -> None:
         self._entries, self._rows, self._words = entries, iter(rows), words
-        self._sweeps = policy.sweeps
+        self._sweeps, self._discards = policy.sweeps, discards
         self._back: list[BatchEntry] = []
         self._known: dict[int, BatchEntry] = {}
         self._taken = -1
         self.blocked = False
 
-    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:  # noqa: ARG002  (no group is locked)
+    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
         """Receive the next message, passing over what is settled and what has reached the largest count that a word holds."""
-        if self.blocked:
-            return None
+        while not self.blocked and (entry := self._next(beside)) is not None:
+            if self._discards is None or not self._discards(entry):
+                return entry
+        return None
+
+    def _next(self, beside: Sequence[BatchEntry]) -> BatchEntry | None:  # noqa: ARG002  (no group is locked)
         entry = (self._fresh() or self._returned()) if self._sweeps else (self._returned() or self._fresh())
         if entry is not None:
             self._taken = entry.row
@@ -230,8 +231,8 @@ def _row(entry: BatchEntry) -> int:
 class GroupRows(Rows):
     """Rows where a conversation group is with one server session at a time (spec SB-47), each group in its order; never a sweep."""
 
-    def __init__(self, policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview) -> None:
-        super().__init__(policy, entries, (), words)
+    def __init__(self, policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview, discards: Discards | None = None) -> None:
+        super().__init__(policy, entries, (), words, discards)
         self._groups = entries.groups()
         self._waiting: dict[str, list[int]] = {}
         for row in rows:
@@ -242,10 +243,8 @@ class GroupRows(Rows):
         self._listed = set(self._heads)
         heapq.heapify(self._heads)
 
-    def take(self, beside: Sequence[BatchEntry] = ()) -> BatchEntry | None:
+    def _next(self, beside: Sequence[BatchEntry]) -> BatchEntry | None:
         """Receive the first message of a group that is not locked; those that are passed over keep their places."""
-        if self.blocked:
-            return None
         locked = {self._groups[entry.row] for entry in beside}
         passed: list[tuple[int, str]] = []
         entry = None
@@ -285,13 +284,10 @@ class GroupRows(Rows):
             heapq.heappush(self._heads, head)
 
 
-def rows_of(policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview, *, dialogs: bool = False) -> Rows:
-    """Return the source that a policy's endpoint receives from.
-
-    :param dialogs: the queue has conversations, so that their groups are locked whatever the policy says.
-    """
-    locks = (policy.locks_groups or dialogs) and policy.server_sessions > 1
-    return (GroupRows if locks else Rows)(policy, entries, rows, words)
+def rows_of(policy: Policy, entries: Entries, rows: Iterable[int], words: memoryview, discards: Discards | None = None) -> Rows:
+    """Return the source that a policy's endpoint receives from. Where the queue has conversations, groups are locked whatever the policy says."""
+    locks = (policy.locks_groups or discards is not None) and policy.server_sessions > 1
+    return (GroupRows if locks else Rows)(policy, entries, rows, words, discards)
 
 
 class OneRow(Rows):

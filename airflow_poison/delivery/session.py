@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from airflow_poison.delivery.batches import FrameCalls
-from airflow_poison.delivery.failurelog import UNRECORDED, FailureReader
-from airflow_poison.delivery.journal import COUNT_MASK, STATE_MASK, SUSPECTS, Journal, MessageState, attempts_of, states_of
+from airflow_poison.delivery.batches import Calls
+from airflow_poison.delivery.failurelog import UNRECORDED, FailureReader, Rollback
+from airflow_poison.delivery.journal import COUNT_MASK, STATE_MASK, SUSPECTS, Journal, MessageState, attempts_of
 from airflow_poison.delivery.returned import RowsReader
-from airflow_poison.delivery.wire import Handed
-from airflow_poison.delivery.work import Endpoint, Views
+from airflow_poison.delivery.work import Endpoint
 from airflow_poison.values.errors import InputError, ServerSessionError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from airflow_poison.delivery.dialogs import Conversed
-    from airflow_poison.delivery.failurelog import Rollback
     from airflow_poison.delivery.host import Callers
     from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.delivery.settlement import End
     from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.delivery.wire import BatchCall, Call
+    from airflow_poison.delivery.wire import BatchCall, Call, Called, Handed
     from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
     from airflow_poison.dialogs.transaction import DialogState
@@ -82,9 +79,9 @@ class BatchRecord:
         """
         if self._rows is None:
             return {}
-        states = states_of(self.words)
-        before = (states == MessageState.CARRIED) & (states_of(self.initial) != MessageState.CARRIED)  # committed before its turn, see ``watched.py``
-        committed = (states == MessageState.COMMITTED) | before
+        states = self.words & STATE_MASK
+        early = (states == MessageState.CARRIED) & (self.initial & STATE_MASK != MessageState.CARRIED)  # before its turn, see ``outage.py``
+        committed = (states == MessageState.COMMITTED) | early
         wanted = dict(zip(self.lookup_ids[committed].tolist(), attempts_of(self.words[committed]).tolist(), strict=True))
         found = self._rows.returned_by(wanted)
         if lost := wanted.keys() - found.keys():
@@ -107,7 +104,7 @@ class BatchRecord:
         """Return the words, copied, and the failures of the report."""
         self.read_log()
         failures = _failures(self.lookup_ids, self.initial, self.words, self._carry, self._rollbacks)
-        ended = np.isin(states_of(self.words), (MessageState.ENDED, MessageState.HALTED)) & (attempts_of(self.words) > 0)
+        ended = np.isin(self.words & STATE_MASK, (MessageState.ENDED, MessageState.HALTED)) & (attempts_of(self.words) > 0)
         for row in np.flatnonzero(ended).tolist():
             failures.setdefault(row, UNRECORDED)
         return report_words(self.words), failures
@@ -120,7 +117,7 @@ def _failures(
     rows = np.flatnonzero(initial).tolist() if carry.failures else ()
     failures = {row: carry.failures[int(ids[row])] for row in rows if int(ids[row]) in carry.failures}
     failures.update((entry.row, entry.failure) for entry in rollbacks)
-    committed = np.isin(states_of(words), (MessageState.COMMITTED, MessageState.CARRIED)).tolist()
+    committed = np.isin(words & STATE_MASK, (MessageState.COMMITTED, MessageState.CARRIED)).tolist()
     return {row: failure for row, failure in failures.items() if not committed[row]}
 
 
@@ -129,10 +126,10 @@ def carried_report(batch: pa.RecordBatch, carry: RecoveredAttempts, *, halted: b
     ids = lookup_ids_of(batch)
     words = carry.words_for(ids)
     if not halted:
-        states = states_of(words)
+        states = words & STATE_MASK
         before_halt = words[: int(np.argmax(states == MessageState.HALTED))] if (states == MessageState.HALTED).any() else words
         halted = len(before_halt) < len(words)
-        if (~np.isin(states_of(before_halt), (MessageState.CARRIED, MessageState.ENDED))).any():
+        if (~np.isin(before_halt & STATE_MASK, (MessageState.CARRIED, MessageState.ENDED))).any():
             return None
     return BatchReport(report_words(words), _failures(ids, words, words, carry), halted)
 
@@ -271,7 +268,7 @@ def open_session(job: StageJob, partition: str, carry: RecoveredAttempts, at_han
                 return InlineSession(job, journal, carry)
             callers = InlineCallers(job, journal)
         else:
-            from airflow_poison.delivery.child_sessions import ChildCallers, SupervisedSession
+            from airflow_poison.delivery.supervisor import ChildCallers, SupervisedSession
 
             if stateless:
                 return SupervisedSession(job, journal, carry)
@@ -314,11 +311,8 @@ class InlineCallers:
     def __init__(self, job: StageJob, journal: Journal) -> None:
         self._endpoint = Endpoint(job, journal.log_descriptor)
         self._begun: dict[int, Call] = {}
-        self._changes: dict[int, Change | None] = {}
-        self._rows: dict[int, bytes] = {}
-        self._views: Views | None = None
-        self._frames: FrameCalls | None = None
-        self._services: Mapping[str, Service] = {}
+        self._called: dict[int, Called] = {}
+        self._calls: Calls | None = None
 
     def load(
         self,
@@ -328,9 +322,7 @@ class InlineCallers:
         services: Mapping[str, Service] | None = None,
     ) -> None:
         """Go on with another batch."""
-        self._views, self._services = Views(batch, self._endpoint), services or {}
-        if self._endpoint.job.batching is not None:
-            self._frames = FrameCalls(self._endpoint, batch)
+        self._calls = Calls(self._endpoint, batch, services)
 
     def prepare(self, session: int) -> None:
         """There is nothing to start."""
@@ -341,34 +333,22 @@ class InlineCallers:
 
     def result(self, session: int) -> Failure | None:
         """Call the handler."""
-        call = self._begun.pop(session)
-        if self._frames is not None:
-            failure = self._frames.one(call.row, call.counts)
-            self._rows[session] = self._endpoint.rows
-            return failure and self._endpoint.tell(failure)
-        assert self._views is not None, "a batch is loaded before it is called for"
-        message, change = self._views.message(call.row, call.counts.abort_count, call.counts.move_count), None
-        if call.begun is None:
-            failure = self._endpoint.call(message)
-        else:
-            failure, change = self._endpoint.call_in_dialog(message, call.begun, self._services)
-        self._changes[session] = change
-        self._rows[session] = self._endpoint.rows
-        return failure and self._endpoint.tell(failure)
+        assert self._calls is not None, "a batch is loaded before it is called for"
+        called = self._called[session] = self._calls.one(self._begun.pop(session))
+        return called.failure
 
     def several(self, session: int, call: BatchCall) -> Handed:  # noqa: ARG002  (the seam's signature)
         """Call the handler with several messages."""
-        assert self._frames is not None, "its handler takes frames"
-        failure, named = self._frames.several(np.asarray(call.rows), lambda: call.counts)
-        return Handed(failure, named, () if failure else self._frames.rows)
+        assert self._calls is not None, "a batch is loaded before it is called for"
+        return self._calls.several(call)
 
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation."""
-        return self._changes.pop(session, None)
+        return self._called[session].change
 
     def rows(self, session: int) -> bytes:
         """Return the rows that the handler returned."""
-        return self._rows.pop(session)
+        return self._called[session].rows
 
     def has_taken(self, session: int) -> bool:  # noqa: ARG002  (the seam's signature)
         """Always: it is called at once."""

@@ -9,36 +9,33 @@ the cost follows the number of different ends, not of messages.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, assert_never
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_poison.delivery.journal import MessageState, attempts_of, crashes_of, states_of
+from airflow_poison.delivery.journal import STATE_MASK, MessageState, attempts_of, crashes_of
 from airflow_poison.delivery.rows import BatchEntry, counted_attempts
-from airflow_poison.delivery.stage import BlockRecord, Tally, halt_record
+from airflow_poison.delivery.stage import BlockRecord, StageJob, Tally, halt_record
 from airflow_poison.delivery.verdicts import without_values
 from airflow_poison.dialogs.acts import Envelope
 from airflow_poison.dialogs.as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.dialogs.transaction import is_for_partner
 from airflow_poison.rules.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
-from airflow_poison.rules.policy import FIRST
+from airflow_poison.rules.policy import FIRST, Opening, Policy, Receiver
 from airflow_poison.rules.settings import LARGEST
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind, error_cell, fingerprint
-from airflow_poison.values.schema import DESTINATION, OUTBOX, TO_TOPIC, SubQueue, events_to_table, message_schema, table_schema
+from airflow_poison.values.schema import DESTINATION, LAST_ERROR, OUTBOX, TO_TOPIC, SubQueue, events_to_table, message_schema, of_groups, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.dialogs import Conversed
-    from airflow_poison.delivery.session import Decided
-    from airflow_poison.delivery.stage import StageJob
-    from airflow_poison.rules.policy import Opening, Policy, Receiver
+    from airflow_poison.delivery.session import BatchReport
     from airflow_poison.values.masking import Masking
 
 
@@ -164,23 +161,15 @@ class Delivered:
     """A batch after its delivery.
 
     :param batch: columns of ``message_schema()`` and ``move_count``.
-    :param words: int32, one per row, as the server session reported them.
-    :param failures: the last failure by row, of messages that are not committed.
+    :param report: what became of it; without ``decided`` the policy is asked here, with its words.
     :param at: when their fate is decided, UTC.
-    :param decided: what an endpoint decided; None: the policy is asked here, with the words.
-    :param conversed: what became of conversations; None: the queue has none.
     :param returned: the rows that its messages' deliveries returned, as they travel, by lookup id, each with the folder of its journals.
-    :param unstable: reports of batches that failed although their parts did not.
     """
 
     batch: pa.RecordBatch
-    words: NDArray[np.int32]
-    failures: Mapping[int, Failure]
+    report: BatchReport
     at: datetime
-    decided: Decided | None = None
-    conversed: Conversed | None = None
     returned: Sequence[tuple[str, Mapping[int, bytes]]] = ()
-    unstable: Sequence[Mapping[str, str]] = ()
 
     def entry(self, row: int) -> BatchEntry:
         """Return the message of a row with the counts that it came with."""
@@ -221,21 +210,21 @@ class Shared(NamedTuple):
 
 def shared_ends(delivered: Delivered, policy: Policy, opening: Opening) -> Iterator[Shared]:
     """Yield each end of messages that are not committed: as the endpoint decided it, else as the policy says of the words."""
-    if delivered.decided is not None:
+    if delivered.report.decided is not None:
         yield from _decided(delivered)
         return
     for fate, rows in _fates(delivered, with_properties=policy.reads_properties).items():
-        last = delivered.failures.get(rows[0])
+        last = delivered.report.failures.get(rows[0])
         end = end_of(policy.open(opening), delivered.entry(rows[0]), fate.attempts, MessageState(fate.state), last, now=delivered.at)
         yield Shared(end, rows, fate.kind)
 
 
 def _fates(delivered: Delivered, *, with_properties: bool) -> dict[EndingFacts, list[int]]:
     """Return the rows that are not committed, by what their end depends on."""
-    states, attempts = states_of(delivered.words), attempts_of(delivered.words)
+    states, attempts = delivered.report.words & STATE_MASK, attempts_of(delivered.report.words)
     fates: dict[EndingFacts, list[int]] = {}
     for row, abort_count, move_count, expires_at in _open_rows(delivered, "abort_count", "move_count", "expires_at"):
-        failure = delivered.failures.get(row)
+        failure = delivered.report.failures.get(row)
         fate = EndingFacts(
             abort_count or 0,
             move_count or 0,
@@ -252,9 +241,7 @@ def _fates(delivered: Delivered, *, with_properties: bool) -> dict[EndingFacts, 
 
 def _open_rows(delivered: Delivered, *names: str) -> Iterator[tuple[Any, ...]]:
     """Yield each row that is not committed, with its cells of these columns."""
-    import pyarrow as pa
-
-    rows = np.flatnonzero(states_of(delivered.words) != MessageState.COMMITTED)
+    rows = np.flatnonzero(delivered.report.words & STATE_MASK != MessageState.COMMITTED)
     if len(rows):
         columns = (delivered.batch.column(name).take(pa.array(rows, pa.int64())).to_pylist() for name in names)
         yield from zip(rows.tolist(), *columns, strict=True)
@@ -262,12 +249,12 @@ def _open_rows(delivered: Delivered, *names: str) -> Iterator[tuple[Any, ...]]:
 
 def _decided(delivered: Delivered) -> Iterator[Shared]:
     """Yield the ends that an endpoint decided, equal ones together; what it did not receive stays as it came."""
-    assert delivered.decided is not None
-    kept = delivered.decided.ends
+    assert delivered.report.decided is not None
+    kept = delivered.report.decided.ends
     groups: dict[object, Shared] = {}
     for row, abort_count, move_count in _open_rows(delivered, "abort_count", "move_count"):
         end = kept.get(row)
-        failure = delivered.failures.get(row)
+        failure = delivered.report.failures.get(row)
         kind = failure.kind if failure else None
         key = (abort_count, move_count, kind) if end is None else (*_key(end), kind)
         if key not in groups:
@@ -318,25 +305,26 @@ class Settler:
 
     def settle(self, delivered: Delivered) -> tuple[list[pa.Table], Tally]:
         """Return the rows that remain (``table_schema()``; committed messages leave none) with events, and what was counted."""
-        if self._masking is not None and (delivered.failures or delivered.unstable):
+        if self._masking is not None and (delivered.report.failures or delivered.report.searched.unstable):
             delivered = without_values(delivered, self._masking, together=self._together)
-        states = states_of(delivered.words)
-        committed, rollbacks = int(np.count_nonzero(states == MessageState.COMMITTED)), int(attempts_of(delivered.words).sum())
+        states = delivered.report.words & STATE_MASK
+        committed, rollbacks = int(np.count_nonzero(states == MessageState.COMMITTED)), int(attempts_of(delivered.report.words).sum())
         tally = Tally(Counter(received=len(states), committed=committed, rollbacks=rollbacks, deliveries=committed + rollbacks))
-        tally.counts["crashes"] = int(crashes_of(delivered.words).sum())
+        tally.counts["crashes"] = int(crashes_of(delivered.report.words).sum())
         rows = self._events.routine(delivered) if self._record_all else []
         for end, members, kind in shared_ends(delivered, self._policy, self._opening):
             tally.counts[name_of(end)] += len(members)
             if kind is FailureKind.POSTPONED:
                 tally.counts["deliveries"] += len(members)
-            for failure, messages in Counter(filter(None, map(delivered.failures.get, members))).items():
+            for failure, messages in Counter(filter(None, map(delivered.report.failures.get, members))).items():
                 tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200], messages)
+            errors = _last_errors(delivered, members)
             self._note_ending(delivered, members[0], end, tally)
-            rows += remaining(delivered, members, end, self._read_from)
-            rows += self._events.of_end(delivered, members, end)
+            rows += remaining(delivered, members, end, self._read_from, errors)
+            rows += self._events.of_end(delivered, members, end, errors)
             tally.counts["reports"] += len(members) * len(end.reports) if isinstance(end, Dispose) else 0
-        if delivered.decided is not None and delivered.decided.halt is not None and tally.halt is None:
-            tally.halt = halt_record(delivered.decided.halt, None, "", delivered.at)
+        if delivered.report.decided is not None and delivered.report.decided.halt is not None and tally.halt is None:
+            tally.halt = halt_record(delivered.report.decided.halt, None, "", delivered.at)
         rows += _of_conversations(delivered, tally)
         rows += self._events.unstable(delivered)
         return rows, tally
@@ -346,8 +334,8 @@ class Settler:
         """Note what ends receiving for the whole endpoint."""
         if isinstance(end, Halt):
             lookup_id = delivered.batch.column("lookup_id")[row].as_py()
-            envelope = None if delivered.conversed is None else Envelope.of(delivered.properties(row))
-            tally.halt = halt_record(end, lookup_id, summary(delivered.failures.get(row)) or "", delivered.at, envelope)
+            envelope = None if delivered.report.conversed is None else Envelope.of(delivered.properties(row))
+            tally.halt = halt_record(end, lookup_id, summary(delivered.report.failures.get(row)) or "", delivered.at, envelope)
         elif isinstance(end, Block):
             tally.obstacle = tally.obstacle or end.obstacle
             if end.whole_queue:
@@ -357,7 +345,7 @@ class Settler:
 
 def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
     """Return the rows of changed conversations, and count them; they are no messages of the queue."""
-    conversed = delivered.conversed
+    conversed = delivered.report.conversed
     if conversed is None:
         return []
     tally.counts.update(
@@ -377,23 +365,24 @@ def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
 _SENDERS = "the sender's dead-letter queue"
 
 
-def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from: SubQueue) -> list[pa.Table]:
+def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from: SubQueue, errors: pa.Array[Any]) -> list[pa.Table]:
     """Return the members' rows where the end keeps them, with their new counts and error, and the reports of a disposition.
 
     :param read_from: the sub-queue that they were read from; what is untouched stays there.
+    :param errors: their column ``last_error``.
     """
     partition = partition_of(end, read_from)
     if partition is None and not (isinstance(end, Dispose) and end.reports):
         return []
     rows = delivered.batch.take(pa.array(members, pa.int64()))
-    failures = [delivered.failures.get(row) for row in members]
+    failures = [delivered.report.failures.get(row) for row in members]
     size = len(members)
     changed: dict[str, pa.Array[Any]] = {
         "abort_count": _constant(end.counts.abort_count, size),
         "move_count": _constant(end.counts.move_count, size),
-        "crash_count": _crash_counts(rows, crashes_of(delivered.words)[np.asarray(members)]),
+        "crash_count": _crash_counts(rows, crashes_of(delivered.report.words)[np.asarray(members)]),
         "due_at": pa.array([due_at_of(end)] * size, message_schema().field("due_at").type),
-        "last_error": _last_errors(rows, failures),
+        "last_error": errors,
         "reason": pa.array([_reason(end) or summary(failure) for failure in failures], pa.string()),
         "sub_queue": pa.array([partition] * size, pa.string()),
     }
@@ -458,9 +447,12 @@ def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[
     return pa.array([min(old + int(new), LARGEST) for old, new in zip(before, crashes, strict=True)], pa.int32())
 
 
-def _last_errors(rows: pa.RecordBatch, failures: Sequence[Failure | None]) -> pa.Array[Any]:
-    """Return the errors column: the failures of this pass, and what stood there where a message had none."""
-    before = rows.column("last_error").to_pylist() if None in failures else [None] * len(failures)
+def _last_errors(delivered: Delivered, members: Sequence[int]) -> pa.Array[Any]:
+    """Return the errors column of rows: the failures of this pass, and what stood there where a message had none."""
+    failures = [delivered.report.failures.get(row) for row in members]
+    before = [None] * len(failures)
+    if None in failures:
+        before = delivered.batch.column("last_error").take(pa.array(members, pa.int64())).to_pylist()
     of_failures = {failure: error_cell(failure) for failure in {*failures} if failure is not None}
     cells = [of_failures[failure] if failure is not None else former for failure, former in zip(failures, before, strict=True)]
     column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
@@ -477,12 +469,16 @@ class EventRows:
         self._policy, self._read_from, self._opening = policy, read_from, opening
         self._written = 0
 
-    def of_end(self, delivered: Delivered, members: Sequence[int], end: End) -> list[pa.Table]:
-        """Return the decision's events, one row for each message; the endpoint's own events come with the final commit."""
+    def of_end(self, delivered: Delivered, members: Sequence[int], end: End, errors: pa.Array[Any]) -> list[pa.Table]:
+        """Return the decision's events, one row for each message; the endpoint's own events come with the final commit.
+
+        :param errors: the column ``last_error`` of the messages.
+        """
         if not isinstance(end, Park | Dispose | Block | Halt):
             return []
         details = _facts(end) | {"place": self._place(end)}
         ids = delivered.batch.column("lookup_id").take(pa.array(members, pa.int64())).cast(pa.int64())
+        groups = of_groups(pc.struct_field(errors, "fingerprint"))
         tables = []
         for kind in end.events:
             if kind in HALT_EVENTS.values():
@@ -491,7 +487,7 @@ class EventRows:
             many = one.take(pa.array([0] * len(members), pa.int64()))
             numbers = pa.array(np.arange(self._written, self._written + len(members)), pa.int32())
             self._written += len(members)
-            for name, column in (("lookup_id", ids), ("priority", numbers)):
+            for name, column in (("lookup_id", ids), ("priority", numbers), (LAST_ERROR, groups)):
                 many = many.set_column(many.schema.get_field_index(name), table_schema().field(name), column)
             tables.append(many)
         return tables
@@ -505,28 +501,28 @@ class EventRows:
 
     def unstable(self, delivered: Delivered) -> list[pa.Table]:
         """Return an event for each batch that failed, and whose parts did not."""
-        events = [Event(EventType.UNSTABLE_BATCH, delivered.at, details=details) for details in delivered.unstable]
+        events = [Event(EventType.UNSTABLE_BATCH, delivered.at, details=details) for details in delivered.report.searched.unstable]
         self._written += len(events)
         return [events_to_table(events, self._written - len(events))] if events else []
 
     def routine(self, delivered: Delivered) -> list[pa.Table]:
         """Return the routine events: as the endpoint recorded them, or as the words say."""
-        if delivered.decided is None:
+        if delivered.report.decided is None:
             return [self._from_words(delivered)]
-        events = delivered.decided.events
+        events = delivered.report.decided.events
         self._written += len(events)
         return [events_to_table(events, self._written - len(events))]
 
     def _from_words(self, delivered: Delivered) -> pa.Table:
         """Return DELIVERED, COMMITTED and ROLLED_BACK of each message, in the order in which they happened to it."""
-        states, attempts = states_of(delivered.words), attempts_of(delivered.words)
+        states, attempts = delivered.report.words & STATE_MASK, attempts_of(delivered.report.words)
         events = [event for row in range(len(states)) for event in self._routine_of(delivered, row, MessageState(states[row]), int(attempts[row]))]
         self._written += len(events)
         return events_to_table(events, self._written - len(events))
 
     def _routine_of(self, delivered: Delivered, row: int, state: MessageState, attempts: int) -> Iterator[Event]:
         """Yield the routine events of one message; what its handler gave back was delivered, too."""
-        entry, receiver, last = delivered.entry(row), self._policy.open(self._opening), delivered.failures.get(row)
+        entry, receiver, last = delivered.entry(row), self._policy.open(self._opening), delivered.report.failures.get(row)
         given_back = last is not None and last.kind is FailureKind.POSTPONED
         found: list[tuple[EventType, Counts]] = []
         for before, seen, after in counted_attempts(receiver, entry, attempts, delivered.at, None if given_back else last):

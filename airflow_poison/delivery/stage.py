@@ -7,35 +7,31 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Self, TypedDict, cast
 
-from airflow_poison.delivery.handlers import BATCH_BYTES, BATCH_SIZE
-from airflow_poison.rules.policy import FIRST
+from airflow_poison.delivery.handlers import BATCH_BYTES, BATCH_SIZE, Batching, HandlerRef, Transformation
+from airflow_poison.rules.policy import FIRST, Opening, Policy
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import np, pa
 from airflow_poison.values.schema import TALLY, SubQueue, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import datetime
-
-    import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.handlers import Batching, HandlerRef, Transformation
     from airflow_poison.delivery.outage import Detection
     from airflow_poison.delivery.recovered import RecoveredAttempts
-    from airflow_poison.delivery.session import BatchReport, ServerSession
-    from airflow_poison.delivery.settlement import Delivered
+    from airflow_poison.delivery.session import ServerSession
+    from airflow_poison.delivery.settlement import Delivered, Settler
     from airflow_poison.dialogs.acts import Envelope
     from airflow_poison.dialogs.transaction import DialogState, Place
     from airflow_poison.outputs.output import Output
     from airflow_poison.rules.decisions import Halt
-    from airflow_poison.rules.policy import Opening, Policy
     from airflow_poison.values.clock import Clock
     from airflow_poison.values.masking import Masking
 
@@ -118,7 +114,7 @@ class StageJob:
 
 def deliver_alone(job: StageJob, batches: Iterable[pa.RecordBatch]) -> None:
     """Deliver the messages of ``job.only`` one at a time; the results are in their journal."""
-    from airflow_poison.delivery.crash_attribution import ALONE
+    from airflow_poison.delivery.recovered import ALONE
 
     for _ in _delivered(job, ALONE, batches, Tally()):
         pass
@@ -132,14 +128,9 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
     """
     from airflow_poison.delivery.settlement import Settler
 
-    settler = Settler.of(job)
-    total = Tally()
+    settler, total = Settler.of(job), Tally()
     for delivered in _delivered(job, partition, batches, total):
-        rows, tally = settler.settle(delivered)
-        total.add(tally)
-        rows += landing(job, delivered, total)
-        for table in rows:
-            yield from table.combine_chunks().to_batches()
+        yield from settled_rows(job, settler, delivered, total)
     if total.counts["received"]:
         yield tally_row(total)
 
@@ -147,7 +138,6 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
 def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch], total: Tally) -> Iterator[Delivered]:
     """Hand the batches to a server session, opened when there is a first message."""
     from airflow_poison.delivery.session import open_session
-    from airflow_poison.delivery.settlement import Delivered
 
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
@@ -156,43 +146,36 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
     known = _known(job, partition)
     total.counts["timeouts"] += known.timeouts
     with open_session(job, partition, known, _at_hand(job)) as session:
-        for batch, report, at in (_waved if job.parks and not job.closed else _reported)(job, session, known, _cut(job, chain([first], filled))):
+        for delivered in (_waved if job.parks and not job.closed else _reported)(job, session, known, _cut(job, chain([first], filled))):
+            report = delivered.report
             counts = {"timeouts": report.timeouts, "not_landed": report.not_landed}
             total.counts.update(counts, probes=report.searched.probes, rows_handed=report.searched.rows_handed)
             if job.detection is not None and job.detection.found:
                 return
-            returned = [*known.returned_by(batch, report).items(), (job.journal_folder, report.returned)] if job.outputs else []
-            decided, conversed, unstable = report.decided, report.conversed, report.searched.unstable
-            yield Delivered(batch, report.words, report.failures, at, decided, conversed, returned, unstable)
+            returned = [*known.returned_by(delivered.batch, report).items(), (job.journal_folder, report.returned)] if job.outputs else []
+            yield replace(delivered, returned=returned)
         total.close(job.opening.counters, session.counters())
 
 
-class _Reported(NamedTuple):
-    """What became of the messages of a batch, and when that was decided."""
-
-    batch: pa.RecordBatch
-    report: BatchReport
-    at: datetime
-
-
-def _reported(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[_Reported]:
+def _reported(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivered]:
     """Yield each batch when it has been delivered."""
+    from airflow_poison.delivery.settlement import Delivered
+
     del known
     for batch in batches:
         reach("delivery.stage.before_batch")
         report = session.deliver(batch)
         reach("delivery.stage.after_batch")
-        yield _Reported(batch, report, job.clock.now())
+        yield Delivered(batch, report, job.clock.now())
 
 
-def _waved(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[_Reported]:
+def _waved(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivered]:
     """Yield the same where messages wait behind others of their groups: one message of a group at a time, and none behind one that stays.
 
     What waits is as it came, but for what an earlier try of the claim has done with it.
     """
-    import numpy as np
-
     from airflow_poison.delivery.session import carried_report
+    from airflow_poison.delivery.settlement import Delivered
     from airflow_poison.store.parking import first_of_groups, waiting, waves
 
     unresolved: dict[str, int] = {}
@@ -212,21 +195,26 @@ def _waved(job: StageJob, session: ServerSession, known: RecoveredAttempts, batc
             kept = batch.take(np.sort(left))
             report = carried_report(kept, known, halted=True)
             assert report is not None, "nothing is delivered behind a halt"
-            yield _Reported(kept, report, job.clock.now())
+            yield Delivered(kept, report, job.clock.now())
 
 
-def _stay(job: StageJob, reported: _Reported) -> NDArray[np.int64]:
+def _stay(job: StageJob, delivered: Delivered) -> NDArray[np.int64]:
     """Return the rows of messages that have neither been settled nor left the queue."""
-    import numpy as np
+    from airflow_poison.delivery.settlement import name_of, shared_ends
 
-    from airflow_poison.delivery.settlement import Delivered, name_of, shared_ends
-
-    delivered = Delivered(reported.batch, reported.report.words, reported.report.failures, reported.at, reported.report.decided)
     ends = shared_ends(delivered, job.policy, job.opening)
     return np.array(sorted(row for end, members, _ in ends if name_of(end) in KEPT for row in members), np.int64)
 
 
-def landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]:
+def settled_rows(job: StageJob, settler: Settler, delivered: Delivered, total: Tally) -> Iterator[pa.RecordBatch]:
+    """Yield what a batch leaves behind: what remains of its messages, events, and what they returned; and count it."""
+    rows, tally = settler.settle(delivered)
+    total.add(tally)
+    for table in (*rows, *_landing(job, delivered, total)):
+        yield from table.combine_chunks().to_batches()
+
+
+def _landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table]:
     """Return what messages returned as rows of the partition ``_output``, and count it."""
     if not delivered.returned:
         return []
@@ -301,15 +289,11 @@ def sized(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBat
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa
-
     return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Put batches together: a sweep goes over all that the task holds at once before it begins again at the top (spec WMQ-29)."""
-    import pyarrow as pa
-
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if held and (sum(b.num_rows for b in held) + batch.num_rows > SWEPT_ROWS or sum(b.nbytes for b in held) + batch.nbytes > SWEPT_BYTES):
@@ -322,8 +306,7 @@ def _swept(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _known(job: StageJob, partition: str) -> RecoveredAttempts:
     """Return what earlier holders of the claim had done, and earlier attempts of this very task (Spark runs a failed task again)."""
-    from airflow_poison.delivery.crash_attribution import read_partition
-    from airflow_poison.delivery.recovered import RecoveredAttempts
+    from airflow_poison.delivery.recovered import RecoveredAttempts, read_partition
 
     carry = RecoveredAttempts.load(Path(job.carry)) if job.carry else RecoveredAttempts()
     if job.closed:  # it says all
@@ -348,8 +331,6 @@ def _at_hand(job: StageJob) -> DialogState | None:
 
 def tally_row(tally: Tally) -> pa.RecordBatch:
     """Return the row of the stage with a task's tally."""
-    import pyarrow as pa
-
     row = {"body": json.dumps(tally.to_record()).encode(), "sub_queue": TALLY, "move_count": 0}
     return pa.Table.from_pylist([row], schema=table_schema()).combine_chunks().to_batches()[0]
 
@@ -493,17 +474,7 @@ class Tally:
     @classmethod
     def from_record(cls, record: Mapping[str, object]) -> Self:
         """Return the tally of ``to_record()``; an empty record gives an empty tally."""
-        counts = cast("Mapping[str, int]", record.get("counts") or {})
         errors = cast("Mapping[str, tuple[str, int]]", record.get("errors") or {})
         listed = {fingerprint: (str(text), int(number)) for fingerprint, (text, number) in errors.items()}
-        return cls(
-            Counter(counts),
-            listed,
-            cast("HaltRecord | None", record.get("halt")),
-            cast("BlockRecord | None", record.get("block")),
-            dict(cast("Mapping[str, int]", record.get("counters") or {})),
-            cast("dict[str, int] | None", record.get("opened_with")),
-            cast("OutageRecord | None", record.get("outage")),
-            bool(record.get("probed")),
-            str(record.get("obstacle") or ""),
-        )
+        known: dict[str, Any] = {each.name: record[each.name] for each in fields(cls) if each.name in record}
+        return cls(**{**known, "counts": Counter(cast("Mapping[str, int]", record.get("counts") or {})), "errors": listed})

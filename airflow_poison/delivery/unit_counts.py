@@ -10,6 +10,7 @@ The account of a claim that was transformed: the same settlement as for messages
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_poison.delivery.failurelog import FailureLog, Rollback
-from airflow_poison.delivery.journal import COUNT_MASK, MAX_ATTEMPTS, SETTLED, MessageState, attempts_of, counted, states_of
+from airflow_poison.delivery.journal import COUNT_MASK, MAX_ATTEMPTS, SETTLED, STATE_MASK, Journal, MessageState, attempts_of, counted
 from airflow_poison.delivery.outage import was_charged
 from airflow_poison.delivery.rows import BatchEntry
-from airflow_poison.delivery.session import BatchReport, report_words
+from airflow_poison.delivery.session import BatchReport, Searched, report_words
 from airflow_poison.delivery.settlement import Delivered, Settler, Stay, shared_ends
-from airflow_poison.delivery.stage import Tally, landing, tally_row
+from airflow_poison.delivery.stage import StageJob, Tally, settled_rows, tally_row
 from airflow_poison.rules.decisions import Counts, Deliver, Halt
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.fault_points import reach
@@ -30,13 +31,9 @@ from airflow_poison.values.masking import HIDDEN
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
-    from airflow_poison.delivery.journal import Journal
     from airflow_poison.delivery.recovered import RecoveredAttempts
-    from airflow_poison.delivery.stage import StageJob
 
     Rows = NDArray[np.intp]  # of the claim's messages; a row is a message's place among them
 
@@ -63,25 +60,17 @@ def settled(
         ids = batch.column("lookup_id").to_numpy(zero_copy_only=False).astype(np.int64)
         words = outcome.words[order[np.searchsorted(outcome.lookup_ids, ids, sorter=order)]]
         failures = {place: outcome.failures[number] for place, number in enumerate(ids.tolist()) if number in outcome.failures}
-        returned = [*carry.returned_by(batch, BatchReport(words, failures)).items()] if job.outputs else []
-        delivered = Delivered(batch, words, failures, job.clock.now(), returned=returned)
-        rows, tally = settler.settle(delivered)
-        total.add(tally)
-        rows += landing(job, delivered, total)
-        for table in rows:
-            yield from table.combine_chunks().to_batches()
+        report = BatchReport(words, failures)
+        returned = [*carry.returned_by(batch, report).items()] if job.outputs else []
+        yield from settled_rows(job, settler, Delivered(batch, report, job.clock.now(), returned), total)
     if outcome.unstable:
-        rows, _ = settler.settle(Delivered(_nobody(), np.empty(0, np.int32), {}, job.clock.now(), unstable=outcome.unstable))
-        for table in rows:
-            yield from table.combine_chunks().to_batches()
+        nobody = pa.RecordBatch.from_pylist([], schema=message_schema().append(pa.field("move_count", pa.int32())))
+        report = BatchReport(np.empty(0, np.int32), searched=Searched(unstable=tuple(outcome.unstable)))
+        yield from settled_rows(job, settler, Delivered(nobody, report, job.clock.now()), total)
     for table in landing_frames:
         total.counts["landings"] += table.num_rows
         yield from table.to_batches()
     yield tally_row(total)
-
-
-def _nobody() -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([], schema=message_schema().append(pa.field("move_count", pa.int32())))
 
 
 LARGEST_BODY = 1 << 40
@@ -148,12 +137,18 @@ class ClaimCounts:
     def is_open(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether a further delivery follows."""
         words = np.asarray(self._words)[rows]
-        found: NDArray[np.bool_] = ~np.isin(states_of(words), SETTLED) & (attempts_of(words) < MAX_ATTEMPTS) & ~self.good[rows]
+        found: NDArray[np.bool_] = ~np.isin(words & STATE_MASK, SETTLED) & (attempts_of(words) < MAX_ATTEMPTS) & ~self.good[rows]
         return found
 
     def attempts(self, rows: Rows) -> NDArray[np.int32]:
         """Return how many rollbacks are counted."""
         return attempts_of(np.asarray(self._words)[rows])
+
+    def is_untouched(self, rows: Rows) -> NDArray[np.bool_]:
+        """Whether nothing is counted of a message: neither now nor by earlier passes."""
+        before = _numbers(self._messages, "abort_count")[rows] + _numbers(self._messages, "move_count")[rows]
+        found: NDArray[np.bool_] = (np.asarray(self._words)[rows] == 0) & (before == 0)
+        return found
 
     def last_failure(self, row: int) -> Failure:
         """Return what a message that was charged was charged with."""
@@ -181,7 +176,7 @@ class ClaimCounts:
 
     def give_back(self) -> None:
         """Mark nothing as in flight any more; what was counted stays so."""
-        self.end(np.flatnonzero(states_of(self._words) == MessageState.IN_FLIGHT))
+        self.end(np.flatnonzero(self._words & STATE_MASK == MessageState.IN_FLIGHT))
         self._journal.force()
 
     def charge(self, failed: Mapping[int, Failure]) -> None:
@@ -214,8 +209,8 @@ class ClaimCounts:
 
         The policy is asked once for messages with the same facts. What is behind a message that had halted the endpoint is not received.
         """
-        halts = np.flatnonzero(states_of(self._words) == MessageState.HALTED)
-        rows = np.flatnonzero(~np.isin(states_of(self._words), SETTLED))
+        halts = np.flatnonzero(self._words & STATE_MASK == MessageState.HALTED)
+        rows = np.flatnonzero(~np.isin(self._words & STATE_MASK, SETTLED))
         if len(halts):
             self.halted = True
             rows = rows[self.places[rows] < self.places[halts].min()]
@@ -251,7 +246,7 @@ class ClaimCounts:
         return job.policy.open(job.opening).before(self._entry(row), job.clock.now())
 
     def _entry(self, row: int) -> BatchEntry:
-        return Delivered(self._messages, self._words, {}, self._job.clock.now()).entry(row)
+        return Delivered(self._messages, BatchReport(self._words), self._job.clock.now()).entry(row)
 
     def _alike(self, rows: Rows) -> Iterator[Rows]:
         """Yield rows whose messages have the same facts: their decisions are the same."""
@@ -278,7 +273,7 @@ class ClaimCounts:
         words = np.asarray(self._words)[rows] & COUNT_MASK | MessageState.HALTED
         failures = {place: self._failures[row] for place, row in enumerate(rows.tolist()) if row in self._failures}
         batch = self._messages.take(pa.array(rows, pa.int64()))
-        delivered = Delivered(batch, words.astype(np.int32), failures, self._job.clock.now())
+        delivered = Delivered(batch, BatchReport(words.astype(np.int32), failures), self._job.clock.now())
         for end, members, _ in shared_ends(delivered, self._job.policy, self._job.opening):
             if not isinstance(end, Stay):
                 yield rows[members], MessageState.HALTED if isinstance(end, Halt) else MessageState.ENDED
@@ -297,9 +292,9 @@ class ClaimCounts:
         words = self._words.copy()
         words[self.good] = words[self.good] & COUNT_MASK | MessageState.COMMITTED
         words = report_words(words)
-        failed = np.flatnonzero(states_of(words) != MessageState.COMMITTED)
+        failed = np.flatnonzero(words & STATE_MASK != MessageState.COMMITTED)
         failures = {int(self.lookup_ids[row]): self._failures[row] for row in failed.tolist() if row in self._failures}
-        before = states_of(np.asarray(self._words)) == MessageState.CARRIED
+        before = np.asarray(self._words) & STATE_MASK == MessageState.CARRIED
         return UnitOutcome(self.lookup_ids, words, failures, before, self._timeouts, units, unstable)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,14 +29,12 @@ from airflow_poison.delivery.outage import Watch, some
 from airflow_poison.delivery.unit_counts import ClaimCounts
 from airflow_poison.delivery.verdicts import type_name
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError
-from airflow_poison.values.failures import FailureKind
+from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.masking import HIDDEN
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.delivery.unit_counts import Rows, UnitOutcome
-    from airflow_poison.values.failures import Failure
 
     Charge = Callable[[Mapping[int, Failure]], None]
     Landed = list[tuple[int, Rows]]  # numbers of results that are kept, with the rows of their messages
@@ -103,20 +101,26 @@ class UnitSearch:
         self._judging = threading.Lock()
         self.units = 0
         self.unstable: list[Mapping[str, str]] = []
-        self._lock, self._stopping, self._traced = threading.Lock(), False, False
+        self._lock, self._stopping, self._traced, self._catches = threading.Lock(), False, False, False
         self._alone, self._searched_for, self._numbers = set[int](), set[str](), count(1)
         self._began = self._told_at = time.monotonic()
         self._told: tuple[int, int] | None = None
+
+    @property
+    def catches(self) -> bool:
+        """Whether units do not fail for messages that raise."""
+        return self._catches and self._runner.catches
 
     def stop(self) -> None:
         """Run no further unit."""
         self._stopping = True
 
-    def run(self, rows: Rows, *, lands: bool = False, traced: bool = False) -> tuple[int, Ran | Broke]:
-        """Run a unit, whose messages are marked as in flight meanwhile; return its number and what became of it.
+    def run(self, rows: Rows, *, lands: bool = False, traced: bool = False, catches: bool = False) -> tuple[int, Ran | Broke]:
+        """Run a unit, whose messages are marked as in flight meanwhile; return its number and its end.
 
         :param lands: its result is kept under that number.
-        :param traced: when it fails, it says who was worked on.
+        :param traced: when it fails, it says which messages were worked on.
+        :param catches: it does not fail for messages that raise, but names them.
         """
         if self._stopping:
             raise ReceiveStoppedError(LEFT)
@@ -126,7 +130,11 @@ class UnitSearch:
         self._counts.begin(rows)
         reach("frames.unit.before")
         rows = rows[np.argsort(self._counts.lookup_ids[rows])]
-        end = self._runner.run(self._counts.lookup_ids[rows], self._counts.attempts(rows), lands=number if lands else None, traced=traced)
+        ids, attempts = self._counts.lookup_ids[rows], self._counts.attempts(rows)
+        if catches:
+            end = self._runner.caught(ids, attempts, lands=number)
+        else:
+            end = self._runner.run(ids, attempts, lands=number if lands else None, traced=traced)
         reach("frames.unit.after")
         self._counts.end(rows)
         return number, end
@@ -161,16 +169,15 @@ class UnitSearch:
             number, end = self._ran(rows, traced=traced or (self._traced and self._runner.parts > 0))
             if isinstance(end, Ran):
                 self._keep(rows, number, end, unit)
+                if end.raised:
+                    found, rows = True, self._without_raised(unit.rest(rows), end, unit)
+                    continue
                 return found
             if len(rows) == 1:
                 self._alone.add(int(rows[0]))
                 unit.charge({int(rows[0]): end.failure})
                 return True
-            if len(self._alone) >= MOST_SEARCHES:
-                self._tell(
-                    f"{MOST_SEARCHES:,} messages have failed alone in this pass. {counted(len(rows), 'message')} of a unit that failed stay in the "
-                    f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {VERDICT}: that is one job"
-                )
+            if not self._searches_left(rows):
                 return True
             if len(rows) > self._piece_rows and not self._runner.parts and (found or not end.suspects):
                 return self._in_parts(rows, PIECES, end.failure, unit) or found  # with marks, one culprit is taken out of it before
@@ -186,14 +193,46 @@ class UnitSearch:
             found, traced = True, True
         return found
 
+    def _searches_left(self, rows: Rows) -> int:
+        """Return how many messages may still be tried alone; say so where there are none."""
+        if left := max(MOST_SEARCHES - len(self._alone), 0):
+            return left
+        self._tell(
+            f"{MOST_SEARCHES:,} messages have failed alone in this pass. {counted(len(rows), 'message')} of a unit that failed stay in the "
+            f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {VERDICT}: that is one job"
+        )
+        return 0
+
+    def _without_raised(self, rows: Rows, ran: Ran, unit: _Unit) -> Rows:
+        """Try messages that have raised, each alone; return the other ones that are not settled by that."""
+        raised = np.isin(self._counts.lookup_ids[rows], ran.raised)
+        suspects, others = rows[raised], rows[~raised]
+        if self._watch is not None and (failure := self.failure_alone(int(suspects[0]))) is not None:
+            self.judge(np.concatenate([suspects, others]), failure)
+        while len(suspects) and (left := self._searches_left(suspects)):
+            some, suspects = suspects[:left], suspects[left:]
+            failed = self.alone(some, unit) if self._runner.parts else {}
+            self._alone |= failed.keys()
+            unit.charge(failed)
+            for row in unit.rest(some[~np.isin(some, list(failed))]):
+                self._deliver(np.array([row]), unit)
+        return others
+
     def _ran(self, rows: Rows, *, traced: bool) -> tuple[int, Ran | Broke]:
-        """Run a unit whose result is kept; once more, with a trace, where that says more of its failure. Raises OutageFound."""
-        began = time.monotonic()
-        number, end = self.run(rows, lands=True, traced=traced)
+        """Run a unit whose result is kept; once more where that catches its errors, or says more of its failure. Raises OutageFound."""
+        began, catches = time.monotonic(), self.catches and len(rows) > 1
+        number, end = self.run(rows, lands=True, traced=traced, catches=catches)
+        if catches and not self._runner.catches:  # nor could it
+            number, end = self.run(rows, lands=True, traced=traced)
         if isinstance(end, Broke):
             self._traced = True
             self.judge(rows, end.failure)
             self._tell_search(rows, end.failure, time.monotonic() - began)
+            if self._runner.catches and not catches and len(rows) > 1 and end.failure.kind is FailureKind.EXCEPTION:
+                self._catches = True
+                caught, again = self.run(rows, lands=True, catches=True)
+                if isinstance(again, Ran):
+                    return caught, again
             if end.traceable and not self._runner.parts:
                 number, again = self.run(rows, lands=True, traced=True)
                 if isinstance(again, Ran):
@@ -210,6 +249,8 @@ class UnitSearch:
     def _keep(self, rows: Rows, number: int, ran: Ran, unit: _Unit) -> None:
         told = {**ran.unparsed, **ran.verdicts}
         named = {row: told[lookup_id] for lookup_id, row in self._counts.rows_of(told).items()}
+        if ran.raised:
+            rows = rows[~np.isin(self._counts.lookup_ids[rows], (*ran.raised, *ran.spoiled))]
         good = rows[~np.isin(rows, list(named))]
         self._counts.good[good] = True
         unit.landed.append((number, good))
@@ -289,7 +330,6 @@ class UnitSearch:
         return suspects, rows
 
     def _among(self, rows: Rows, broke: Broke) -> Rows:
-        """Return the suspects of a unit."""
         return rows[np.isin(self._counts.lookup_ids[rows], broke.suspects)]
 
     def judge(self, rows: Rows, failure: Failure) -> None:
@@ -299,24 +339,25 @@ class UnitSearch:
             return
         with self._judging:
             if watch.probing:
-                found = watch.begin(rows.tolist(), self._failure_alone)
+                found = watch.begin(rows.tolist(), self.failure_alone)
             else:
                 found = watch.stopped() or (len(rows) > 1 and watch.doubt(failure, some(rows.tolist(), ASKED), self._evidence))
         if found:
             raise OutageFound
 
-    def _failure_alone(self, row: int) -> Failure | None:
+    def failure_alone(self, row: int) -> Failure | None:
+        """Try a message alone; return why it has failed."""
         _, end = self.run(np.array([row]))
         return end.failure if isinstance(end, Broke) else None
 
     def _evidence(self, row: int) -> Failure | None:
         """Try a message alone; return its evidence of an outage."""
-        failure = self._failure_alone(row)
+        failure = self.failure_alone(row)
         return None if failure is None or self._counts.was_charged(row, failure) else failure
 
     def tell_unstable(self, rows: Rows, error: str) -> None:
         """Note that a unit failed, and its parts did not."""
-        self._tell(f"{counted(len(rows), 'message')} failed together ({error}), and none of them alone: nobody is charged")
+        self._tell(f"{counted(len(rows), 'message')} failed together ({error}), and none of them alone: no message is charged")
         self.unstable.append(unstable(np.sort(self._counts.lookup_ids[rows]).tolist(), error))
 
     def _tell_search(self, rows: Rows, failure: Failure, seconds: float) -> None:
@@ -350,10 +391,14 @@ class Ran:
 
     :param verdicts: the messages that its result names, by lookup id.
     :param unparsed: whose bodies do not parse, by lookup id; the transformation was not given them.
+    :param raised: lookup ids of messages for which an expression or a function has raised: nothing of them is kept.
+    :param spoiled: lookup ids of messages of which nothing is kept because they were transformed together with such a one.
     """
 
     verdicts: Mapping[int, Failure] = field(default_factory=dict)
     unparsed: Mapping[int, Failure] = field(default_factory=dict)
+    raised: tuple[int, ...] = ()
+    spoiled: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,9 +419,11 @@ class UnitRunner(Protocol):
     """Transforms units. Several threads ask.
 
     :ivar parts: into how many sets messages are cut that ``each`` tries; 0: it cannot, as far as is known.
+    :ivar catches: ``caught`` can be had, as far as is known.
     """
 
     parts: int
+    catches: bool
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages.
@@ -387,6 +434,10 @@ class UnitRunner(Protocol):
         :param traced: keep in mind which messages are worked on, where that can be done: it takes time, and is only read when the unit fails.
         Raises PoisonError when that is no message's fault: none is charged.
         """
+        ...
+
+    def caught(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int) -> Ran | Broke:
+        """Transform these messages, as ``run`` does; those that raise are named, and what is made of the others is kept."""
         ...
 
     def each(
@@ -514,7 +565,7 @@ class UnitDelivery:
         if watch is not None and job.masking is not None:
             watch.hide = lambda _text: HIDDEN
         self._search, self._closed = UnitSearch(self._counts, runner, tell, rules.piece_rows, watch), job.closed
-        self._deaths = deaths or {}
+        self._deaths, self._named = deaths or {}, {} if job.transform is None else job.transform.named
         self._chunk_rows, self._largest_rows = rules.chunk_rows, rules.largest_rows
 
     def run(self, keep_alive: Callable[[], None]) -> UnitOutcome:
@@ -551,21 +602,29 @@ class UnitDelivery:
 
     def _side_by_side(self, rows: Rows, keep_alive: Callable[[], None]) -> None:
         """Deliver suspects of earlier deaths, then all others, then messages that may be tried again, until none is left."""
-        charged: list[Rows] = []
-        suspects, rest = self._suspects(rows)
+        charged = [self._named_before(rows)]
+        suspects, rest = self._suspects(rows[~np.isin(rows, charged[0])])
         for unit in suspects:
             charged += self._supervised([partial(self._settle, unit)], 1, keep_alive)
         if len(suspects) > 1 and not any(map(len, charged)):
             self._search.tell_unstable(np.concatenate(suspects), _DIED)
         known = self._counts.attempts(rest) > 0
         charged.append(rest[known])
-        together, alone = rest[~known], rest[:0]
+        together, alone = (rest[~known], rest[:0]) if not known.all() else self._again(charged)
         while len(together) or len(alone):
             at_once = bool(self._runner.parts) and len(alone) > 0
             units = chain(self._chunks(self._by_lookup_id(together)), () if at_once else (np.array([row]) for row in alone))
-            first = (partial(self._settle_alone, alone),) if at_once else ()
+            first = (partial(self._settle, alone, alone=True),) if at_once else ()
             charged += self._supervised(chain(first, (partial(self._settle, unit) for unit in units)), self._rules.side_by_side, keep_alive)
             together, alone = self._again(charged)
+
+    def _named_before(self, rows: Rows) -> Rows:
+        """Charge messages that the transformation has named when they were rows, unless something has been done with them since; return them."""
+        named = {row: self._named[number] for number, row in self._counts.rows_of(self._named).items()}
+        mine = rows[np.isin(rows, list(named)) & self._counts.is_untouched(rows)]
+        if len(mine):
+            self._counts.charge({row: named[row] for row in mine.tolist()})
+        return mine
 
     def _suspects(self, rows: Rows) -> tuple[list[Rows], Rows]:
         """Return the units of suspects, the rows that were in flight at most deaths first, and the other rows."""
@@ -605,26 +664,18 @@ class UnitDelivery:
         alone = np.array([self._counts.last_failure(row).type not in NAMED for row in rows.tolist()], bool)
         return rows[~alone], rows[alone]
 
-    def _settle(self, rows: Rows) -> Rows:
-        """Deliver each message of a unit once; return who was charged."""
+    def _settle(self, rows: Rows, *, alone: bool = False) -> Rows:
+        """Deliver each message of a unit once, those that failed alone before each alone; what succeeds lands. Return which were charged."""
         charged: list[int] = []
 
         def charge(some: Mapping[int, Failure]) -> None:
             self._counts.charge(some)
             charged.extend(some)
 
-        self._paced(rows, charge)
-        return np.array(charged, np.intp)
-
-    def _settle_alone(self, rows: Rows) -> Rows:
-        """Deliver messages that failed alone before, each alone; what succeeds lands. Return which were charged."""
-        charged: list[int] = []
-
-        def charge(some: Mapping[int, Failure]) -> None:
-            self._counts.charge(some)
-            charged.extend(some)
-
-        charge(self._search.deliver_alone(rows, charge))
+        if alone:
+            charge(self._search.deliver_alone(rows, charge))
+        else:
+            self._paced(rows, charge)
         return np.array(charged, np.intp)
 
     def _paced(self, rows: Rows, charge: Charge) -> Landed:
@@ -637,7 +688,7 @@ class UnitDelivery:
             charge(some)
 
         landed = self._search.deliver(rows, noted)
-        if len(landed) != 1 or alone:
+        if (len(landed) != 1 or alone) and not self._search.catches:
             self._largest_rows = self._rules.chunk_rows
         size = int(len(rows) * CHUNK_SECONDS / max(time.monotonic() - began, 0.001))
         self._chunk_rows = max(self._rules.chunk_rows, min(size, self._largest_rows))
@@ -665,22 +716,27 @@ class UnitDelivery:
         failed: dict[int, Failure] = {}
         landed = self._paced(unit, failed.update)
         for row in unit[np.isin(unit, list(failed))].tolist():
-            self._until_it_ends(row, failed[row])
+            self._until_it_ends(row, failed[row], self._delivered_again)
             if self._counts.halted:
                 self._undo_behind(self._counts.places[row], landed)
                 return
 
-    def _until_it_ends(self, row: int, failure: Failure) -> None:
-        """Charge a message, and deliver it alone until it succeeds or has ended."""
-        while True:
+    def _until_it_ends(self, row: int, failure: Failure | None, again: Callable[[int], Failure | None]) -> None:
+        """Charge a message, and deliver it alone until it succeeds or has ended.
+
+        :param again: delivers it; returns why it has failed.
+        """
+        while failure is not None:
             self._counts.charge({row: failure})
-            if not self._counts.is_open(np.array([row]))[0]:
-                return
-            failed: dict[int, Failure] = {}
-            failed |= self._search.deliver_alone(np.array([row]), failed.update)
-            if row not in failed:
-                return
-            failure = failed[row]
+            failure = again(row) if self._is_open(row) else None
+
+    def _is_open(self, row: int) -> bool:
+        return bool(self._counts.is_open(np.array([row]))[0])
+
+    def _delivered_again(self, row: int) -> Failure | None:
+        failed: dict[int, Failure] = {}
+        failed |= self._search.deliver_alone(np.array([row]), failed.update)
+        return failed.get(row)
 
     def _undo_behind(self, place: int, landed: Sequence[tuple[int, Rows]]) -> None:
         """Let what was delivered behind a place be undelivered: its results go, results of messages before the place are made again."""
@@ -701,8 +757,7 @@ class UnitDelivery:
                 named = {row: end.verdicts[lookup_id] for lookup_id, row in self._counts.rows_of(end.verdicts).items()}
                 unparsed = {row: end.unparsed[lookup_id] for lookup_id, row in self._counts.rows_of(end.unparsed).items()}
                 for row, failure in unparsed.items():
-                    while self._counts.is_open(np.array([row]))[0]:  # its body is the same at each delivery
-                        self._counts.charge({row: failure})
+                    self._until_it_ends(row, failure if self._is_open(row) else None, unparsed.get)  # its body is the same at each delivery
                 rows = rows[~np.isin(rows, list(unparsed))]
                 if not named:
                     self._counts.good[rows] = True
@@ -715,21 +770,12 @@ class UnitDelivery:
                 if not culprits:
                     raise SparkJobError(
                         f"The transformation of {counted(len(rows), 'message')} as one unit failed: {self._counts.said(end.failure)}\n"
-                        "None of them fails alone, so nobody is charged, and nothing was committed. Look for what the unit as a whole needs: memory, "
-                        "time (the policy's transaction timeout), a table that it joins with; then run the task again."
+                        "None of them fails alone, so no message is charged, and nothing was committed. Look for what the unit as a whole needs: "
+                        "memory, time (the policy's transaction timeout), a table that it joins with; then run the task again."
                     )
                 for row, failure in culprits.items():
-                    self._alone_until_it_ends(row, failure)
+                    self._until_it_ends(row, failure, self._search.failure_alone)  # where it succeeds it is in the unit again
             rows = rows[self._counts.is_open(rows)]
-
-    def _alone_until_it_ends(self, row: int, failure: Failure) -> None:
-        """Charge a message, and try it alone until it succeeds or has ended; where it succeeds it is in the unit again."""
-        self._counts.charge({row: failure})
-        while self._counts.is_open(np.array([row]))[0]:
-            _, end = self._search.run(np.array([row]))
-            if isinstance(end, Ran):
-                return
-            self._counts.charge({row: end.failure})
 
     # Threads ----------------------------------------------------------------------------------------------------------
 

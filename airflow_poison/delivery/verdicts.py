@@ -11,20 +11,17 @@ import traceback
 from collections import deque
 from dataclasses import replace
 from datetime import timedelta
+from types import CodeType, TracebackType
 from typing import TYPE_CHECKING
 
 from airflow_poison.rules.settings import LONGEST
 from airflow_poison.values.failures import Failure, FailureKind, Postpone, Unprocessable
-from airflow_poison.values.masking import HiddenValues
+from airflow_poison.values.masking import HiddenValues, Masking
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from types import CodeType, TracebackType
-
     import pyarrow as pa
 
     from airflow_poison.delivery.settlement import Delivered
-    from airflow_poison.values.masking import Masking
 
 
 class PrivateBatch:
@@ -72,12 +69,10 @@ def without_values(delivered: Delivered, masking: Masking, *, together: bool) ->
 
     :param together: the handler has had several messages at once: what it says of one may have values of another.
     """
-    batch = PrivateBatch(masking, delivered.batch)
-    failures: Mapping[int, Failure] = {
-        row: hidden_failure(failure, batch.all() if together else batch.of(row)) for row, failure in delivered.failures.items()
-    }
-    unstable = [{**details, "error": batch.said(details.get("error", ""))} for details in delivered.unstable]
-    return replace(delivered, failures=failures, unstable=unstable)
+    batch, report = PrivateBatch(masking, delivered.batch), delivered.report
+    failures = {row: hidden_failure(failure, batch.all() if together else batch.of(row)) for row, failure in report.failures.items()}
+    unstable = tuple({**details, "error": batch.said(details.get("error", ""))} for details in report.searched.unstable)
+    return replace(delivered, report=replace(report, failures=failures, searched=replace(report.searched, unstable=unstable)))
 
 
 def hidden_failure(failure: Failure, values: HiddenValues) -> Failure:

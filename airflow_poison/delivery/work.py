@@ -9,57 +9,42 @@ body first: readability may depend on the size, and larger is never more readabl
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache, lru_cache, partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.delivery.culprits import LEAST_PIECE
 from airflow_poison.delivery.failurelog import FailureLog, Rollback
 from airflow_poison.delivery.handler_wrappers import frame_handler, session_handler
 from airflow_poison.delivery.handlers import check_returned, load_handler, load_types
-from airflow_poison.delivery.journal import (
-    COUNT_MASK,
-    IS_SETTLED,
-    MAX_ATTEMPTS,
-    ONE_ATTEMPT,
-    STATE_MASK,
-    MessageState,
-    attempts_of,
-    counted,
-)
-from airflow_poison.delivery.outage import Watch
+from airflow_poison.delivery.journal import COUNT_MASK, IS_SETTLED, MAX_ATTEMPTS, ONE_ATTEMPT, STATE_MASK, MessageState, Section, attempts_of, counted
+from airflow_poison.delivery.outage import BatchWatch, Watch, first_delivery
 from airflow_poison.delivery.platform import BrokenProcessError
 from airflow_poison.delivery.returned import NOTHING, Returned, keep_all
 from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
 from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
-from airflow_poison.delivery.watched import BatchWatch, first_delivery
-from airflow_poison.dialogs.transaction import Conversation
+from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import is_rows
-from airflow_poison.rules.decisions import Counts, Deliver, Halt, Return
-from airflow_poison.rules.loop import ReceiveLoop
+from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Counts, Deliver, Dispose, Halt, Park, Return
+from airflow_poison.rules.loop import Host, ReceiveLoop
 from airflow_poison.values.failures import Failure, FailureKind
-from airflow_poison.values.message import Message
+from airflow_poison.values.libraries import pc
+from airflow_poison.values.message import Message, _Columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from datetime import datetime
-
     import pyarrow as pa
 
-    from airflow_poison.delivery.journal import Section
     from airflow_poison.delivery.output import LastOutput
     from airflow_poison.delivery.returned import Keep
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.dialogs.transaction import BegunDelivery
-    from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Dispose, Park
     from airflow_poison.rules.policy import Policy
-    from airflow_poison.values.message import _Columns
 
 SLICE, _SLICES = 1_024, 4
-LEAST_PIECE = 100
-"""Smaller batches than this are only made to search for culprits."""
 BACK_AT_SAVEPOINT = Failure(FailureKind.SAVEPOINT, "savepoint", "the handler rolled back to its savepoint")
 
 
@@ -204,14 +189,14 @@ class Endpoint:
 # What the receive loop's decisions do: they are journaled; the files are the parent's business
 
 
-class JournalHost:
+class JournalHost(Host[BatchEntry]):
     """Stores words and logs failures, in the order that journal.py explains; who calls the handler is for the subclasses to say.
 
     :param keep: writes down what a delivery returned; None: nothing lands.
     """
 
     def __init__(self, job: StageJob, section: Section, log: FailureLog, keep: Keep | None = None) -> None:
-        self._job, self._words, self._section, self._log, self._keep = job, section.words, section.number, log, keep
+        self._job, self.words, self._section, self._log, self._keep, self.policy = job, section.words, section.number, log, keep, job.policy
         self._rows: dict[int, bytes] = {}
 
     def now(self) -> datetime:
@@ -232,30 +217,13 @@ class JournalHost:
 
     def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
         """Write down what deliveries returned."""
-        records = ((entry.lookup_id, attempts_of(self._words[entry.row]), self._rows.pop(entry.row, NOTHING)) for entry in entries)
+        records = ((entry.lookup_id, attempts_of(self.words[entry.row]), self._rows.pop(entry.row, NOTHING)) for entry in entries)
 
         def give_back() -> None:
             for entry in reversed(entries):
                 self._store(entry.row, MessageState.UNTOUCHED)
 
         keep_all(keep, records, give_back)
-
-    def move(self, entry: BatchEntry, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's form)
-        """No other reader holds a claimed message."""
-        return True
-
-    def wait(self, entry: BatchEntry) -> None:
-        """Never asked for: every move succeeds."""
-
-    def withholds(self, entry: BatchEntry) -> bool:  # noqa: ARG002  (the seam's form)
-        """Never: outages are not looked for here."""
-        return False
-
-    def halted(self, decision: Halt) -> None:
-        """Nothing to store: no message is the cause."""
-
-    def left_in_place(self, entry: BatchEntry, decision: Park | Dispose) -> None:
-        """Never happens: every move succeeds."""
 
     def postponed(self, entry: BatchEntry, failure: Failure) -> None:
         """End it without a count; the parent puts it off."""
@@ -267,10 +235,10 @@ class JournalHost:
         self._store(entry.row, MessageState.UNTOUCHED)
 
     def _store(self, row: int, state: MessageState) -> None:
-        self._words[row] = self._words[row] & COUNT_MASK | state
+        self.words[row] = self.words[row] & COUNT_MASK | state
 
     def _log_failure(self, entry: BatchEntry, failure: Failure, *, innocent: bool = False) -> None:
-        attempts = attempts_of(self._words[entry.row])
+        attempts = attempts_of(self.words[entry.row])
         self._log.append(Rollback(self._section, entry.row, entry.lookup_id, attempts, failure, innocent))
 
 
@@ -351,8 +319,8 @@ class BatchDelivery(JournalHost):
         returned = endpoint.returned
         super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.keep)
         self._ids: list[int] = [] if returned is None else cast("list[int]", batch.column("lookup_id").to_pylist())
-        self._endpoint, self._batch, self._policy, self._now = endpoint, batch, endpoint.job.policy, self.now()
-        self._entries = Entries(self._policy, batch, list(section.words), self._now)
+        self._endpoint, self._batch, self._now = endpoint, batch, self.now()
+        self._entries = Entries(self.policy, batch, list(section.words), self._now)
         self._views = Views(batch, endpoint)
         self._first_row = -1
         self._first: Failure | None = None
@@ -361,11 +329,11 @@ class BatchDelivery(JournalHost):
         watch = endpoint.watch(batch)
         self._observer = None
         if watch is not None:
-            self._observer = BatchWatch(watch, self, batch, strict_order=self._policy.strict_order, together=endpoint.job.batching is not None)
+            self._observer = BatchWatch(watch, self, batch, strict_order=self.policy.strict_order, together=endpoint.job.batching is not None)
 
     def run(self) -> bool:
         """Deliver until the batch is done, a message halts the endpoint, or an outage is found; return whether a message halted it."""
-        rows = [row for row, value in enumerate(self._words) if not IS_SETTLED[value & STATE_MASK]]
+        rows = [row for row, value in enumerate(self.words) if not IS_SETTLED[value & STATE_MASK]]
         self._first_row = rows[0] if rows else -1
         if self._observer is None or not self._observer.begin(rows):
             ladders = self._ladders()
@@ -380,7 +348,7 @@ class BatchDelivery(JournalHost):
             return True
         first = rows[0]
         columns = self._endpoint.columns(self._batch.slice(first, rows[-1] - first + 1))
-        words, at, view, handler = self._words, self._endpoint.at, Message.view, self._endpoint.handler
+        words, at, view, handler = self.words, self._endpoint.at, Message.view, self._endpoint.handler
         in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
         endpoint, lands = self._endpoint, self._keep is not None
         for row in rows:
@@ -419,7 +387,7 @@ class BatchDelivery(JournalHost):
         :param attempts: counted rollbacks before that delivery.
         Returns whether nothing more is delivered.
         """
-        words, in_flight, observer = self._words, int(MessageState.IN_FLIGHT), self._observer
+        words, in_flight, observer = self.words, int(MessageState.IN_FLIGHT), self._observer
         while failure is not None:
             is_plain = failure is RAISED
             if observer is not None:
@@ -464,33 +432,32 @@ class BatchDelivery(JournalHost):
 
     def attempt(self, row: int) -> Failure | None:
         """Deliver the message of a row besides, for an observer; what fails is as it was. A death is charged as ever: the message is in flight."""
-        before, entry = self._words[row], self._entries.entry(row)
-        delivery = first_delivery(self._policy, entry, self)
+        before, entry = self.words[row], self._entries.entry(row)
+        delivery = first_delivery(self.policy, entry, self)
         if delivery is None:
             return None
-        self._words[row] = before & ~STATE_MASK | MessageState.IN_FLIGHT
+        self.words[row] = before & ~STATE_MASK | MessageState.IN_FLIGHT
         failure = self._call(row, delivery.counts)
         if failure is None:
             if self._keep is not None:
                 self._write_down(row, self._endpoint.rows)
             self._store(row, MessageState.COMMITTED)
             return None
-        self._words[row] = before
+        self.words[row] = before
         return self._endpoint.tell(failure)
 
     def is_settled(self, row: int) -> bool:
         """Whether a message needs no delivery any more: it may have been tried besides."""
-        return IS_SETTLED[self._words[row] & STATE_MASK]
+        return IS_SETTLED[self.words[row] & STATE_MASK]
 
     def may_be_tried(self, row: int) -> bool:
         """Whether a message was not received yet."""
-        return not self._words[row]
+        return not self.words[row]
 
     def _write_down(self, row: int, returned: bytes) -> None:
-        """Write down what a delivery returned."""
         assert self._keep is not None
         try:
-            keep_all(self._keep, ((self._ids[row], attempts_of(self._words[row]), returned),), partial(self._store, row, MessageState.UNTOUCHED))
+            keep_all(self._keep, ((self._ids[row], attempts_of(self.words[row]), returned),), partial(self._store, row, MessageState.UNTOUCHED))
         except BrokenProcessError:
             self._charge_if_first(row)
             raise
@@ -525,7 +492,7 @@ class BatchDelivery(JournalHost):
         self._first = failure
         if self._observer is not None:
             self._observer.is_new = failure is not None
-        loop = ReceiveLoop(self._endpoint.receiver, OneRow(self._policy, self._entries, entry, self._words), self)
+        loop = ReceiveLoop(self._endpoint.receiver, OneRow(self.policy, self._entries, entry, self.words), self)
         while loop.step():
             if self._observer is not None and self._observer.judge(entry.row):
                 return True
@@ -537,17 +504,15 @@ class BatchDelivery(JournalHost):
         if self._any_unreadable():
             return None
         aborts, moves = (values_of(self._batch, name) for name in ("abort_count", "move_count"))
-        ladder = cache(lambda abort, move: Ladder(self._policy, Counts(abort, move), self._now))
+        ladder = cache(lambda abort, move: Ladder(self.policy, Counts(abort, move), self._now))
         if isinstance(aborts, repeat) and isinstance(moves, repeat):
             return [ladder(next(aborts), next(moves))] * self._batch.num_rows
         return [ladder(abort, move) for _, abort, move in zip(range(self._batch.num_rows), aborts, moves, strict=False)]
 
     def _any_unreadable(self) -> bool:
-        import pyarrow.compute as pc
-
         lengths: Any = pc.binary_length(cast("Any", self._batch.column("body")))
         largest = pc.max(lengths).as_py() or 0
-        return self._policy.unreadable(BatchEntry(0, 0, largest, None, Counts())) is not None
+        return self.policy.unreadable(BatchEntry(0, 0, largest, None, Counts())) is not None
 
     # What the receive loop decides
 
@@ -567,36 +532,27 @@ class BatchDelivery(JournalHost):
             return raised
         if self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
-                self._keep([(entry.lookup_id, attempts_of(self._words[row]), self._endpoint.rows)])
+                self._keep([(entry.lookup_id, attempts_of(self.words[row]), self._endpoint.rows)])
             else:
                 self._rows[row] = self._endpoint.rows
         return None
 
     def _call(self, row: int, counts: Counts) -> Failure | None:
-        """Call the handler with one message."""
         self._endpoint.at[0] = row
         return self._endpoint.call(self._views.message(row, counts.abort_count, counts.move_count))
 
     def withholds(self, entry: BatchEntry) -> bool:
         """Whether an outage may be behind a failure for which the endpoint would halt, or block its queue."""
-        return self._observer is not None and self._observer.doubts(entry.row, resumed=bool(attempts_of(self._words[entry.row])))
-
-    def begin(self, entry: BatchEntry, delivery: Deliver) -> None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
-
-    def result(self, entry: BatchEntry) -> Failure | None:
-        """Never asked for: this process is a single server session."""
-        raise NotImplementedError
+        return self._observer is not None and self._observer.doubts(entry.row, resumed=bool(attempts_of(self.words[entry.row])))
 
     def rolled_back(self, entries: Sequence[BatchEntry], culprit: BatchEntry | None, failure: Failure) -> None:
         """Count the attempt and keep the failure, unless it is the last that fits into a word."""
         (entry,) = entries
-        value = counted(self._words[entry.row], MessageState.UNTOUCHED)
+        value = counted(self.words[entry.row], MessageState.UNTOUCHED)
         if self._observer is not None or attempts_of(value) == MAX_ATTEMPTS:
             self._log_failure(entry, self._endpoint.tell(failure), innocent=entry is not culprit)
         self._last = failure
-        self._words[entry.row] = value
+        self.words[entry.row] = value
 
     def ended(self, entry: BatchEntry, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """Log the failure, then store that no delivery follows."""
@@ -613,8 +569,6 @@ class BatchDelivery(JournalHost):
 
 def values_of(batch: pa.RecordBatch, name: str) -> Iterable[int]:
     """Return a column of counts; a ``repeat`` when all are equal."""
-    import pyarrow.compute as pc
-
     column = batch.column(name)
     least, most = pc.min(column).as_py(), pc.max(column).as_py()
     if least == most and not column.null_count:

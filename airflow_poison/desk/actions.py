@@ -46,7 +46,8 @@ class Verb(StrEnum):
 class PlanAction(Plain):
     """What is to become of messages. Raises SettingError for what cannot be done.
 
-    :param target: of ``move``: ``main`` or ``poison``; of ``send_to``: a queue, empty for the one that each message came from.
+    :param target: of ``move``: ``main`` or ``poison``; of ``edit``: ``main``, where the edited messages go in the same commit, or empty: they stay;
+        of ``send_to``: a queue, empty for the one that each message came from.
     :param patch: of ``edit``: a JSON merge patch for each body (RFC 7396), or its text, whose numbers keep their digits.
     :param body: of ``edit``: the whole new body, as text.
     :param function: of ``edit``: ``module:name`` of a function that takes a body's bytes and returns the new ones.
@@ -78,8 +79,9 @@ class PlanAction(Plain):
             raise SettingError((edits or ["properties"])[0], self.verb.value, f"verb={Verb.EDIT.value!r}")
         if self.verb is Verb.MOVE and self.target not in {SubQueue.MAIN, SubQueue.POISON}:
             raise SettingError("target", self.target, f"{SubQueue.MAIN} or {SubQueue.POISON}")
-        if self.target and self.verb not in {Verb.MOVE, Verb.SEND_TO}:
-            raise SettingError("target", self.target, f"nothing for verb={self.verb.value!r}")
+        if self.target and self.verb not in {Verb.MOVE, Verb.SEND_TO} and (self.verb, self.target) != (Verb.EDIT, SubQueue.MAIN):
+            expected = f"{SubQueue.MAIN}, or nothing" if self.verb is Verb.EDIT else "nothing"
+            raise SettingError("target", self.target, f"{expected} for verb={self.verb.value!r}")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -121,6 +123,8 @@ class PlanAction(Plain):
                 return _SENDERS - {SubQueue(self.target)}
             case Verb.REMOVE:
                 return frozenset(SubQueue)
+            case Verb.EDIT if self.target:
+                return frozenset({SubQueue.RETRY, SubQueue.POISON})
             case Verb.SEND_TO | Verb.EDIT:
                 return _SENDERS
 
@@ -130,7 +134,7 @@ class PlanAction(Plain):
         match self.verb:
             case Verb.PUT_BACK:
                 return SubQueue.MAIN
-            case Verb.MOVE:
+            case Verb.MOVE | Verb.EDIT if self.target:
                 return SubQueue(self.target)
             case _:
                 return None

@@ -267,7 +267,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
         ids = found.record["canary"]["ids"]
         if not _Chunks(table, found.plan, change.of(members.only(ids)), clock, chunk, told, rate=planned.rate, states=states).run():
             return find_plan(table, found.plan)
-        seen = judged(table, found)
+        seen = judged(table, found, left.reasons)
         if seen.waiting and not seen.decided(planned.canary):
             return find_plan(table, found.plan)
         good = seen.good(planned.canary)
@@ -546,14 +546,18 @@ def _change(  # noqa: PLR0917
         case Verb.REMOVE:
             return _Change(members, lambda rows: (None, _all(rows)), _tell(action.event, place=""))
         case Verb.EDIT:
-            return _Change(members, _edits(editor(action, plan), unfit), _tell(action.event), leaves=False, edited_by=plan)
+            edits = _edits(editor(action, plan), unfit, action.place)
+            if action.place is None:
+                return _Change(members, edits, _tell(action.event), leaves=False, edited_by=plan)
+            return _Change(members, edits, _tell(action.event, then=_tell_move(action.place)), counted=True)
         case Verb.SEND_TO:
             return _Change(members, _letters(action.target, table, store, unfit), _tell(action.event, place=action.target or "origin"))
 
 
-def _tell(event: EventType, **facts: str) -> Tell:
-    def tell(_was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
+def _tell(event: EventType, then: Tell = lambda _was, _ids: iter(()), **facts: str) -> Tell:
+    def tell(was: SubQueue, ids: Any) -> Iterator[tuple[EventType, dict[str, str], Any]]:
         yield event, facts, ids
+        yield from then(was, ids)
 
     return tell
 
@@ -567,11 +571,10 @@ def _tell_move(place: SubQueue) -> Tell:
 
 
 def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
-    if action.verb is Verb.EDIT:
-        become = _edits(partial(unedited, plan=plan))
+    edits = action.verb is Verb.EDIT
+    become, place = _edits(partial(unedited, plan=plan)), action.place
+    if place is None:
         return _Change(members, become, _tell(EventType.EDITED, undone="true"), leaves=False, edited_by=plan, undoes=True)
-    place = action.place
-    assert place is not None
     after = members.moved_to(place)
 
     def back(rows: pa.Table) -> tuple[pa.Table | None, Mask]:
@@ -580,6 +583,8 @@ def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
 
         untouched = counts_of(rows["abort_count"]) == 0
         chosen = rows.filter(pa.array(untouched))
+        if edits:
+            chosen, untouched[untouched] = become(chosen)
         was = members.where_they_were(np.asarray(chosen["lookup_id"].to_numpy()))
         parts = [moved_rows(chosen.filter(pa.array([each is target for each in was])), target) for target in dict.fromkeys(was)]
         return pa.concat_tables(parts) if parts else chosen, untouched
@@ -590,7 +595,9 @@ def _reversed(action: PlanAction, plan: str, members: Members) -> _Change:
             if target in _BACK_IN:
                 yield _BACK_IN[target], {"place": target.value, "undone": "true"}, ids[[each is target for each in was]]
 
-    return _Change(after, back, tell, counted=True)
+    if not edits:
+        return _Change(after, back, tell, counted=True)
+    return _Change(after, back, _tell(EventType.EDITED, then=tell, undone="true"), counted=True, edited_by=plan, undoes=True)
 
 
 def _all(rows: pa.Table) -> Mask:
@@ -607,10 +614,12 @@ def _last_edited_by(rows: pa.Table, plan: str) -> Mask:
     return np.asarray(pc.fill_null(last, pa.scalar(value=False)).to_numpy(zero_copy_only=False), dtype=bool)
 
 
-def _edits(edit: Callable[[Edited], Edited], unfit: Unfit = lambda _number, _content, _why: None) -> Become:
+def _edits(
+    edit: Callable[[Edited], Edited], unfit: Unfit = lambda _number, _content, _why: None, place: SubQueue | None = None
+) -> Callable[[pa.Table], tuple[pa.Table, Mask]]:
     """Return what edits rows.
 
-    :param unfit: called for each message that stays as it is, with the reason.
+    :param unfit: called for each message that stays as it is, with the reason. :param place: where the others go; None: they stay.
     """
 
     def become(rows: pa.Table) -> tuple[pa.Table, Mask]:
@@ -618,17 +627,18 @@ def _edits(edit: Callable[[Edited], Edited], unfit: Unfit = lambda _number, _con
 
         bodies, properties, fit = list[bytes](), list[Any](), np.zeros(rows.num_rows, bool)
         cells = (rows[name].to_pylist() for name in ("lookup_id", "body", "properties"))
-        for place, (number, body, cell) in enumerate(zip(*cells, strict=True)):
+        for row, (number, body, cell) in enumerate(zip(*cells, strict=True)):
             before = Edited(body or b"", dict(cell or ()))
             try:
                 after = edit(before)
             except UnfitError as error:
                 unfit(number or 0, before, str(error))
                 continue
-            fit[place] = True
+            fit[row] = True
             bodies.append(after.body)
             properties.append(list(after.properties.items()))
-        return with_columns(rows.filter(pa.array(fit)), body=bodies, properties=properties), fit
+        edited = with_columns(rows.filter(pa.array(fit)), body=bodies, properties=properties)
+        return (edited if place is None else moved_rows(edited, place)), fit
 
     return become
 

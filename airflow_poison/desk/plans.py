@@ -65,11 +65,13 @@ class CanarySeen(Plain):
     :param settled: gone because their handler returned.
     :param failed: in poison again, or gone in another way.
     :param waiting: still to be received, or to be tried again.
+    :param again: the lookup ids of those that are in poison again.
     """
 
     settled: int
     failed: int
     waiting: int
+    again: tuple[int, ...] = ()
 
     def good(self, wanted: Canary | None) -> bool:
         """Whether enough were settled."""
@@ -84,21 +86,38 @@ class CanarySeen(Plain):
         return self.settled + self.failed + self.waiting
 
 
-def judged(table: QueueTable, found: StoredPlan) -> CanarySeen:
-    """Look at what has become of a plan's canary."""
+def judged(table: QueueTable, found: StoredPlan, unfit: Collection[int] = ()) -> CanarySeen:
+    """Look at what has become of a plan's canary.
+
+    :param unfit: messages that an edit does not fit: they stay as they are, so they have failed.
+    """
     ids = set(found.record["canary"]["ids"])
     members = Members.stored(table.plan_members(found)).only(sorted(ids))
     planned = dict(zip(members.ids.tolist(), members.moves.tolist(), strict=True))
-    here = failed = 0
+    here, again = 0, list[int]()
     for file in table.snapshot().files:
         if any(file.min_lookup_id <= each <= file.max_lookup_id for each in ids):
             there = [number for number in table.select(file, ids, ["lookup_id"])["lookup_id"].to_pylist() if number is not None]
             here += len(there)
-            failed += sum(file.sub_queue == SubQueue.POISON and file.move_count > planned[number] for number in there)
+            stay = there if found.state is PlanState.STOPPED else [number for number in there if number in unfit]
+            moved = [number for number in there if file.sub_queue == SubQueue.POISON and file.move_count > planned[number]]
+            again += {*moved, *(number for number in stay if file.move_count == planned[number])}
     newest, _ = table.newest_events(10 * len(ids), lookup_ids=ids, types=_LEFT)
     gone = {event.lookup_id for event in newest if event.details.get("by") != "undo"}
     gone_otherwise = len(gone & ids) if here < len(ids) else 0
-    return CanarySeen(settled=len(ids) - here - gone_otherwise, failed=failed + gone_otherwise, waiting=here - failed)
+    return CanarySeen(len(ids) - here - gone_otherwise, len(again) + gone_otherwise, here - len(again), tuple(again))
+
+
+def canary_errors(table: QueueTable, again: Sequence[int]) -> tuple[PlannedGroup, ...]:
+    """Return by which errors messages of a canary are in poison again, the most frequent first. What it shows has no hidden values."""
+    if not again:
+        return ()
+    chosen = Selection(lookup_ids=tuple(again))
+    with sql.messages(table, files_of(table.snapshot().files, chosen)) as engine:
+        where, values = sql.condition(engine, chosen)
+        counted = f"""select coalesce(error, ''), coalesce(any_value(error_type), ''), coalesce(any_value(error_message), ''), count(*) as messages
+            from messages where {where} group by 1 order by messages desc, 1 limit {GROUPS}"""
+        return tuple(PlannedGroup(*each) for each in engine.execute(counted, values).fetchall())
 
 
 PLACES = tuple(SubQueue)
@@ -194,12 +213,11 @@ CHUNK = 50_000
 """So many messages are changed in one commit, unless a plan says otherwise."""
 PLANNED = "planned"
 """The state of a plan that is not recorded."""
-GROUPS, SAMPLES, SAMPLE_BYTES = 50, 5, 2_048
+GROUPS, SAMPLES, SAMPLE_BYTES = 50, 10, 2_048
 OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED, PlanState.FAILED})
 """States of plans that may go on."""
 UNFIT, UNFIT_WHY = "unfit", "unfit_why"
 """What the event of a plan's end says of messages that it could not be done to: their lookup ids, and the reasons of the first ones as JSON."""
-_PLACES = tuple(SubQueue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +304,7 @@ class PlanView(Plain):
 class Plan:
     """A plan that is not recorded: what people see, and its messages.
 
-    :param members: ``lookup_id``, ``sub_queue``, ``move_count``, ``due_at``, ``error``; by lookup id.
+    :param members: ``lookup_id``, ``sub_queue``, ``move_count``, ``due_at``, ``error``; by lookup id. Texts are dictionaries: the page keeps plans.
     """
 
     view: PlanView
@@ -314,7 +332,8 @@ def plan(
     version that cannot be looked at any more.
     """
     if selection.sub_queue is not None and selection.sub_queue not in action.places:
-        raise SettingError("sub_queue", selection.sub_queue.value, f"{_names(action.places)}, for verb={action.verb.value!r}")
+        names = " or ".join(place.value for place in PLACES if place in action.places)
+        raise SettingError("sub_queue", selection.sub_queue.value, f"{names}, for verb={action.verb.value!r}")
     if limit is not None and limit < 1:
         raise SettingError("limit", limit, "a whole number, at least 1")
     snapshot = table.snapshot()
@@ -324,11 +343,12 @@ def plan(
     with sql.messages(table, found, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection, among)
         most = "" if limit is None else f"order by lookup_id limit {limit}"
-        engine.execute(  # no texts: a million of them are most of what a plan takes
-            f"""create temp table chosen as select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error,
-            file in (select unnest(?::varchar[])) as claimed from located where {where} {most}""",
-            [taken, *values],
-        )
+        rows: pa.Table = engine.sql(  # no texts: a million of them are most of what a plan takes
+            f"""select lookup_id, sub_queue, move_count, due_at, coalesce(error, '') as error, file in (select unnest(?::varchar[])) as claimed
+            from located where {where} {most}""",
+            params=[taken, *values],
+        ).to_arrow_table(CHUNK)
+        engine.register("chosen", rows)  # a table of the engine's takes twice as much
         [(messages, claimed)] = engine.execute("select count(*), count(*) filter (claimed) from chosen").fetchall()
         if action.body is not None and messages > 1:
             raise SettingError("body", f"{messages:,} messages", "a selection of one message: the others would lose theirs; use patch or function")
@@ -340,7 +360,9 @@ def plan(
         )
         groups = engine.execute("select error, type, message, messages from grouped order by messages desc, error").fetchall()
         samples = _samples(table, engine, action, Masking.recorded(snapshot.control.desk))
-        members = engine.sql("select lookup_id, sub_queue, move_count, due_at, error from chosen order by lookup_id").to_arrow_table()
+        kept = ("lookup_id", "sub_queue", "move_count", "due_at", "error")
+        columns = {name: rows[name].dictionary_encode() if name in {"sub_queue", "error"} else rows[name] for name in kept}
+        members = rows.from_pydict(columns).sort_by("lookup_id").combine_chunks()  # a copy: a column of the engine's keeps all of its memory
     view = PlanView(
         table.name, "", version, action, selection, clock.now(), messages, claimed, tuple(PlannedGroup(*each) for each in groups), samples
     )
@@ -348,8 +370,14 @@ def plan(
 
 
 def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanAction, masking: Masking | None) -> tuple[Sample, ...]:
-    """Return some messages of the largest groups."""
+    """Return some messages: one of each of the largest groups, and where there are few groups, more of them."""
     chosen = engine.execute(f"select lookup_id, sub_queue, reason from grouped order by messages desc, lookup_id limit {SAMPLES}").fetchall()
+    if len(chosen) < SAMPLES:
+        chosen += engine.execute(
+            f"""with more as
+            (select lookup_id from chosen where lookup_id not in (select lookup_id from grouped) order by lookup_id limit {SAMPLES - len(chosen)})
+            select lookup_id, sub_queue, coalesce(reason, '') from located join more using (lookup_id) order by lookup_id"""
+        ).fetchall()
     found = tuple(Sample(*each) for each in chosen)
     if action.verb is not Verb.EDIT:
         return found
@@ -371,10 +399,6 @@ def _edited(sample: Sample, before: Edited, edit: Any, masking: Masking | None) 
 
 def _begin(body: bytes, masking: Masking | None) -> str:
     return (body if masking is None else masking.body(body))[:SAMPLE_BYTES].decode(errors="replace")
-
-
-def _names(places: Collection[SubQueue]) -> str:
-    return " or ".join(place.value for place in _PLACES if place in places)
 
 
 # Recorded plans -------------------------------------------------------------------------------------------------------
@@ -409,6 +433,8 @@ def record(
     for name, value in (("rate", rate), ("chunk", chunk)):
         if value is not None and value < 1:
             raise SettingError(name, value, "a whole number, at least 1")
+    if canary is not None and planned.view.action.place is not SubQueue.MAIN:
+        raise SettingError("canary", canary, "none, or an action that puts messages into main, where a pass settles them")
     view, now = planned.view, clock.now()
     plan_id = id_of(key) if key else uuid4().hex[:12]
     said = view.to_dict() | {
@@ -446,7 +472,7 @@ def _members(members: pa.Table) -> pa.Table:
 
     columns = {
         "lookup_id": members["lookup_id"],
-        "message_type": members["sub_queue"],
+        "message_type": members["sub_queue"].cast(pa.string()),
         "priority": members["move_count"].cast(pa.int32()),
         "due_at": members["due_at"].cast(message_schema().field("due_at").type),
         "sub_queue": pa.repeat(pa.scalar(PLAN), members.num_rows),

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass, replace
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
+from airflow_poison.desk.failures import failures
+from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import MessageRow, masked
-from airflow_poison.passes.history import BY_HAND
+from airflow_poison.store import data_files
 from airflow_poison.values.errors import SettingError
-from airflow_poison.values.events import EventType
 from airflow_poison.values.masking import Masking
-from airflow_poison.values.schema import message_schema, table_schema
+from airflow_poison.values.schema import ERROR_GROUP, LAST_ERROR, message_schema, table_schema
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     import pyarrow as pa
 
-    from airflow_poison.desk.selection import Selection
     from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
 TREND = 24
-"""Parts of the time in which the messages of all groups failed last, for which each group's messages are counted."""
+"""Parts of the time in which groups have failed, for each of which failures are counted."""
+NEW = timedelta(days=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+GROUP_ORDERS = ("messages", "first_seen", "last_seen", "type")
 ORDERS = ("lookup_id", "enqueued_at", "move_count", "abort_count", "crash_count", "error_type", "message_type", "group_id")
 MOST_ROWS = 200
-_FAILED = (EventType.MOVED_POISON, EventType.MOVED_RETRY, EventType.REJECTED, EventType.FAULTED)
 
 
 def files_of(files: Sequence[DataFile], selection: Selection) -> list[DataFile]:
@@ -84,23 +86,25 @@ def find(
     found = files_of(snapshot.files, selection)
     with sql.messages(table, found, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection)
-        counted = engine.execute(f"select count(*) from messages where {where}", values).fetchall()
-        page = f"order by {order} {'desc' if descending else 'asc'} nulls last, lookup_id limit {min(limit, MOST_ROWS)} offset {max(offset, 0)}"
-        chosen = engine.execute(f"select file, lookup_id from located where {where} {page}", values).fetchall()
+        engine.execute(f"create temp table found as select lookup_id, {order} as key from messages where {where}", values)
+        [(total,)] = engine.execute("select count(*) from found").fetchall()
+        page = f"order by key {'desc' if descending else 'asc'} nulls last, lookup_id limit {min(limit, MOST_ROWS)} offset {max(offset, 0)}"
+        chosen = [number for (number,) in engine.execute(f"select lookup_id from found {page}").fetchall()]
     rows = _rows(table, found, chosen, None if unmask else Masking.recorded(snapshot.control.desk))
-    return FindResult(table.name, snapshot.version, rows, counted[0][0])
+    return FindResult(table.name, snapshot.version, tuple(rows[number] for number in chosen), total)
 
 
-def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Sequence[tuple[str, int]], masking: Masking | None) -> tuple[MessageRow, ...]:
-    """Return chosen messages in their order, without bodies. These are read only where they say what is hidden."""
+def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Collection[int], masking: Masking | None) -> dict[int, MessageRow]:
+    """Return messages of files by lookup id, without bodies. These are read only where they say what is hidden."""
     import pyarrow as pa
 
     columns = [name for name in message_schema().names if name != "body" or masking is not None]
-    here = {str(table.folder.here(file.path)): file for file in found}
     rows: dict[int, MessageRow] = {}
-    for name in dict.fromkeys(path for path, _ in chosen):
-        file = here[name]
-        part = table.select(file, [number for path, number in chosen if path == name], columns)
+    for file in found:
+        wanted = [number for number in chosen if number not in rows and file.min_lookup_id <= number <= file.max_lookup_id]
+        if not wanted:
+            continue
+        part = table.select(file, wanted, columns)
         cells: dict[str, Any] = dict(zip(part.column_names, part.columns, strict=True))
         cells |= {
             "body": cells.get("body", pa.nulls(part.num_rows, pa.binary())),
@@ -109,7 +113,7 @@ def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Sequence[tuple[s
         }
         whole = pa.table([cells[each] for each in table_schema().names], schema=table_schema())
         rows |= {row.lookup_id: replace(masked(row, masking), body=b"") for row in MessageRow.of(whole)}
-    return tuple(rows[number] for _, number in chosen)
+    return rows
 
 
 # Error groups ---------------------------------------------------------------------------------------------------------
@@ -119,13 +123,15 @@ def _rows(table: QueueTable, found: Sequence[DataFile], chosen: Sequence[tuple[s
 class ErrorGroup(Plain):
     """Messages that failed alike: failures of one type at one place of the code, whose texts differ only in data (``values.failures.fingerprint``).
 
-    :param error: its id.
-    :param text: the message of one of these failures.
+    :param error: its id; empty: messages that have not failed.
+    :param text: the message of the sample's failure.
     :param share: of the selection's messages, 0 to 1.
-    :param first_seen: when the first of its messages failed for the first time, as events say; else when it was sent.
-    :param last_seen: when the last of its messages failed for the last time. What people move, put back or undo is no failure.
-    :param sample: the lookup id of one of its messages.
-    :param trend: how many of its messages failed last in each of 24 equal parts of the time in which the messages of all groups failed last.
+    :param first_seen: when a message of the queue failed so for the first time, as events say, whatever has become of it; else when the first of
+        its messages was sent.
+    :param last_seen: when one failed so for the last time. What people move, put back or undo is no failure.
+    :param sample: the lookup id of its first message.
+    :param trend: how often messages failed so in each of 24 equal parts of the time in which the groups have failed.
+    :param new: whether it was first seen in the last day, or since the instant that was asked for.
     """
 
     error: str
@@ -138,12 +144,14 @@ class ErrorGroup(Plain):
     last_seen: datetime | None
     sample: int
     trend: tuple[int, ...]
+    new: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GroupsResult(Plain):
-    """The error groups of a selection, the largest first.
+    """The error groups of a selection, the largest first, or as they were asked for.
 
+    :param messages: of the selection, whatever was searched for.
     :param more: groups that were left out.
     """
 
@@ -155,63 +163,137 @@ class GroupsResult(Plain):
     more: int = 0
 
 
-def groups(table: QueueTable, selection: Selection, clock: Clock, *, limit: int = 1_000, unmask: bool = False) -> GroupsResult:
-    """Count the messages of a selection by error group. Raises QueryError.
+def groups(
+    table: QueueTable,
+    selection: Selection,
+    clock: Clock,
+    *,
+    limit: int = 1_000,
+    order: str = "messages",
+    descending: bool = True,
+    search: str = "",
+    since: datetime | None = None,
+    unmask: bool = False,
+) -> GroupsResult:
+    """Count the messages of a selection by error group. Raises SettingError, QueryError.
 
-    Bodies are read only where the selection looks at them, and of messages that are older than the queue's mask: they say what is hidden.
+    Bodies are read only where the selection looks at them, and, where the queue has a mask, of the samples: they say what is hidden.
 
+    :param order: one of ``GROUP_ORDERS``.
+    :param search: only groups that have this in their id, type or text, whatever its case.
+    :param since: groups that were first seen then or later are new; None: a day ago.
     :param unmask: with the values that the queue hides, also for the selection's conditions.
     """
-    snapshot = table.snapshot()
-    with sql.messages(table, files_of(snapshot.files, selection), events=True, unmask=unmask) as engine:
+    if order not in GROUP_ORDERS:
+        raise SettingError("order", order, ", ".join(GROUP_ORDERS))
+    snapshot, now = table.snapshot(), clock.now()
+    found = files_of(snapshot.files, selection)
+    counts = _counts(table, found, selection, unmask=unmask)
+    if not counts:
+        return GroupsResult(table.name, snapshot.version, now, 0, ())
+    failed = failures(table).of(list(counts))
+    bounds, trends = failed.bounds(), failed.trends(TREND)
+    total, masking = sum(each.messages for each in counts.values()), None if unmask else Masking.recorded(snapshot.control.desk)
+    seen = [
+        ErrorGroup(
+            error=each.error,
+            kind="",
+            type="",
+            text="",
+            messages=each.messages,
+            share=round(each.messages / total, 6),
+            first_seen=_instant(bounds[each.error][0] if each.error in bounds else each.first),
+            last_seen=_instant(bounds[each.error][1] if each.error in bounds else each.last),
+            sample=each.sample,
+            trend=trends[each.error],
+        )
+        for each in counts.values()
+    ]
+    if search or order == "type":
+        seen = [group for group in _with_texts(table, found, seen, masking) if _has(group, search)]
+    seen = _ordered(seen, order, descending=descending)
+    shown = seen[:limit] if search or order == "type" else _with_texts(table, found, seen[:limit], masking)
+    new = since or now - NEW
+    listed = tuple(replace(group, new=group.first_seen is not None and group.first_seen >= new) for group in shown)
+    return GroupsResult(table.name, snapshot.version, now, total, listed, len(seen) - len(listed))
+
+
+def _has(group: ErrorGroup, search: str) -> bool:
+    return any(search.casefold() in text.casefold() for text in (group.error, group.type, group.text))
+
+
+def _ordered(found: Sequence[ErrorGroup], order: str, *, descending: bool) -> list[ErrorGroup]:
+    """Return groups in an order, those that have no value there last; equal ones by their ids."""
+
+    def value(group: ErrorGroup) -> Any:
+        found = getattr(group, order)
+        return found.casefold() if isinstance(found, str) else found
+
+    by_id = sorted(found, key=lambda group: group.error)
+    there, others = [each for each in by_id if value(each) not in {None, ""}], [each for each in by_id if value(each) in {None, ""}]
+    return [*sorted(there, key=value, reverse=descending), *others]
+
+
+def _with_texts(table: QueueTable, found: Sequence[DataFile], seen: Sequence[ErrorGroup], masking: Masking | None) -> list[ErrorGroup]:
+    """Return groups with the failures of their samples."""
+    rows = _rows(table, found, {group.sample for group in seen if group.error}, masking)
+    errors = {number: row.last_error or {} for number, row in rows.items()}
+    texts = [errors.get(group.sample, {}) for group in seen]
+    return [
+        replace(group, kind=text.get("kind") or "", type=text.get("type") or "", text=text.get("message") or "")
+        for group, text in zip(seen, texts, strict=True)
+    ]
+
+
+def _instant(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else EPOCH + timedelta(microseconds=microseconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """The messages of a group: how many, the first one, and when the first and the last of them were sent."""
+
+    error: str
+    messages: int
+    sample: int
+    first: int | None
+    last: int | None
+
+
+def _counts(table: QueueTable, found: Sequence[DataFile], selection: Selection, *, unmask: bool) -> dict[str, _Counted]:
+    """Count messages by group: of whole files by three columns, of others by a query."""
+    if selection == Selection(sub_queue=selection.sub_queue):
+        return _counts_of(table, found)
+    with sql.messages(table, found, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection)
-        engine.execute(
-            f"""create temp table chosen as
-            select lookup_id, coalesce(error, '') as error, error_kind, error_type, error_message, enqueued_at from messages where {where}""",
-            values,
-        )
-        types = ", ".join(f"'{each.value}'" for each in _FAILED)
-        engine.execute(  # what people move or undo is no failure
-            f"""create temp table failed as select lookup_id, min(occurred_at) as first_at, max(occurred_at) as failed_at from events
-            where event in ({types}) and (details ->> 'count') is null and coalesce(details ->> 'by', '') <> '{BY_HAND}' group by lookup_id"""
-        )
-        engine.execute(
-            """create temp table seen as select chosen.* exclude (enqueued_at), coalesce(first_at, enqueued_at) as first_at,
-            coalesce(failed_at, enqueued_at) as failed_at from chosen left join failed using (lookup_id)"""
-        )
         rows = engine.execute(
-            f"""
-            with times as (select min(failed_at) as low, greatest(epoch(max(failed_at)) - epoch(min(failed_at)), 1e-6) as span from seen),
-            parts as (select error, least({TREND - 1}, floor({TREND} * (epoch(failed_at) - epoch(low)) / span))::integer as part, count(*) as messages
-              from seen, times where failed_at is not null group by all),
-            trends as (select error, map_from_entries(list((part, messages))) as trend from parts group by error)
-            select error, any_value(error_kind), any_value(error_type), any_value(error_message), count(*) as messages,
-              min(first_at), max(failed_at),
-              min(lookup_id), any_value(trend)
-            from seen left join trends using (error) group by error order by messages desc, error
-            """
+            f"""select coalesce(error, ''), count(*), min(lookup_id), epoch_us(min(enqueued_at)), epoch_us(max(enqueued_at))
+            from messages where {where} group by 1""",
+            values,
         ).fetchall()
-    total = sum(row[4] for row in rows)
-    return GroupsResult(
-        table.name, snapshot.version, clock.now(), total, tuple(_group(row, total) for row in rows[:limit]), max(0, len(rows) - limit)
-    )
+    return {row[0]: _Counted(*row) for row in rows}
 
 
-def _group(row: Sequence[Any], total: int) -> ErrorGroup:
-    error, kind, type_, text, messages, first, last, sample, trend = row
-    counts = trend or {}
-    return ErrorGroup(
-        error,
-        kind or "",
-        type_ or "",
-        text or "",
-        messages,
-        round(messages / total, 6),
-        first,
-        last,
-        sample,
-        tuple(counts.get(part, 0) for part in range(TREND)),
-    )
+def _counts_of(table: QueueTable, found: Sequence[DataFile]) -> dict[str, _Counted]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    parts = []
+    table.bring(found)
+    for file in found:
+        rows = data_files.read_columns(table.folder, file.path, ["lookup_id", "enqueued_at", ERROR_GROUP])
+        errors = pc.fill_null(pc.struct_field(rows[LAST_ERROR], "fingerprint"), "")
+        at = rows["enqueued_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        parts.append(
+            pa.table({"error": errors, "id": rows["lookup_id"], "at": at})
+            .group_by("error")
+            .aggregate([([], "count_all"), ("id", "min"), ("at", "min"), ("at", "max")])
+        )
+    if not parts:
+        return {}
+    both = pa.concat_tables(parts).group_by("error").aggregate([("count_all", "sum"), ("id_min", "min"), ("at_min", "min"), ("at_max", "max")])
+    names = ("error", "count_all_sum", "id_min_min", "at_min_min", "at_max_max")
+    return {row["error"]: _Counted(*(row[name] for name in names)) for row in both.to_pylist()}
 
 
 # Queries --------------------------------------------------------------------------------------------------------------

@@ -6,14 +6,15 @@ Acts: what an application does on a conversation, and the states and sequence nu
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from uuid import UUID, uuid5
 
-from airflow_poison.dialogs.services import SentBy
-from airflow_poison.dialogs.system_messages import BOTH_ENDED, END_DIALOG, ERROR, ErrorDocument
+from airflow_poison.dialogs.services import Contract, SentBy
+from airflow_poison.dialogs.system_messages import BOTH_ENDED, END_DIALOG, ERROR, BrokerError, ErrorDocument
 from airflow_poison.rules import settings
 from airflow_poison.values.errors import (
     ConversationEndedError,
@@ -23,12 +24,6 @@ from airflow_poison.values.errors import (
     SettingError,
 )
 from airflow_poison.values.schema import DIALOG
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from airflow_poison.dialogs.services import Contract
-    from airflow_poison.dialogs.system_messages import BrokerError
 
 _TARGETS = UUID("3c5b5f5e-7c0f-5c7e-9f0e-5b1f0a6d4d11")
 """The namespace of target handles."""

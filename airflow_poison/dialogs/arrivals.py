@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_poison.dialogs.acts import (
@@ -21,9 +23,6 @@ from airflow_poison.dialogs.acts import (
 from airflow_poison.dialogs.system_messages import BOTH_ENDED, DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, error_of, is_system
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from datetime import datetime
-
     from airflow_poison.dialogs.services import Service
 
 S = ConversationState

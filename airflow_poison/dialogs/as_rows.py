@@ -6,23 +6,20 @@ A message as RECEIVE would show it: the columns of a Service Broker queue (spec 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.dialogs.acts import ConversationEndpoint, Envelope, Outgoing
-from airflow_poison.dialogs.services import SYSTEM_MESSAGE_TYPES
+from airflow_poison.dialogs.services import SYSTEM_MESSAGE_TYPES, Contract, Service
 from airflow_poison.dialogs.system_messages import is_system
 from airflow_poison.rules.queue_disabling import Validation
+from airflow_poison.values.libraries import np, pa
 from airflow_poison.values.schema import CONVERSATION, DEFAULT_PRIORITY, DIALOG, TRANSMISSION_QUEUE, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import datetime
-
-    import pyarrow as pa
-
-    from airflow_poison.dialogs.services import Contract, Service
     from airflow_poison.values.message import Message
 
 
@@ -116,8 +113,6 @@ def endpoints_to_table(endpoints: Iterable[ConversationEndpoint], now: datetime 
 
     :param now: when these versions are made: how long it is known that a conversation has ended counts from here. None: ``transact`` fills it in.
     """
-    import pyarrow as pa
-
     rows = [
         {
             "lookup_id": endpoint.version,
@@ -139,9 +134,6 @@ def endpoints_to_table(endpoints: Iterable[ConversationEndpoint], now: datetime 
 
 def newest(rows: pa.Table) -> pa.Table:
     """Return of each handle (``conversation_id``) the row with the highest version (``lookup_id``), in the order in which they stand."""
-    import numpy as np
-    import pyarrow as pa
-
     if not rows.num_rows:
         return rows
     handles = rows.column("conversation_id").combine_chunks().dictionary_encode(null_encoding="encode").indices.to_numpy()
@@ -159,8 +151,6 @@ def table_to_endpoints(rows: pa.Table) -> dict[str, ConversationEndpoint]:
 
 def messages_to_table(messages: Iterable[Outgoing], now: datetime) -> pa.Table:
     """Return messages of dialogs as rows of the ``_transmission`` partition (``table_schema()``), addressed to who receives them."""
-    import pyarrow as pa
-
     rows = [_message(message, now) | {"sub_queue": TRANSMISSION_QUEUE, "move_count": 0} for message in messages]
     return pa.Table.from_pylist(rows, schema=table_schema())
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from airflow_poison.dialogs import system_messages
 from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, BrokerError, is_system
@@ -16,10 +16,6 @@ from airflow_poison.values import json_text
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.json_text import exact, words
 from airflow_poison.values.texts import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 DEFAULT = "DEFAULT"
 """The name of SQL Server's own message type, and of its contract."""
@@ -124,7 +120,8 @@ class Contract:
         types = _by_name("message type", self.types, MessageType)
         for name in types.keys() - senders.keys():
             raise SettingError("message type", name, f"one that the contract names: {', '.join(senders) or 'it names none'}")
-        message_types = {name: types[name] if name in types else _usual(name) for name in senders}
+        usual = {name: MessageType(name, _GIVEN.get(is_system(name) or name, Validation.NONE)) for name in senders if name not in types}
+        message_types = {name: types.get(name) or usual[name] for name in senders}
         settings.put(self, name=_name("contract", self.name), senders=senders, types=tuple(types.values()), message_types=message_types)
         if not self.sent_by(SentBy.INITIATOR):
             raise SettingError("senders", senders, "at least one application message type that the INITIATOR, or ANY, sends")
@@ -196,10 +193,6 @@ def _validation(value: object) -> Validation:
 
 def _upper(value: object) -> object:
     return value.strip().upper() if isinstance(value, str) else value
-
-
-def _usual(name: str) -> MessageType:
-    return MessageType(name, _GIVEN.get(is_system(name) or name, Validation.NONE))
 
 
 def _by_name(kind: str, given: Iterable[Named], expected: type[Named]) -> dict[str, Named]:

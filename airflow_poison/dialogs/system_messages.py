@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Self
-from xml.etree.ElementTree import TreeBuilder
+from typing import NoReturn, Self
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
 from airflow_poison.values.errors import ErrorDocumentError, SettingError
-
-if TYPE_CHECKING:
-    from typing import NoReturn
-    from xml.etree.ElementTree import Element
-
 
 NAMESPACE = "https://schemas.microsoft.com/SQL/ServiceBroker"
 """As the sources print it; the engine writes ``http`` (spec section 10, Q-2)."""

@@ -10,27 +10,21 @@ from __future__ import annotations
 import json
 import os
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import wraps
+from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+from typing import Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 
 from airflow_poison.dialogs import acts
-from airflow_poison.dialogs.acts import Change, ConversationEndpoint, Final
-from airflow_poison.dialogs.services import SentBy, Service
+from airflow_poison.dialogs.acts import Change, ConversationEndpoint, ConversationState, Final, Outgoing
+from airflow_poison.dialogs.services import Contract, SentBy, Service
 from airflow_poison.dialogs.system_messages import BOTH_ENDED, DIALOG_TIMER, ERROR, is_system
 from airflow_poison.rules.queue_disabling import FailureTracking
 from airflow_poison.values.errors import ConversationError, InputError, SettingError
 from airflow_poison.values.schema import MAX_BODY_BYTES
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime
-    from pathlib import Path
-
-    from airflow_poison.dialogs.acts import ConversationState, Outgoing
-    from airflow_poison.dialogs.services import Contract
 
 AS_ARRIVED = 2
 """The precedence of all that overtakes nothing."""

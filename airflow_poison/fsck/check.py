@@ -7,8 +7,9 @@ claims and state as they are now. Nothing is repaired: see ``table_repair`` and 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,28 +29,22 @@ from airflow_poison.fsck.files import (
     check_orphans,
     check_protection,
 )
-from airflow_poison.fsck.ledger import Account, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
+from airflow_poison.fsck.ledger import Account, Step, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.rules import policy_from_dict
-from airflow_poison.store import data_files
+from airflow_poison.store import QueueStore, data_files
 from airflow_poison.store.control import BLOCKED_BY, BLOCKED_UNTIL, Control
 from airflow_poison.store.data_files import CONTROL
 from airflow_poison.store.delta_store import left_over
 from airflow_poison.store.disk import LocalFolder, why
 from airflow_poison.store.entries import LOG, remains
-from airflow_poison.store.files import SEQUENCE
-from airflow_poison.store.past import read_past
+from airflow_poison.store.files import SEQUENCE, DataFile
+from airflow_poison.store.past import Past, read_past
 from airflow_poison.values.errors import InputError, NewerFormatError, PoisonError, SettingError, StoreUnreachableError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.schema import LANDING, OUTBOX, SubQueue
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_poison.fsck.ledger import Step
-    from airflow_poison.store import QueueStore
-    from airflow_poison.store.files import DataFile
-    from airflow_poison.store.past import Past
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
@@ -175,8 +170,6 @@ def _other_tables(store: QueueStore) -> Iterator[Finding]:
 
 
 def _read_control(root: str, name: str, live: Mapping[str, DataFile]) -> Control | Finding:
-    import pyarrow as pa
-
     paths = [file.path for file in live.values() if file.sub_queue == CONTROL]
     if len(paths) != 1:
         what = f"the queue has {len(paths)} control rows instead of one: verbs cannot tell its policy and state"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,9 @@ from airflow_poison.store.data_files import CLAIM, MANIFEST, STAGE
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.stage import stage_folder
 from airflow_poison.values.errors import PoisonError, TableChangedError
+from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-
     from airflow_poison.store.files import Claim, DataFile
     from airflow_poison.store.past import Past
 
@@ -38,8 +37,6 @@ class Claims:
 
 def read_claims(root: str, live: Mapping[str, DataFile]) -> Claims:
     """Return the claims that can be read."""
-    import pyarrow as pa
-
     found: list[Claim] = []
     unreadable: list[tuple[str, str]] = []
     for file in live.values():
@@ -151,13 +148,13 @@ def _check_manifest(root: str, folder: Path) -> Iterator[Finding]:
     try:
         sealed = stage.read_manifest(root, folder)
     except (TableChangedError, OSError) as error:
-        what = f"the sealed outcome of a pass cannot be read ({error.__cause__ or error}): nobody can finish its claim"
+        what = f"the sealed outcome of a pass cannot be read ({error.__cause__ or error}): no run can finish its claim"
         yield Finding(Kind.STAGE_DAMAGED, Severity.ERROR, what, where, f"{RESTORE}; without a copy, remove it: the journals beside it decide then")
         return
     for name, file in sealed.files if sealed is not None else ():
         why = stage.staged_difference(root, name, file)
         if why:
-            what = f"a file of the sealed outcome of a pass is not what it was ({why}): nobody can finish its claim"
+            what = f"a file of the sealed outcome of a pass is not what it was ({why}): no run can finish its claim"
             todo = f"{RESTORE}; without a copy, remove {where}: the journals beside it decide then"
             yield Finding(Kind.STAGE_DAMAGED, Severity.ERROR, what, f"{STAGE}/{name}", todo)
 

@@ -7,27 +7,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from airflow_poison.store.data_files import WAITING, footer_difference, partition_of
 from airflow_poison.store.delta_store import CONSTRAINT, PROPERTIES
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.entries import LOG, WITH_STATISTICS, files_of
-from airflow_poison.store.files import SEQUENCE
-from airflow_poison.store.past import covering
+from airflow_poison.store.files import SEQUENCE, DataFile
+from airflow_poison.store.past import Past, Version, covering
 from airflow_poison.values.errors import StoreUnreachableError, TableChangedError
+from airflow_poison.values.libraries import deltalake
 from airflow_poison.values.schema import EVENT
 from airflow_poison.values.texts import Plain
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import timedelta
-
-    from airflow_poison.store.files import DataFile
-    from airflow_poison.store.past import Past, Version
 
 
 class Severity(StrEnum):
@@ -204,12 +199,9 @@ def check_log(root: str, past: Past) -> Iterator[Finding]:
 
 def _check_checkpoint(root: str, past: Past) -> Iterator[Finding]:
     """Yield when readers, who begin with a checkpoint, see other files than the commits say."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     try:
-        seen = {file.path for file in files_of(DeltaTable(root, version=past.version))}
-    except (DeltaError, OSError) as error:
+        seen = {file.path for file in files_of(deltalake.DeltaTable(root, version=past.version))}
+    except (deltalake.exceptions.DeltaError, OSError) as error:
         what = f"readers cannot open version {past.version}: {str(error).partition(chr(10))[0]}"
         yield Finding(Kind.CHECKPOINT_DIFFERS, Severity.ERROR, what, LOG, RESTORE)
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +14,15 @@ from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON
 from airflow_poison.fsck.files import REPORT, Finding, Kind, Severity
 from airflow_poison.store.data_files import commit_version, partition_of, read_columns
 from airflow_poison.store.disk import LocalFolder
-from airflow_poison.store.files import SEQUENCE
+from airflow_poison.store.files import COUNTS, SEQUENCE, DataFile
 from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.libraries import pa, pq
 from airflow_poison.values.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
     from numpy.typing import NDArray
 
-    from airflow_poison.store.files import DataFile
     from airflow_poison.store.past import Past, Version
 
     Numbers = NDArray[np.int64]
@@ -159,6 +158,9 @@ def _of_append(step: Step) -> str:
     assigned = numbers.get(SEQUENCE, last) - last
     if not said == assigned == step.inside or step.outside:
         return f"says that it sent {said} messages, assigned {assigned} lookup ids and added {step.inside} messages"
+    read, landed, filtered = (next((number for name, number in numbers.items() if name.startswith(f"{count}:")), 0) for count in COUNTS)
+    if read and read != landed + filtered + said:
+        return f"read {read} rows in place, and says landed {landed} + filtered {filtered} + messages {said}"
     ends = [(file.min_lookup_id, file.max_lookup_id) for file in sorted(step.added, key=lambda file: file.min_lookup_id)]
     for low, high in ends:
         if low != last + 1:
@@ -273,9 +275,6 @@ class CountedRows:
 
 def _table(root: str, files: Sequence[DataFile]) -> CountedRows | None:
     """Return the rows of files; None when one of them is gone or cannot be read: another finding says so, or a vacuum was right."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     parts: list[list[Numbers]] = [[np.empty(0, np.int64)] * 5]
     for file in files:
         try:
@@ -376,7 +375,7 @@ def _some(ids: Numbers) -> str:
 
 _BRING = {
     CONVERSATION: frozenset({"finish", "transact", "merge"}),
-    LANDING: frozenset({"finish"}),
+    LANDING: frozenset({"append", "finish"}),
     PLAN: frozenset({"plan"}),
     SOURCE: frozenset({"append"}),
     TRANSMISSION_QUEUE: frozenset({"finish", "transact"}),

@@ -6,6 +6,7 @@ A table goes on without the lost ones when people say so, and reports which mess
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -13,26 +14,23 @@ from uuid import uuid4
 import numpy as np
 
 from airflow_poison.fsck.claims import read_claims
-from airflow_poison.fsck.files import Kind, check_files, intrusions, restorable
+from airflow_poison.fsck.files import Intrusion, Kind, check_files, intrusions, restorable
 from airflow_poison.fsck.ledger import MESSAGES
 from airflow_poison.store import data_files, disk, history, log_damage
 from airflow_poison.store.data_files import CLAIM, CONTROL
 from airflow_poison.store.delta_log import DeltaLog
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.entries import LOG, entry_path
-from airflow_poison.store.files import SEQUENCE, Commit
+from airflow_poison.store.files import SEQUENCE, Commit, DataFile
 from airflow_poison.store.past import covering, read_past
 from airflow_poison.store.stage import stage_folder
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import deltalake, pa
 from airflow_poison.values.schema import OUTBOX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from airflow_poison.fsck.files import Intrusion
-    from airflow_poison.store.files import DataFile
     from airflow_poison.values.clock import Clock
 
 
@@ -106,19 +104,15 @@ def _accept(root: str, found: Intrusion) -> str:
 
 def _restore(root: str, found: Intrusion) -> str:
     """Go back to the last version of ours, with our mark: what was there after it is no part of the table any more, and stays on disk."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-    from deltalake.transaction import CommitProperties
-
     details = {"operation": "restore", "mark": uuid4().hex, "to": found.last_own}
-    properties = CommitProperties(max_commit_retries=0, custom_metadata={"userMetadata": json.dumps(details)})
-    table = DeltaTable(root)
+    properties = deltalake.transaction.CommitProperties(max_commit_retries=0, custom_metadata={"userMetadata": json.dumps(details)})
+    table = deltalake.DeltaTable(root)
     if table.version() != found.entries[-1].version:
         raise TableChangedError(f"Somebody has committed to {root} while it was being mended. Look again with a check.")
     reach("pass.repair.before_restore")
     try:
         table.restore(found.last_own, commit_properties=properties)
-    except DeltaError as error:
+    except deltalake.exceptions.DeltaError as error:
         cause = str(error).partition("\n")[0]
         message = f"The queue table {root} cannot go back to version {found.last_own}: {cause}. Restore the missing files from a backup."
         raise TableChangedError(message) from error
@@ -192,20 +186,15 @@ def give_up_commits(root: str) -> str:
 
 def _sequence(root: str, version: int) -> int:
     """Return the last lookup id that had been given at a version. Raises TableChangedError when that cannot be read."""
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     try:
-        return DeltaTable(root, version=version).transaction_version(SEQUENCE) or 0
-    except DeltaError as error:
+        return deltalake.DeltaTable(root, version=version).transaction_version(SEQUENCE) or 0
+    except deltalake.exceptions.DeltaError as error:
         cause = str(error).partition("\n")[0]
         raise TableChangedError(f"Version {version} of the queue table {root} cannot be read: {cause}. Restore {LOG} from a backup.") from error
 
 
 def _files_on_disk(root: str) -> Iterator[DataFile]:
     """Yield every file of messages below a table's folder that can be read, whether a version names it or not."""
-    import pyarrow as pa
-
     for place in sorted(MESSAGES):
         for path in sorted(Path(root).glob(f"sub_queue={place}/move_count=*/*.parquet")):
             try:
@@ -229,8 +218,6 @@ def _lookup_ids(root: str, file: DataFile, live: Iterable[DataFile]) -> dict[str
 
     Those that have left the queue cannot be distinguished from lost ones; where there are any, the detail says among which ids the lost ones are.
     """
-    import pyarrow as pa
-
     wanted = np.arange(file.min_lookup_id, file.max_lookup_id + 1)
     for other in live:
         if other.path != file.path and other.sub_queue in MESSAGES and other.max_lookup_id >= wanted[0] and other.min_lookup_id <= wanted[-1]:

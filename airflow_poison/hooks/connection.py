@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.store import object_store_of
-from airflow_poison.values.errors import SettingError, SparkDistributionError
-from airflow_poison.values.events import acting, shell_user
+from airflow_poison.values.errors import SettingError, SourceError, SparkDistributionError
+from airflow_poison.values.machine import shell_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
-
     from airflow_poison.sources.source import Connection
 
 
@@ -31,11 +29,6 @@ def actor_here() -> str:
     except RuntimeError:
         return shell_user()
     return f"dag:{task.dag_id}/{task.run_id}/{task.task_id}"
-
-
-def acting_here(reason: str = "") -> AbstractContextManager[None]:
-    """Record the events of a block with who acts here, and why."""
-    return acting(actor_here(), reason)
 
 
 LOCAL_SPARK, AUTO = "local[*]", "auto"
@@ -344,7 +337,6 @@ def found_connection(conn_id: str) -> Connection:
     from airflow.sdk.log import mask_secret
 
     from airflow_poison.sources.source import Connection
-    from airflow_poison.values.errors import SourceError
 
     try:
         found = BaseHook.get_connection(conn_id)

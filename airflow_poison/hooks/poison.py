@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -20,18 +21,16 @@ from airflow_poison.hooks.connection import (
     spark_master,
     spark_settings,
 )
+from airflow_poison.store import QueueStore, open_store
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from pyspark.sql import SparkSession
 
     from airflow_poison.dialogs.services import Service
     from airflow_poison.queue import Queue, Store
     from airflow_poison.rules.policy import Policy
     from airflow_poison.spark.engine import SparkEngine
-    from airflow_poison.store import QueueStore
 
 
 class QueueHook(BaseHook):
@@ -83,8 +82,6 @@ class QueueHook(BaseHook):
 
     def store(self) -> QueueStore:
         """Return the store. Raises StoreUnreachableError when its root cannot be read or written."""
-        from airflow_poison.store import open_store
-
         return open_store(self.settings.store, dict(self.settings.storage_options) or None, durable=self.settings.durable)
 
     def queues(self) -> Store:

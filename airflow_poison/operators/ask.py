@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -11,22 +13,18 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, T
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links import EventsLink, QueueLink
-from airflow_poison.notifications import listed
+from airflow_poison.notifications import Targets, listed
 from airflow_poison.operators.base import QueueOperator, task_key
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
+from airflow_poison.passes.halts import HaltedEndpoint, halted_endpoint
 from airflow_poison.rules.queue_disabling import REMOVAL
 from airflow_poison.rules.settings import choice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import timedelta
-
     from airflow.sdk import Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
-    from airflow_poison.notifications import Targets
     from airflow_poison.operators.question import Question
-    from airflow_poison.passes.halts import HaltedEndpoint
     from airflow_poison.queue import Queue
 
 PARKS: tuple[type[BaseException], ...] = (getattr(exceptions, "TaskAwaitingInput", TaskDeferred), TaskDeferred)
@@ -92,8 +90,6 @@ class QueueAskOperator(QueueOperator, HITLOperator):
 
     def execute(self, context: Context) -> Any:
         """Ask. Raises QueueNotFoundError, SettingError, AirflowSkipException for a queue that receives."""
-        from airflow_poison.passes.halts import halted_endpoint
-
         hook = QueueHook(self.conn_id)
         queue = hook.queue(self.queue_name)
         halt = halted_endpoint(queue.reading, self.sub_queue)

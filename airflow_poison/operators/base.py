@@ -10,23 +10,21 @@ import re
 import sys
 import threading
 import time
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Required, TypedDict
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 
 from airflow_poison.hooks.connection import INSTALLATION, INSTALLATION_ALLOWED
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.passes.declaration import whole
 from airflow_poison.passes.runs import installed, run_key
-from airflow_poison.values.clock import show_instant, zone_of_people
 from airflow_poison.values.errors import PoisonError, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
-
     from airflow.sdk import DAG, Context, TaskGroup
 
     from airflow_poison.desk.plans import PlanView
@@ -94,14 +92,8 @@ def installation_id() -> str:
         time.sleep(SETTLED)
 
 
-def here(at: datetime) -> str:
-    """Return an instant as logs show it: in Airflow's default time zone."""
-    return show_instant(at, zone_of_people("default_timezone", conf.get("core", "default_timezone", fallback="utc")))
-
-
 def _read(comms: Any) -> str | None:
     """Return what the metadata database has. ``Variable.get`` would not do: it takes an API server that fails for one that has no such Variable."""
-    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, GetVariable
 
     try:
@@ -118,7 +110,6 @@ def _read(comms: Any) -> str | None:
 def _made(comms: Any) -> str:
     """Write a new id; return the one that is there then."""
     from airflow.sdk import Variable
-    from airflow.sdk.exceptions import AirflowRuntimeError
 
     try:
         Variable.set(VARIABLE, f"{datetime.now(UTC).strftime(_TIME)}-{token_hex(8)}", _ABOUT)

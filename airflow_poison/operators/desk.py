@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -21,27 +22,17 @@ from airflow_poison.hooks.connection import found_connection
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links import EventsLink, PoisonLink, QueueLink
-from airflow_poison.notifications import AlertTargets
+from airflow_poison.notifications import AlertTargets, Targets
 from airflow_poison.operators.ask import PARKS
-from airflow_poison.operators.base import (
-    PATIENCE_SECONDS,
-    QueueOperator,
-    actor,
-    logged,
-    lookup_ids_of,
-    number,
-    subscriber,
-    task_key,
-)
-from airflow_poison.passes.declaration import Receive
+from airflow_poison.operators.base import PATIENCE_SECONDS, QueueOperator, actor, logged, lookup_ids_of, number, subscriber, task_key
+from airflow_poison.passes.declaration import Canary, Receive
 from airflow_poison.sources.kafka import Kafka
+from airflow_poison.store.files import PlanState
 from airflow_poison.triggers import PlanTrigger, pause_when_ended
 from airflow_poison.values.errors import InputError, PlanStateError, SettingError, recalled
 from airflow_poison.values.texts import Plain, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from airflow.sdk import Context
     from airflow.sdk.execution_time.hitl import HITLUser
 
@@ -50,8 +41,6 @@ if TYPE_CHECKING:
     from airflow_poison.desk.rule_runs import RulesResult
     from airflow_poison.desk.rules import Rule
     from airflow_poison.desk.selection import Selection
-    from airflow_poison.notifications import Targets
-    from airflow_poison.passes.declaration import Canary
     from airflow_poison.queue import Queue
     from airflow_poison.store.queue_table import QueueTable
 
@@ -325,7 +314,6 @@ class QueueRedriveOperator(QueueOperator):
         has stopped, or that was cancelled or undone.
         """
         from airflow_poison.desk.plans import paused_by
-        from airflow_poison.store.files import PlanState
 
         hook = QueueHook(self.conn_id)
         queue = hook.queue(self.queue_name)
@@ -368,7 +356,6 @@ class QueueRedriveOperator(QueueOperator):
 
     def _followed(self, queue: Queue, plan: str) -> PlanView:
         from airflow_poison.desk.applying import apply, follow
-        from airflow_poison.store.files import PlanState
 
         waiting = {PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED}
         table, clock, store = queue.table, queue.clock, queue.store.tables
@@ -407,7 +394,6 @@ class QueueRedriveOperator(QueueOperator):
 
     def _result(self, table: QueueTable, view: PlanView) -> dict[str, Any]:
         from airflow_poison.desk.plans import why_stopped
-        from airflow_poison.store.files import PlanState
 
         if self._ended:
             raise PlanStateError(f"The task was ended; plan {view.plan!r} of queue {view.queue!r} goes on when it runs again.")
@@ -439,7 +425,7 @@ class QueueGroupsOperator(QueueOperator):
     """Count the messages of a selection by error group: messages that failed alike. Reads only; starts no JVM.
 
     Returns ``{"queue", "version", "at", "messages", "groups", "more"}``; a group has ``error`` (its id, for selections), ``kind``, ``type``,
-    ``text``, ``messages``, ``share``, ``first_seen``, ``last_seen``, ``sample`` (a lookup id) and ``trend``.
+    ``text``, ``messages``, ``share``, ``first_seen``, ``last_seen``, ``sample`` (a lookup id), ``trend`` and ``new`` (first seen in the last day).
 
     :param selection: conditions by name, as ``Selection`` has them, a ``Selection``, or JSON text; None: all poison. (templated)
     :param limit: the largest groups, so many; ``more`` says how many are left out.

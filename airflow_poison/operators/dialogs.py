@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.links import EventsLink, MessagesLink, QueueLink
-from airflow_poison.notifications import listed, tell_ended
+from airflow_poison.notifications import Targets, listed, tell_ended
 from airflow_poison.operators.base import QueueOperator, number, task_key
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.dialogs.acts import Dialog
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.notifications import Targets
     from airflow_poison.queue import Queue
     from airflow_poison.rules.policy import Policy
 
@@ -199,7 +198,6 @@ class ConversationOperator(QueueOperator):
         self.wait = wait
 
     def _opened(self, context: Context) -> tuple[Queue, str]:
-        """Return the queue, and the key of what the task does."""
         hook = QueueHook(self.conn_id)
         queue = hook.queue(self.queue_name)
         return queue, task_key(context, hook, queue.table.uri)

@@ -7,34 +7,34 @@ QueueAlertOperator: alert people about events of a queue.
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from airflow_poison import stats
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links import EventsLink, MessagesLink, PoisonLink, QueueLink, RetryLink
-from airflow_poison.notifications import AlertTargets, listed, tell_ended
-from airflow_poison.operators.base import QueueOperator, here, lookup_ids_of, one_lookup_id, subscriber, task_key
+from airflow_poison.notifications import AlertTargets, Targets, listed, tell_ended
+from airflow_poison.operators.base import QueueOperator, lookup_ids_of, one_lookup_id, subscriber, task_key
 from airflow_poison.operators.dialogs import REMOVAL_ERROR, ended_with_error
+from airflow_poison.passes.halts import WHEN_ENABLED, HaltedEndpoint
 from airflow_poison.rules import checked_policy
-from airflow_poison.rules.queue_disabling import REMOVAL
+from airflow_poison.rules.queue_disabling import NO_MESSAGE, REMOVAL
+from airflow_poison.rules.settings import choice
+from airflow_poison.values.clock import EXAMPLES, read_duration, show_recorded
 from airflow_poison.values.errors import DecisionOutdatedError, QueueNotFoundError, SettingError
 from airflow_poison.values.events import acting
-from airflow_poison.values.texts import visible
+from airflow_poison.values.texts import counted, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from datetime import timedelta
-
     from airflow.sdk import Context
     from airflow.sdk.definitions.xcom_arg import XComArg
 
-    from airflow_poison.notifications import Targets
     from airflow_poison.passes.alter import AlterResult, DisableResult, EnableResult, RestartResult
-    from airflow_poison.passes.halts import HaltedEndpoint
     from airflow_poison.queue import Queue
     from airflow_poison.rules.policy import Policy
 
@@ -149,8 +149,6 @@ class QueueRecoverOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises MessageNotFoundError, MessageClaimedError, QueueNotFoundError; AirflowFailException for a decision that fits no more."""
         from airflow_poison.passes.decide import Decision, decide
-        from airflow_poison.passes.halts import WHEN_ENABLED, HaltedEndpoint
-        from airflow_poison.values.texts import counted
 
         hook = QueueHook(self.conn_id)
         queue = hook.queue(self.queue_name)
@@ -248,8 +246,6 @@ class QueueAlterOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Do it. Raises SettingError, QueueNotFoundError, and MessageClaimedError for a restart while a pass receives."""
         del context
-        from airflow_poison.rules.settings import choice
-
         action = choice("action", self.action, Action)
         if (action is Action.ALTER) != bool(self.settings or self.system or self.park_group is not None):
             raise SettingError(
@@ -313,7 +309,6 @@ class QueueInspectOperator(QueueOperator):
         """Look. Raises QueueHaltedError, QueueNotFoundError, SettingError."""
         del context
         from airflow_poison.passes.conversations import printed_body
-        from airflow_poison.rules.queue_disabling import NO_MESSAGE
 
         number = None if self.lookup_id is None else one_lookup_id(self.lookup_id)
         queue = QueueHook(self.conn_id).queue(self.queue_name)
@@ -341,13 +336,7 @@ class QueueMaintainOperator(QueueOperator):
     template_fields: Sequence[str] = ("queue_name", "retention", "conn_id")
     ui_color = "#e6eef5"
 
-    def __init__(
-        self,
-        *,
-        retention: timedelta | str = "7d",
-        min_files: int = 16,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, retention: timedelta | str = "7d", min_files: int = 16, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.retention = retention
         self.min_files = min_files
@@ -355,8 +344,6 @@ class QueueMaintainOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Maintain the queue. Raises QueueNotFoundError, SettingError, StoreUnreachableError, TableChangedError."""
         del context
-        from airflow_poison.values.clock import EXAMPLES, read_duration
-
         retention = read_duration(self.retention) if isinstance(self.retention, str) else self.retention
         if retention is None:
             raise SettingError("retention", self.retention, EXAMPLES)
@@ -490,12 +477,10 @@ class QueueReturnOperator(QueueOperator):
     def execute(self, context: Context) -> dict[str, object]:
         """Return what is due. Raises QueueNotFoundError, StoreUnreachableError."""
         del context
-        from airflow_poison import stats
-
         queue = QueueHook(self.conn_id).queue(self.queue_name, self.policy)
         result = queue.return_due(self.policy)
         stats.moved("returned", result.returned + result.postponed, queue.table, self.conn_id)
         postponed = f", and {result.postponed:,} that a handler had postponed" if result.postponed else ""
-        due = f", the next until {here(datetime.fromisoformat(result.next_due_at))}" if result.next_due_at else ""
+        due = f", the next until {show_recorded(result.next_due_at)}" if result.next_due_at else ""
         self.log.info("Returned %s messages of %r to main%s; %s wait in retry%s.", result.returned, self.queue_name, postponed, result.waiting, due)
         return result.to_dict()

@@ -5,29 +5,25 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_poison.notifications import tell_all
+from airflow_poison.notifications import Log, Target, tell_all
 from airflow_poison.passes.alerts import Alert, AlertKind
 from airflow_poison.passes.decide import Decision, choices
 from airflow_poison.passes.relay import dead_letter_queue
-from airflow_poison.rules.queue_disabling import REMOVAL
+from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
 from airflow_poison.ui.page_data import neutral_text
+from airflow_poison.values.clock import show_instant
 from airflow_poison.values.schema import SubQueue, place_name
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-    from typing import Any
-
     from airflow_poison.desk.plans import PlanView
-    from airflow_poison.notifications import Log, Target
     from airflow_poison.passes.browse import MessageRow
     from airflow_poison.passes.conversations import ConversationRow
     from airflow_poison.passes.halts import HaltedEndpoint
-    from airflow_poison.rules.queue_disabling import EndConversation
 
 
 MOST_IN_LINE = 300
@@ -139,7 +135,7 @@ def _means(decision: Decision, halt: HaltedEndpoint, others: int, system: str, t
 
 def _facts(message: MessageRow, others: int, conversation: ConversationRow | None) -> Iterator[tuple[str, str]]:
     yield "message", str(message.lookup_id)
-    yield "sent", _instant(message.enqueued_at)
+    yield "sent", "" if message.enqueued_at is None else show_instant(message.enqueued_at)
     yield "abort count, move count", f"{message.abort_count}, {message.move_count}"
     if message.crash_count:
         yield "crashes", str(message.crash_count)
@@ -204,10 +200,6 @@ def _code(text: str) -> str:
 
 def _longest(text: str) -> int:
     return max((len(found) for found in re.findall("`+", text)), default=0)
-
-
-def _instant(instant: datetime | None) -> str:
-    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _is_json(text: str) -> bool:

@@ -6,7 +6,7 @@ What a pass did, in words: for the task's log and for the error of a halted queu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
@@ -14,27 +14,24 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_poison.delivery.handlers import Transformation, check_given
 from airflow_poison.hooks.connection import cores_of, spark_master
-from airflow_poison.hooks.poison import this_run
+from airflow_poison.hooks.poison import QueueHook, this_run
 from airflow_poison.operators.base import logged, subscriber, task_key
-from airflow_poison.passes.runs import check_named_once, halted
-from airflow_poison.rules import checked_policy
+from airflow_poison.passes.runs import QueueRun, ReceiveManyResult, ReceiveResult, check_named_once, halted, receive_many
+from airflow_poison.rules import checked_policy, policy_from_dict
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueueHaltedError, QueuesFailedError, SettingError
+from airflow_poison.values.failures import install_error_handler
 from airflow_poison.values.masking import checked_mask
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow.sdk import Context
 
     from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.receive import QueueReceiveOperator
     from airflow_poison.passes.declaration import Receive
     from airflow_poison.passes.receive import ReceivePass
-    from airflow_poison.passes.runs import ReceiveManyResult, ReceiveResult
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.queue_table import QueueTable
 
@@ -110,8 +107,6 @@ def _entry(given: object, receive: Receive) -> tuple[str, Receive]:
 
 def _policy(queue: str, given: object) -> Policy | None:
     if isinstance(given, Mapping):
-        from airflow_poison.rules import policy_from_dict
-
         return policy_from_dict(given)
     return checked_policy(given, f"queues[{queue!r}].policy")  # type: ignore[arg-type]  # that is what is checked
 
@@ -173,7 +168,6 @@ class QueuePass:
     def _afterwards(self, table: QueueTable) -> Callable[[], None]:
         from airflow_poison.passes.alerts import alert_subscription
         from airflow_poison.passes.history import error_subscription, hand_over
-        from airflow_poison.values.failures import install_error_handler
 
         task, name, clock = self.task, subscriber(self.context, self.hook), SystemClock()
         error_handler = install_error_handler(task.error_handler) if task.error_handler is not None else None
@@ -203,8 +197,6 @@ def receive_from_all(task: QueueReceiveOperator, hook: QueueHook, queues: Mappin
     Raises, when all have ended, QueuesFailedError for queues that failed, else AirflowFailException for queues that are halted, or whose error
     handler did not deal with a message.
     """
-    from airflow_poison.passes.runs import QueueRun, receive_many
-
     ones = {name: QueuePass(task, hook, name, receive, context) for name, receive in queues.items()}
     untold: dict[str, Exception] = {}
 

@@ -9,25 +9,24 @@ from typing import TYPE_CHECKING, Any, Unpack
 from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_poison import stats
+from airflow_poison.hooks.connection import found_connection
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
 from airflow_poison.links import PoisonLink, QueueLink, RetryLink
-from airflow_poison.notifications import AlertTargets
+from airflow_poison.notifications import AlertTargets, Targets
 from airflow_poison.operators.base import OperatorOptions, cancel_jobs, leave_server
-from airflow_poison.operators.queues import QueuePass, is_known, listed, receive_from_all, to_render
+from airflow_poison.operators.queues import Entry, QueuePass, is_known, listed, receive_from_all, to_render
 from airflow_poison.passes.declaration import DEFAULTS, Receive, ReceiveOptions, name_of, takes_options
-from airflow_poison.passes.runs import Stop, account, halted
+from airflow_poison.passes.runs import ReceiveResult, Stop, account, halted, stoppable
 from airflow_poison.rules.settings import whole_number
-from airflow_poison.values.errors import SettingError
+from airflow_poison.values.errors import QueueHaltedError, SettingError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_poison.delivery.handlers import HandlerLike
-    from airflow_poison.notifications import Targets
-    from airflow_poison.operators.queues import Entry
     from airflow_poison.outputs.output import Output
-    from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
@@ -111,13 +110,13 @@ class ReceivingOperator(WithLineage, BaseOperator):
 
     def report(self, result: ReceiveResult, table: QueueTable, conn_id: str) -> None:
         """Log what a pass did, note its lineage and send its metrics."""
-        from airflow_poison import stats
-
         for line in account(result):
             self.log.info("%s", line)
         uri = queue_uri(conn_id, result.queue)
         self.lineage.tables[uri] = table.uri
         self.lineage.reads(self, uri)
+        if self.receive.source is not None and (read := self.receive.source.connected(found_connection).asset_uri):
+            self.lineage.reads(self, read)
         self.lineage.writes(self, *(queue_uri(conn_id, name) for name in result.sent_on))
         stats.received(result, table, conn_id)
 
@@ -234,9 +233,6 @@ class QueueReceiveOperator(ReceivingOperator):
         cancel_jobs(self.log)
 
     def _receive(self, hook: QueueHook, context: Context) -> dict[str, object]:
-        from airflow_poison.passes.runs import stoppable
-        from airflow_poison.values.errors import QueueHaltedError
-
         assert self.queue_name is not None
         one = QueuePass(self, hook, self.queue_name, self.rendered(), context)
         receive, key = one.prepare()

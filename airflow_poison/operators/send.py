@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison import stats
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri, sources_of
 from airflow_poison.links import MessagesLink, QueueLink
 from airflow_poison.operators.base import QueueOperator, cancel_jobs, leave_server, number, task_key
 from airflow_poison.passes.runs import run_key
 from airflow_poison.rules import checked_policy
-from airflow_poison.sources.source import Source
+from airflow_poison.sources.source import Source, Take
 from airflow_poison.values.errors import InputError, SettingError, StoreUnreachableError
 from airflow_poison.values.masking import checked_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
-
     import pyarrow as pa
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_poison.queue import Queue
     from airflow_poison.rules.policy import Policy
     from airflow_poison.sources.paths import PathFiles
-    from airflow_poison.sources.source import Take
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.mapping import ColumnMapping
 
@@ -201,7 +200,6 @@ class QueueSendOperator(WithLineage, QueueOperator):
         return partial(SendStage.of_queue(queue.folder, key).records, spark=lambda: hook.spark(self.py_files))
 
     def _take_from(self, source: Source, hook: QueueHook, queue: Queue, key: str) -> dict[str, object]:
-        """Send what is new in a source."""
         connected = source.connected(queue.store.connections)
         result = queue.take(
             connected,
@@ -251,8 +249,6 @@ class QueueSendOperator(WithLineage, QueueOperator):
                 )
 
     def _sent(self, queue: QueueTable, messages: int) -> None:
-        from airflow_poison import stats
-
         uri = queue_uri(self.conn_id, self.queue_name)
         self.lineage.tables[uri] = queue.uri
         self.lineage.writes(self, uri)

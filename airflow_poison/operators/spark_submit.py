@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from airflow_poison.hooks.connection import found_connection
 from airflow_poison.passes.engines import expire_now
 from airflow_poison.passes.receive import ReceivePass
-from airflow_poison.passes.runs import finished
+from airflow_poison.passes.runs import ReceiveResult, finished
 from airflow_poison.passes.submitted import PassOrder, Submission, fullest, needed, recorded, travelling, without_spark
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.values.clock import SystemClock
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.hooks.poison import QueueHook
     from airflow_poison.operators.submit import QueueReceiveSubmitOperator
-    from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -100,7 +100,7 @@ class Try:
 
     def __init__(self, task: QueueReceiveSubmitOperator, hook: QueueHook, table: QueueTable, key: str) -> None:
         self.table, self._task, self._hook = table, task, hook
-        receive = travelling(task.rendered())
+        receive = travelling(task.rendered(), found_connection)
         self._receive = replace(receive, policy=receive.policy or policy_from_dict(table.snapshot().control.policy))
         self.submission = Submission(table, key)
         self.target: Target | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProviderFeatureException
@@ -10,8 +11,8 @@ from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook, this_run
 from airflow_poison.operators.base import logged, task_key
 from airflow_poison.operators.receive import ReceivingOperator
-from airflow_poison.passes.runs import halted
-from airflow_poison.values.errors import SettingError
+from airflow_poison.passes.runs import ReceiveResult, halted
+from airflow_poison.values.errors import QueueHaltedError, SettingError, SparkDistributionError, SparkJobError
 
 try:
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -21,14 +22,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
 
     from airflow_poison.delivery.handlers import HandlerLike
     from airflow_poison.operators.spark_submit import Target, Try
-    from airflow_poison.passes.runs import ReceiveResult
 
 _OURS = ("application", "application_args", "java_class")
 _GONE = "GONE"
@@ -90,7 +88,6 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         AirflowException when Spark failed otherwise.
         """
         from airflow_poison.operators.spark_submit import Try
-        from airflow_poison.values.errors import QueueHaltedError
 
         hook = QueueHook(self.conn_id)
         hook.import_here(self.py_files or ())
@@ -139,8 +136,6 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
     def _submit(self, mine: Try, hook: QueueHook, context: Context) -> ReceiveResult:
         """Submit, wait, and return the driver's result, or the one that the queue has recorded. Raises what the driver raised."""
-        from airflow_poison.values.errors import SparkJobError
-
         target = self._choose_application(mine, hook)
         if not target.tracked:
             mine.write()
@@ -186,8 +181,6 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
 
     def _get_hook(self) -> SparkSubmitHook:
         """Return the hook without Python files, because the application ships them itself."""
-        from airflow_poison.values.errors import SparkDistributionError
-
         ours, self.py_files = self.py_files, None  # type: ignore[assignment]  # that is none of theirs
         try:
             return super()._get_hook()

@@ -23,6 +23,7 @@ from airflow_poison.outputs.values import (
     fits_type,
     has_unknown,
     is_missing,
+    may_be_cast,
     same_name,
     type_of,
 )
@@ -46,6 +47,8 @@ OF_NONE = "*"
 _LONGEST = 100
 PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
+CORRECTIONS = "_corrections"
+"""The column that says which cells of a row are null because they did not fit (``on_bad_cell="null"``); null: none is."""
 _TELLS_MORE = object()
 """In place of a value that shows an unknown part of its column's type."""
 
@@ -60,6 +63,7 @@ class Output:
     :param keys: rows replace rows of the table with the same values here; none: they are added.
     :param evolve: columns that the table does not have are added to it.
     :param provenance: rows say where they come from (``PROVENANCE``).
+    :param nulls: a cell that does not fit its column is null, and ``CORRECTIONS`` says so, unless the column is a key or must have a value.
     :param alone: it is the only one, and what is returned are its rows.
     :param delta: it holds what a Delta table can hold.
     :param rules: what its table wants of rows beside their types; None: there is no table, or it is not known yet.
@@ -71,6 +75,7 @@ class Output:
     keys: tuple[str, ...] = ()
     evolve: bool = False
     provenance: bool = False
+    nulls: bool = False
     alone: bool = True
     delta: bool = False
     rules: TableRules | None = None
@@ -82,10 +87,13 @@ class Output:
 
     @property
     def columns(self) -> pa.Schema | None:
-        """The schema as Arrow."""
-        if not isinstance(self.schema, str):
-            return self.schema
-        return parse_ddl(self.schema, "output_schema")
+        """The schema as Arrow; with ``CORRECTIONS`` where cells are made null."""
+        found = parse_ddl(self.schema, "output_schema") if isinstance(self.schema, str) else self.schema
+        return found.append(corrections_field()) if found is not None and self.nulls and CORRECTIONS not in found.names else found
+
+    def may_null(self, column: pa.Field[Any] | Column) -> bool:
+        """Whether a cell of a column is made null where it does not fit."""
+        return self.nulls and column.nullable and column.name not in self.keys
 
     def check_columns(self, given: Sequence[pa.Field[Any]], by: str) -> None:
         """Raise TransformError for columns that do not fit this output's, for one that is missing, and for one that no Delta table can hold.
@@ -100,6 +108,8 @@ class Output:
             except ValueError as error:
                 raise TransformError(f"{by} returned what {self.named} cannot hold: {error} Cast it, or give it another name.") from None
         wanted, there = self.columns, {field.name for field in given}
+        if self.nulls and CORRECTIONS in there:
+            raise TransformError(f"{by} returned a column {CORRECTIONS!r}, which on_bad_cell='null' fills. Give it another name.")
         if wanted is None:
             return
         if lacking := [field.name for field in wanted if not field.nullable and field.name not in there]:
@@ -107,7 +117,7 @@ class Output:
         for field in given:
             if field.name not in wanted.names:
                 self._check_new(field.name, wanted, by)
-            elif not fits_type(field.type, (kind := wanted.field(field.name).type)):
+            elif not fits_type(field.type, (kind := wanted.field(field.name).type)) and not (self.nulls and may_be_cast(field.type, kind)):
                 raise TransformError(
                     f"{by} returned the column {field.name!r} as {field.type}; the output has {kind}. Cast it in the transformation: "
                     "whether a value fits is then its message's affair."
@@ -123,6 +133,13 @@ class Output:
             )
 
 
+def corrections_field() -> pa.Field[Any]:
+    """Return the column ``CORRECTIONS``: an array of cells, each with the column, the value as text, and why it is null."""
+    import pyarrow as pa
+
+    return pa.field(CORRECTIONS, pa.list_(pa.struct([(name, pa.string()) for name in ("column", "value", "why")])))
+
+
 def outputs_of(
     output: object = None,
     *,
@@ -131,6 +148,7 @@ def outputs_of(
     evolve: bool = False,
     provenance: bool = False,
     deliver: bool = False,
+    on_bad_cell: object = None,
 ) -> tuple[Output, ...]:
     """Return the outputs that a user declares; none when nothing is. Raises SettingError.
 
@@ -138,15 +156,16 @@ def outputs_of(
     :param schema: DDL text (``"id bigint, name string"``) or an Arrow schema; for several outputs a mapping.
     :param keys: column names; for several outputs a mapping.
     :param deliver: the rows go to a function instead.
+    :param on_bad_cell: ``null``, or None: a row with a cell that does not fit fails.
     """
     if output is None and not deliver:
-        for name, value in (("output_schema", schema), ("output_keys", keys)):
+        for name, value in (("output_schema", schema), ("output_keys", keys), ("on_bad_cell", on_bad_cell)):
             if value:
                 raise SettingError(name, value, "a setting of an output; declare output=... too")
         return ()
     if output is not None and deliver:
         raise SettingError("output", output, "an output or a deliver function, not both")
-    alone = not isinstance(output, Mapping)
+    nulls, alone = _nulls(on_bad_cell), not isinstance(output, Mapping)
     uris = {ONLY: "" if deliver else _uri(output)} if not isinstance(output, Mapping) else {_name(name): _uri(uri) for name, uri in output.items()}
     if not uris:
         raise SettingError("output", output, "a path or URI of a Delta table, or a mapping of names to such")
@@ -164,8 +183,14 @@ def outputs_of(
         missing = [key for key in its_keys if given is not None and key not in there and not evolve]
         if missing:
             raise SettingError("output_keys", missing[0], f"a column of the schema: {', '.join(there)}")
-        found.append(Output(name, uri, cast("pa.Schema | str | None", given), its_keys, evolve, provenance, alone, delta=bool(uri)))
+        found.append(Output(name, uri, cast("pa.Schema | str | None", given), its_keys, evolve, provenance, nulls, alone, bool(uri)))
     return tuple(found)
+
+
+def _nulls(on_bad_cell: object) -> bool:
+    if on_bad_cell not in {None, "null"}:
+        raise SettingError("on_bad_cell", on_bad_cell, "'null', or None: a row with a cell that does not fit its column fails")
+    return on_bad_cell is not None
 
 
 def _uri(given: object) -> str:
@@ -290,10 +315,14 @@ class Fitting:
             )
         if not cells and not self._columns:
             raise OutputRowError(f"A row for {self._output.named} has no columns (lookup_id is none of them); return rows with some, or nothing.")
-        found, values = 0, []
+        if self._output.nulls and CORRECTIONS in cells:
+            raise OutputRowError(
+                f"A row for {self._output.named} has a column {CORRECTIONS!r}, which on_bad_cell='null' fills. Give it another name."
+            )
+        found, values, corrections = 0, [], list[dict[str, str]]()
         for column in self._columns:
             value = cells.get(column.name)
-            if value is not None and (value := self._kept(column, value, cells)) is _TELLS_MORE:
+            if value is not None and (value := self._kept(column, value, cells, corrections)) is _TELLS_MORE:
                 return self._learned(cells)
             found += column.name in cells
             if value is None and not column.nullable:
@@ -301,10 +330,15 @@ class Fitting:
             values.append(value)
         if found != len(cells):
             return self._learned(cells)
+        if corrections:
+            values[self._places[CORRECTIONS]] = corrections
         return tuple(values)
 
-    def _kept(self, column: Column, value: Any, cells: Mapping[Any, Any]) -> Any:
-        """Return a value as it is kept, None for one that is missing; or the mark of a part of its type. Raises OutputRowError."""
+    def _kept(self, column: Column, value: Any, cells: Mapping[Any, Any], corrections: list[dict[str, str]]) -> Any:
+        """Return a value as it is kept, None for one that is missing; or the mark of a part of its type. Raises OutputRowError.
+
+        :param corrections: gets one where the value does not fit, and None is kept.
+        """
         if column.fits is None:
             return None if is_missing(value) else _TELLS_MORE
         try:
@@ -314,6 +348,10 @@ class Fitting:
                 return None
             if column.open and self._learn is not None and filled(column.kind, self._type_of(column.name, cells)) != column.kind:
                 return _TELLS_MORE
+            if self._output.may_null(column):
+                text = str.__str__(value) if isinstance(value, str) else _shown(value).rpartition(" (")[0]
+                corrections.append({"column": column.name, "value": text, "why": does_not_fit(column.kind) + _because(error)})
+                return None
             raise self._misfit(column, value, error) from None
         if column.names and self._rules is not None and (why := self._rules.unnameable(column.name, kept)) is not None:
             raise self._misfit(column, value, ValueError(why))
@@ -338,8 +376,7 @@ class Fitting:
             column = table.column(name) if name in there else None
             if (
                 names
-                or not _is_plain(kind)
-                or (column is not None and column.type != kind)
+                or (column is not None and (column.type != kind or not _is_plain(kind)))
                 or not (nullable or (column is not None and not column.null_count))
             ):
                 return None
@@ -385,6 +422,8 @@ class Fitting:
                 "Give one of them another name."
             )
         news = {name: self._type_of(name, cells) for name in cells if name in unknown or self._is_unknown(name, cells[name])}
+        if self._output.nulls and CORRECTIONS not in self._places:
+            news[CORRECTIONS] = corrections_field().type
         assert self._learn is not None
         self._know(self._learn(news))
         return self.row(cells)
@@ -405,6 +444,11 @@ class Fitting:
             return delta_type(kind) if self._output.delta else kind
         except ValueError as error:
             raise OutputRowError(f"{has}{_because(error)}") from None
+
+
+def does_not_fit(kind: pa.DataType) -> str:
+    """Return why a cell was made null."""
+    return f"does not fit {ddl_type(kind)}"
 
 
 def _shown(value: object) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from airflow_poison.outputs import row_files
 from airflow_poison.outputs.table_rules import rules_of
 from airflow_poison.outputs.values import cast, filled, without_unknown
 from airflow_poison.store import disk
-from airflow_poison.store.objects import is_unencrypted
 from airflow_poison.values.errors import OutputError
 from airflow_poison.values.fault_points import reach
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
 
     from airflow_poison.outputs.output import Output
+    from airflow_poison.outputs.row_files import FileOfRows
     from airflow_poison.outputs.table_rules import TableRules
 
 _KEY, _LEFT_OUT = "poison.key", "poison.left_out"
@@ -37,8 +38,8 @@ def columns_of(uri: str, options: Mapping[str, str] | None = None) -> pa.Schema 
 
     :param options: of the object store that the table is in; what is not there comes from the environment.
     """
-    table = _opened(uri, _of_delta(options))
-    return None if table is None else _columns(table)
+    table = _opened(uri, row_files.of_delta(options))
+    return None if table is None else row_files.columns_of(table)
 
 
 def table_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[pa.Schema, TableRules, bool] | None:
@@ -46,11 +47,11 @@ def table_of(uri: str, options: Mapping[str, str] | None = None) -> tuple[pa.Sch
 
     :param options: see ``columns_of``.
     """
-    table = _opened(uri, _of_delta(options))
+    table = _opened(uri, row_files.of_delta(options))
     if table is None:
         return None
     is_append_only = str(table.metadata().configuration.get("delta.appendOnly", "")).lower() == "true"
-    return _columns(table), rules_of(table, local="://" not in uri), is_append_only
+    return row_files.columns_of(table), rules_of(table, local="://" not in uri), is_append_only
 
 
 def land(
@@ -60,6 +61,7 @@ def land(
     number: int,
     key: str,
     *,
+    files: Sequence[FileOfRows] = (),
     left_out: str = "",
     options: Mapping[str, str] | None = None,
 ) -> str:
@@ -70,37 +72,54 @@ def land(
     :param application: names what lands here, in the order of ``number``: Delta's application transaction, which settles races.
     :param key: names these rows. It stands in the table's history, where numbers that begin again (a restored queue) are distinguished from
         rows that are there already.
+    :param files: with further rows; they become the table's own where it takes them as they are.
     :param left_out: which messages' rows are not among them, and why: kept in the table's history, which decides.
     :param options: see ``columns_of``. They are no part of the output, which is written down and travels to executors.
     Returns what was left out by the commit that counts. Raises OutputError: nothing was added.
     """
-    kept = _land(output, batches, application, number, key, left_out, options=_of_delta(options))
+    kept = _land(output, batches, application, number, key, left_out, files=files, options=options or {})
     if "://" not in output.uri:
         _force(Path(output.uri), key)
     return kept
 
 
 def _land(  # noqa: PLR0917
-    output: Output, batches: Sequence[pa.RecordBatch], application: str, number: int, key: str, left_out: str, *, options: dict[str, str] | None
+    output: Output,
+    batches: Sequence[pa.RecordBatch],
+    application: str,
+    number: int,
+    key: str,
+    left_out: str,
+    *,
+    files: Sequence[FileOfRows],
+    options: Mapping[str, str],
 ) -> str:
     from deltalake.exceptions import CommitFailedError
 
+    delta = row_files.of_delta(options)
     for _ in range(_TRIES):
-        table = _opened(output.uri, options)
+        table = _opened(output.uri, delta)
         chosen, at = application, number
         if table is not None and (table.transaction_version(application) or -1) >= number:
             if (there := _there(table, key, output.uri)) is not None:
+                row_files.remove(output, files, options)
                 return there
             chosen, at = f"{application}:{key}", 0
         reach("output.land.before_write")
         try:
-            _write(output, table, batches, _properties(chosen, at, key, left_out), options)
+            properties = _properties(chosen, at, key, left_out)
+            if files and not batches and row_files.may_be_added(output, table, files, options):
+                row_files.add(output, table, files, properties, options)
+            else:
+                read = [batch for file in files for batch in row_files.read(output, file, options)]
+                _write(output, table, [*batches, *read], properties, delta)
+                row_files.remove(output, files, options)
         except (CommitFailedError, FileExistsError) as error:
             if _NOT_SUPPORTED in str(error):
                 raise _refused(output, error) from error
             continue  # another writer was faster, perhaps with the same rows
         except Exception as error:  # delta-rs raises plain Exceptions, too
-            if table is None and _opened(output.uri, options) is not None:
+            if table is None and _opened(output.uri, delta) is not None:
                 continue  # another writer has made it
             raise _refused(output, error) from error
         return left_out
@@ -112,13 +131,6 @@ def _refused(output: Output, error: Exception) -> OutputError:
         f"Rows cannot be added to the output {output.uri!r}: {_first_line(error)}. They wait in the queue's own table: repair the "
         "output's columns or constraints, or its place, then run the task again."
     )
-
-
-def _of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return options for delta-rs, which needs an explicit option to allow unencrypted requests."""
-    if not options:
-        return None
-    return {"allow_http": "true", **options} if is_unencrypted(options) else dict(options)
 
 
 def _opened(uri: str, options: dict[str, str] | None) -> DeltaTable | None:
@@ -136,13 +148,6 @@ def _opened(uri: str, options: dict[str, str] | None) -> DeltaTable | None:
         ) from error
 
 
-def _columns(table: DeltaTable) -> pa.Schema:
-    import pyarrow as pa
-
-    found: pa.Schema = pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]  # it has Arrow's C interface
-    return found
-
-
 def _properties(application: str, number: int, key: str, left_out: str) -> CommitProperties:
     from deltalake import CommitProperties, Transaction
 
@@ -156,7 +161,7 @@ def _write(
     import pyarrow as pa
     from deltalake import write_deltalake
 
-    target = None if table is None else _columns(table)
+    target = None if table is None else row_files.columns_of(table)
     given = target if target is not None and not any(batch.num_rows for batch in batches) else _unified([batch.schema for batch in batches])
     generated = () if table is None else rules_of(table, local=True).generated
     schema = _fitted(given, target, generated, evolve=output.evolve)
@@ -280,7 +285,7 @@ def _force(root: Path, key: str) -> None:
     reach("output.land.before_force")
     entries = sorted((root / "_delta_log").glob("*.json"), reverse=True)
     for entry in entries:
-        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        actions = [json.loads(line) for line in entry.read_bytes().splitlines()]
         if any(action.get("commitInfo", {}).get(_KEY) == key for action in actions):
             added = [unquote(action["add"]["path"]) for action in actions if "add" in action]
             newest = [str(path.relative_to(root)) for path in entries if path.name <= entry.name][:_FORCED]

@@ -219,7 +219,7 @@ def _breaking(rules: TableRules, batch: pa.RecordBatch) -> dict[int, str]:
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-    schema = json.loads(json.loads(rules.log.splitlines()[1])["metaData"]["schemaString"])
+    schema = json.loads(json.loads(rules.log.split("\n")[1])["metaData"]["schemaString"])
     asked = [(f"it breaks the constraint {name!r}: {text}", text) for name, text in rules.conditions]
     asked += [
         (f"column {each['name']!r} must have a value", f"{_quoted(each['name'])} IS NOT NULL") for each in schema["fields"] if not each["nullable"]

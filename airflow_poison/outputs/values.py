@@ -560,6 +560,16 @@ def _pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     return [(key, value) for key, value in found]
 
 
+def may_be_cast(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Spark may read values of a type as another one, value by value: text as plain values, and numbers as numbers."""
+    import pyarrow as pa
+
+    of = pa.types
+    numbers = [of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind) for kind in (given, wanted)]
+    text = of.is_string(given) or of.is_large_string(given) or of.is_string_view(given)
+    return all(numbers) or (text and (numbers[1] or of.is_boolean(wanted) or of.is_date(wanted) or of.is_timestamp(wanted)))
+
+
 def fits_type(given: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of a type is one of another type."""
     import pyarrow as pa

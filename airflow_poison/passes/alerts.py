@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -11,20 +13,17 @@ from airflow_poison.passes.halts import halt_of, what_halted, what_to_do_when_ha
 from airflow_poison.passes.history import BY_HAND, ENDED, Cursor, Subscription
 from airflow_poison.passes.runs import run_key
 from airflow_poison.rules.decisions import HALTS
+from airflow_poison.values.clock import Clock, show_instant, show_recorded
 from airflow_poison.values.errors import AlertError
-from airflow_poison.values.events import EventType
+from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.schema import OUTBOX, SubQueue
 from airflow_poison.values.texts import Plain, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime, timedelta
-
     from airflow_poison.store.files import DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.values.clock import Clock
-    from airflow_poison.values.events import Event
 
 
 NAMED = 20
@@ -267,10 +266,10 @@ def _of_outage(queue: str, event: Event) -> str:
     facts = event.details
     endpoint = facts.get("endpoint", queue)
     if event.type is EventType.OUTAGE_OVER:
-        return f"The outage of queue {endpoint!r} since {facts.get('since', '?')} is over."
+        return f"The outage of queue {endpoint!r} since {show_recorded(facts['since']) if 'since' in facts else '?'} is over."
     back = counted(int(facts.get("given_back", "0")), "message was", "messages were")
     error = facts.get("error", "").rstrip(".")
-    return f"Queue {endpoint!r} has an outage since {event.at.isoformat()}, no poison: {error}. {back} given back uncounted."
+    return f"Queue {endpoint!r} has an outage since {show_instant(event.at)}, no poison: {error}. {back} given back uncounted."
 
 
 def _destination(event: Event) -> str:
@@ -282,7 +281,7 @@ def _destination(event: Event) -> str:
 def _blocked(facts: Mapping[str, str]) -> str:
     until = facts.get("until", RESTART)
     waits = "the whole queue waits" if facts.get("blocks") == "queue" else "waiting at their place"
-    return f"blocked, {waits} until {'the broker is restarted' if until == RESTART else until}"
+    return f"blocked, {waits} until {'the broker is restarted' if until == RESTART else show_recorded(until)}"
 
 
 def _what_to_do_when_blocked(queue: str, event: Event) -> str:
@@ -328,9 +327,6 @@ def _old_files(snapshot: Snapshot, before: datetime) -> list[tuple[datetime, Dat
 
 
 def _first(table: QueueTable, file: DataFile, other_than: int | None) -> Oldest | None:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows = table.read(file, ["enqueued_at", "lookup_id"])
     if other_than is not None:
         rows = rows.filter(pc.not_equal(rows["lookup_id"], pa.scalar(other_than, pa.int64())))
@@ -382,7 +378,7 @@ def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: 
     """Return the alert; its key is the one of the message in the backlog's first alert."""
     waiting = {place: snapshot.depth(place, now).messages for place in PLACES}
     said = ", ".join(f"{number:,} in {place.value}" for place, number in waiting.items())
-    sent = f"{first.enqueued_at:%Y-%m-%d %H:%M:%S} UTC"
+    longest = f"message {first.lookup_id} in {first.sub_queue.value} was sent at {show_instant(first.enqueued_at)}"
     return Alert(
         key=run_key(table.uri, TOO_OLD, about),
         kind=AlertKind.BACKLOG,
@@ -390,7 +386,7 @@ def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: 
         event=TOO_OLD,
         lookup_ids=(first.lookup_id,),
         count=sum(waiting.values()),
-        reason=f"Queue {table.name!r} has a backlog: message {first.lookup_id} in {first.sub_queue.value} was sent at {sent}; {said} wait.",
+        reason=f"Queue {table.name!r} has a backlog: {longest}; {said} wait.",
         what_to_do="See whether its receive tasks run and succeed, whether the queue is halted or blocked, and whether they keep up.",
         details={"oldest_enqueued_at": first.enqueued_at.isoformat(), "sub_queue": first.sub_queue.value},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,9 +15,9 @@ from airflow_poison.passes.messages import planned_anew, signed, with_columns
 from airflow_poison.passes.relay import tick
 from airflow_poison.rules import SYSTEMS, checked_policy, policy_from_dict
 from airflow_poison.rules.decisions import Counts
-from airflow_poison.rules.policy import Restart
+from airflow_poison.rules.policy import Policy, Restart
 from airflow_poison.store.control import Control, QueueState
-from airflow_poison.store.files import Replacement
+from airflow_poison.store.files import DataFile, Replacement
 from airflow_poison.store.parking import SETTING as PARK_GROUP
 from airflow_poison.store.parking import check_parking, parking, parks
 from airflow_poison.values.errors import MessageClaimedError, QueueNotFoundError, SettingError, SystemChangeError
@@ -28,18 +28,14 @@ from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     import pyarrow as pa
 
-    from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
 
-_BY_HAND = "somebody switched it off"
+_BY_HAND = "it was switched off by hand"
 
 
 @dataclass(frozen=True, slots=True)

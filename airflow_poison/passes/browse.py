@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from airflow_poison.passes.messages import find, with_columns
-from airflow_poison.passes.take import positions
+from airflow_poison.passes.messages import Chosen, find, with_columns
+from airflow_poison.passes.take import SourcePosition, positions
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.decisions import Counts
-from airflow_poison.store.control import NOT_BEFORE_RESTART, QueueState
+from airflow_poison.store.control import NOT_BEFORE_RESTART, Control, OutageState, QueueState
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import SubQueue, message_schema, table_schema
-from airflow_poison.values.texts import Plain, body_text, plain
+from airflow_poison.values.texts import BodyText, Plain, body_text, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_poison.passes.messages import Chosen
-    from airflow_poison.passes.take import SourcePosition
-    from airflow_poison.store.control import Control, OutageState
     from airflow_poison.store.files import DataFile, Snapshot, SubQueueDepth
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
-    from airflow_poison.values.texts import BodyText
 
 
 _PLACES = tuple(SubQueue)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -16,23 +18,17 @@ from airflow_poison.dialogs.as_rows import MESSAGE_COLUMNS, table_to_endpoints, 
 from airflow_poison.dialogs.services import Service
 from airflow_poison.dialogs.system_messages import is_system
 from airflow_poison.dialogs.transaction import DialogState, WaitingMessages, is_for_partner, overtaking_messages
-from airflow_poison.passes.browse import MOST_BODY_BYTES, look_up
+from airflow_poison.passes.browse import MOST_BODY_BYTES, MessageRow, look_up
 from airflow_poison.passes.messages import Chosen, find
 from airflow_poison.rules import policy_from_dict
-from airflow_poison.rules.queue_disabling import printed
-from airflow_poison.store.control import SERVICES_DROPPED
+from airflow_poison.rules.queue_disabling import Printed, printed
+from airflow_poison.store.control import SERVICES_DROPPED, Control
 from airflow_poison.values.errors import ConversationNotFoundError, PoisonError, QueueNotFoundError, ServiceNotFoundError, SettingError
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_poison.passes.browse import MessageRow
-    from airflow_poison.rules.queue_disabling import Printed
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.control import Control
     from airflow_poison.store.files import Claim, DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock

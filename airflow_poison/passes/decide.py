@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_poison.passes.alter import receiving, started
-from airflow_poison.passes.conversations import conversations
-from airflow_poison.passes.halts import STARTS, SUSPECTS
+from airflow_poison.passes.conversations import ConversationRow, conversations
+from airflow_poison.passes.halts import STARTS, SUSPECTS, HaltedEndpoint
 from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.messages import EVERYWHERE, RUN, ByHand, Chosen, signed
 from airflow_poison.passes.move import moved_events, moved_rows
-from airflow_poison.passes.recovery import Ending, ended_with, open_endpoint, recovery_steps
+from airflow_poison.passes.recovery import ConversationEnded, Ending, ended_with, open_endpoint, recovery_steps
 from airflow_poison.passes.relay import addressed, dead_letter_queue, relay, sent_events, tick
 from airflow_poison.rules import policy_from_dict
-from airflow_poison.rules.queue_disabling import REMOVAL, Inspection, RecoveryStep
+from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation, Inspection, RecoveryStep
 from airflow_poison.rules.settings import choice
 from airflow_poison.values.errors import DecisionOutdatedError, MessageNotFoundError, SettingError
 from airflow_poison.values.events import EventType
@@ -25,13 +26,7 @@ from airflow_poison.values.schema import SubQueue, place_name
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow_poison.passes.browse import MessageRow
-    from airflow_poison.passes.conversations import ConversationRow
-    from airflow_poison.passes.halts import HaltedEndpoint
-    from airflow_poison.passes.recovery import ConversationEnded
-    from airflow_poison.rules.queue_disabling import EndConversation
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
     from airflow_poison.store.queue_table import QueueTable

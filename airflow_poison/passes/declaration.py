@@ -23,9 +23,9 @@ from airflow_poison.delivery.handlers import (
     check_transform,
     refuse_dialogs,
 )
-from airflow_poison.outputs.output import outputs_of
+from airflow_poison.outputs.output import Output, outputs_of
 from airflow_poison.rules import checked_policy
-from airflow_poison.rules.outage import checked_outage
+from airflow_poison.rules.outage import Outage, checked_outage
 from airflow_poison.store.parking import check_parking
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import checked_mask
@@ -34,10 +34,9 @@ from airflow_poison.values.texts import Plain
 if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerLike, TransformLike
     from airflow_poison.dialogs.services import Service
-    from airflow_poison.outputs.output import Output
     from airflow_poison.passes.land import Deliver
-    from airflow_poison.rules.outage import Outage
     from airflow_poison.rules.policy import Policy
+    from airflow_poison.sources.source import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +66,9 @@ class ReceiveOptions(TypedDict, total=False):
 
     :param transform: in the handler's place: a function of a Spark DataFrame of messages, or its name (templated, the name). It returns a
         DataFrame, or a mapping of names to such.
+    :param source: whose new rows ``transform`` is given where they are, with their own types: what succeeds lands, and only rows that fail become
+        messages, in one commit with the source's position. They are delivered in the same pass, as what waits in the queue. Where Spark cannot read
+        the source by itself, all of its rows become messages.
     :param mixes_rows: what ``transform`` makes of a message depends on others: the messages are transformed as one unit, all or nothing.
     :param services: that receive from the queue, declared on it before the pass.
     :param max_messages: how many messages a pass takes at most. (templated)
@@ -79,6 +81,8 @@ class ReceiveOptions(TypedDict, total=False):
     :param output_keys: rows replace rows of the output with the same values in these columns. For several outputs a mapping.
     :param evolve: columns that an output does not have are added.
     :param provenance: rows say where they come from: ``_queue``, ``_lookup_id``, ``_pass``, ``_received_at``.
+    :param on_bad_cell: ``null``: a row with a cell that does not fit its column of the output lands without it, and the column ``_corrections`` says
+        so; of a key, or of a column that must have a value, it fails. None: each such row fails.
     :param deliver: in place of ``output``: a function of an Arrow table of returned rows and a key, called after the commit that settled their
         messages, again with the same key when it failed: in the task, or in the driver where that is submitted.
     :param batch: ``arrow``, ``pandas`` or ``polars``: the handler is called with a frame of many messages; None: with one message. A frame is one
@@ -98,6 +102,7 @@ class ReceiveOptions(TypedDict, total=False):
     """
 
     transform: TransformLike | None
+    source: Source | None
     mixes_rows: bool
     services: Sequence[Service]
     max_messages: int | str
@@ -108,6 +113,7 @@ class ReceiveOptions(TypedDict, total=False):
     output_keys: Any
     evolve: bool
     provenance: bool
+    on_bad_cell: str | None
     deliver: Deliver | None
     batch: str | None
     batch_size: int
@@ -153,6 +159,7 @@ class Receive:
 
     handler: HandlerLike | Transformation | None = None
     policy: Policy | None = None
+    source: Source | None = None
     services: tuple[Service, ...] = ()
     max_messages: int = 10_000_000
     isolation: str = "process"
@@ -194,6 +201,7 @@ class Receive:
             evolve=given["evolve"],
             provenance=given["provenance"],
             deliver=deliver is not None,
+            on_bad_cell=given["on_bad_cell"],
         )
         if given["redrive_on_new_handler"] is not None and given["handler_version"] is None:
             raise SettingError("handler_version", None, "a text that changes with each version of the handler, where redrive_on_new_handler is set")
@@ -203,6 +211,7 @@ class Receive:
         made = cls(
             handler=handler if transform is None else Transformation(transform, schema, given["mixes_rows"]),
             policy=checked_policy(policy),
+            source=given["source"],
             services=tuple(given["services"]),
             max_messages=whole("max_messages", given["max_messages"]),
             isolation=given["isolation"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.dialogs import acts, arrivals
-from airflow_poison.dialogs.acts import Change, Outgoing
+from airflow_poison.dialogs.acts import Change, ConversationEndpoint, Dialog, Outgoing
 from airflow_poison.dialogs.as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.dialogs.transaction import is_for_partner
 from airflow_poison.passes import conversations
@@ -20,7 +21,7 @@ from airflow_poison.passes.conversations import service_in
 from airflow_poison.passes.history import ENDED
 from airflow_poison.passes.messages import Chosen, find
 from airflow_poison.passes.runs import check_key
-from airflow_poison.store.files import Replacement, Transaction
+from airflow_poison.store.files import Replacement, Snapshot, Transaction
 from airflow_poison.values.errors import ConversationLockedError, InputError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
@@ -28,12 +29,8 @@ from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from airflow_poison.dialogs.acts import ConversationEndpoint, Dialog
     from airflow_poison.dialogs.services import Contract
     from airflow_poison.store.control import Control
-    from airflow_poison.store.files import Snapshot
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 

@@ -7,10 +7,10 @@ expires by itself. Where its tasks are on nodes that share no folder, it shuts t
 
 from __future__ import annotations
 
-import fcntl
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -22,10 +22,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_poison.delivery import platform
-from airflow_poison.delivery.crash_attribution import BEGUN, ClaimHistory, Forced, TryNote, read_history, read_journals
-from airflow_poison.delivery.handlers import HandlerRef, Transformation
-from airflow_poison.delivery.outage import Detection, Verdict
+from airflow_poison.delivery.handlers import HandlerRef, InPlaceOrder, Transformation
+from airflow_poison.delivery.outage import Detection
 from airflow_poison.delivery.progress import ForwardedLog, JournalProgress, Progress
+from airflow_poison.delivery.recovered import BEGUN, ClaimHistory, Forced, RecoveredAttempts, TryNote, Verdict, is_left, read_history, read_journals
 from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.delivery.stage import Order, StageJob, deliver_alone, deliver_partition, exceptions_of
 from airflow_poison.dialogs.transaction import AS_ARRIVED, Place
@@ -37,15 +37,14 @@ from airflow_poison.values.schema import table_schema
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.outputs.output import Output
+    from airflow_poison.outputs.row_files import FileOfRows
     from airflow_poison.passes.receive import ClaimKeeper
     from airflow_poison.rules.policy import Opening, Policy
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
+    from airflow_poison.values.failures import Failure
     from airflow_poison.values.masking import Masking
 
 
@@ -171,7 +170,7 @@ class Delivering:
 
         Raises OutputError when an earlier try returned rows for an output that is not declared any more.
         """
-        own, names = LearnedColumns(Path(folder)), {output.name for output in outputs}
+        names = {output.name for output in outputs}
         for path in self.held.receiving.table.journals(self.held.claim):
             earlier = LearnedColumns(Path(path))
             if (other := next((name for name in earlier.names() if name not in names), None)) is not None:
@@ -181,10 +180,10 @@ class Delivering:
                 )
             for output in outputs:
                 if (learned := earlier.known(output.name)) is not None and output.columns is None:
-                    own.write(output.name, learned)
+                    LearnedColumns(Path(folder)).write(output.name, learned)
         for output in outputs:
             if output.columns is not None:
-                own.write(output.name, output.columns)
+                LearnedColumns(Path(folder)).write(output.name, output.columns)
 
     def _dialogs(self, stage: Path) -> str | None:
         """Write what tasks have to know of conversations into the stage; return where, None when the queue has none."""
@@ -362,19 +361,10 @@ def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[st
 def _quiet(folder: Path) -> bool:
     """Wait until no process can write to the journals any more; False when that takes too long."""
     until = time.monotonic() + PATIENCE_SECONDS
-    while not all(map(_is_left, folder.glob("*.journal"))):
+    while not all(map(is_left, folder.glob("*.journal"))):
         if time.monotonic() > until:
             return False
         time.sleep(_LOOK_SECONDS)
-    return True
-
-
-def _is_left(journal: Path) -> bool:
-    with journal.open("rb") as file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
     return True
 
 
@@ -403,6 +393,41 @@ class Engine(Protocol):
         """
         ...
 
+    def in_place(self, order: InPlaceOrder) -> RowsInPlace:
+        """Return rows that are to be transformed where they are. Raises SettingError where there is no Spark."""
+        ...
+
+
+class RowsInPlace(Protocol):
+    """Rows that are transformed where they are.
+
+    :ivar schema: their columns, as DDL.
+    :ivar landed: files with the rows that land, below the order's place.
+    :ivar counts: of rows (``COUNTS``); empty: all of them have to become messages.
+    :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where the transformation itself names them; else None.
+    """
+
+    schema: str
+    landed: list[FileOfRows]
+    named: list[Failure | None]
+    counts: Mapping[str, int]
+
+    def run(self) -> str:
+        """Transform them; return why all of them have to become messages; empty: only those that fail."""
+        ...
+
+    def failing(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that fail."""
+        ...
+
+    def all_rows(self, folder: Path) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, which are written to a folder meanwhile."""
+        ...
+
+    def discard(self) -> None:
+        """Remove what was written."""
+        ...
+
 
 class LocalEngine:
     """Runs the stage in this process: one task, no JVM. For tests, small queues and the memory store."""
@@ -414,6 +439,10 @@ class LocalEngine:
         del outputs
         if isinstance(handler, Transformation):
             raise SettingError("transform", handler.name, f"a handler of messages here: queue {table.name!r} is received from without Spark")
+
+    def in_place(self, order: InPlaceOrder) -> RowsInPlace:
+        """Raise SettingError: there is no Spark."""
+        raise SettingError("source", order.transformation.name, "a session of Spark (spark=...), which transforms rows in place")
 
     def run(self, table: QueueTable, claim: Claim, job: StageJob, *, keep_alive: Callable[[], None]) -> None:
         """Deliver every message of the claim in queue order."""
@@ -490,6 +519,11 @@ class SupervisedEngine:
                 raise ReceiveStoppedError(f"The pass {claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
 
         self._supervise(lambda: self._engine().run(table, claim, job, keep_alive=check), keep_alive, left)
+
+    def in_place(self, order: InPlaceOrder) -> RowsInPlace:
+        """Make the engine, and return what it does. Raises what it raises."""
+        self._supervise(self._engine)
+        return self._engine().in_place(order)
 
     def _engine(self) -> Engine:
         if self._made is None:

@@ -7,42 +7,32 @@ the queue, or over the subscriber's, sends it. Each is in the subscriber's queue
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid5
 
 from airflow_poison.dialogs.acts import Envelope, Outgoing
 from airflow_poison.dialogs.as_rows import arriving
 from airflow_poison.dialogs.services import EVENT_NOTIFIER
 from airflow_poison.passes.conversations import found_queue, service_in
-from airflow_poison.passes.history import Subscription
+from airflow_poison.passes.history import EventRange, Subscription
 from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE, QueueDisabledDocument
+from airflow_poison.store.control import EVENT_NOTIFICATIONS, Control
 from airflow_poison.values.errors import PoisonError, QueueHaltedError, ServiceNotFoundError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from airflow_poison.passes.history import EventRange
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.control import Control
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
 log = logging.getLogger(__name__)
-PART = "event_notifications"
-"""Of the queue's recorded settings: the subscribed services, by the notifications' names."""
 _DIALOGS = UUID("5d1a7c52-9a0e-5b0c-8f6e-0c6f9a2b7e11")
 """The namespace of the conversations that the notifications are sent in."""
-
-
-def notifications(control: Control) -> Mapping[str, str]:
-    """Return the services that a queue's event notifications go to, by name."""
-    recorded: Any = control.desk.get(PART) or {}
-    return {str(name): str(service) for name, service in recorded.items()}
 
 
 def create(store: QueueStore, table: QueueTable, name: str, service: str, clock: Clock) -> None:
@@ -52,7 +42,7 @@ def create(store: QueueStore, table: QueueTable, name: str, service: str, clock:
     """
     with suppress(QueueHaltedError):  # its messages wait then
         _ready(store, service)
-    if not name.strip() or notifications(table.snapshot().control).get(name, service) != service:
+    if not name.strip() or table.snapshot().control.event_notifications.get(name, service) != service:
         raise SettingError("name", name, f"a name that no other event notification of queue {table.name!r} has")
     _subscription(table, name, clock).begin()
     reach("pass.notification.before_record")
@@ -61,7 +51,7 @@ def create(store: QueueStore, table: QueueTable, name: str, service: str, clock:
 
 def drop(table: QueueTable, name: str, clock: Clock) -> None:
     """End a subscription: DROP EVENT NOTIFICATION. What it has not sent yet is not sent. Raises SettingError for a name that is none."""
-    known = notifications(table.snapshot().control)
+    known = table.snapshot().control.event_notifications
     if name not in known:
         raise SettingError("name", name, f"an event notification of queue {table.name!r}: {', '.join(sorted(known)) or 'it has none'}")
     _record(table, lambda known: {other: service for other, service in known.items() if other != name}, clock, forget=name)
@@ -75,7 +65,7 @@ def notify(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[s
     :param told: called with each queue, and how many messages it was sent.
     """
     sent = 0
-    for name, service in sorted(notifications(table.snapshot().control).items()):
+    for name, service in sorted(table.snapshot().control.event_notifications.items()):
         subscription, ended = _subscription(table, name, clock), False
         try:
             while not ended:
@@ -133,13 +123,13 @@ def _subscription(table: QueueTable, name: str, clock: Clock) -> Subscription:
 
 def _record(table: QueueTable, changed: Callable[[Mapping[str, str]], Mapping[str, str]], clock: Clock, *, forget: str = "") -> None:
     def change(control: Control) -> Control:
-        wanted = changed(notifications(control))
+        wanted = changed(control.event_notifications)
         row = control.with_counters(dict.fromkeys(_subscription(table, forget, clock).cursor.names)) if forget else control
-        others = {part: value for part, value in row.desk.items() if part != PART}
-        return replace(row, desk=others | ({PART: dict(wanted)} if wanted else {}))
+        others = {part: value for part, value in row.desk.items() if part != EVENT_NOTIFICATIONS}
+        return replace(row, desk=others | ({EVENT_NOTIFICATIONS: dict(wanted)} if wanted else {}))
 
     def events(before: Control, after: Control) -> list[Event]:
-        old, new = notifications(before), notifications(after)
+        old, new = before.event_notifications, after.event_notifications
         return [
             Event(EventType.POLICY_CHANGED, clock.now(), details={"event_notification": name, "created" if name in new else "dropped": service})
             for name, service in sorted((new if len(new) > len(old) else old).items())

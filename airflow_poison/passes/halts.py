@@ -6,6 +6,7 @@ An endpoint is what reads a sub-queue: ``main``, or ``poison`` where the system 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -15,15 +16,12 @@ from airflow_poison.delivery.stage import HaltRecord
 from airflow_poison.rules.decisions import HALT_EVENTS, HALTS, Halted
 from airflow_poison.rules.queue_disabling import REMOVAL
 from airflow_poison.rules.settings import choice
-from airflow_poison.store.control import HALTED_BY, POISON_HALTED_BY, QueueState
+from airflow_poison.store.control import HALTED_BY, POISON_HALTED_BY, Control, QueueState
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue, place_name
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from airflow_poison.store.control import Control
     from airflow_poison.store.files import Snapshot
     from airflow_poison.store.queue_table import QueueTable
 

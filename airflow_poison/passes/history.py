@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from airflow_poison.values.errors import PoisonMessageError
-from airflow_poison.values.events import EventType
+from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-    from datetime import datetime
-
     from airflow_poison.store.control import Control
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
-    from airflow_poison.values.events import Event
     from airflow_poison.values.failures import ErrorHandler
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,16 +21,12 @@ from airflow_poison.rules.decisions import Halt
 from airflow_poison.rules.policy import Opening
 from airflow_poison.rules.queue_disabling import WAIT, Inspection
 from airflow_poison.rules.settings import choice
-from airflow_poison.store.control import QueueState
+from airflow_poison.store.control import Control, QueueState
 from airflow_poison.values.errors import QueueHaltedError, SettingError
 from airflow_poison.values.schema import SubQueue, table_schema
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from datetime import datetime, timedelta
-
-    from airflow_poison.store.control import Control
     from airflow_poison.store.files import Snapshot
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock

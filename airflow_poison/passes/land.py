@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -23,29 +25,25 @@ import pyarrow.compute as pc
 from airflow_poison.delivery.landing_rows import NO_OWNER, Landing, landings_of
 from airflow_poison.delivery.verdicts import type_name
 from airflow_poison.outputs import output_table
-from airflow_poison.outputs.output import PROVENANCE
-from airflow_poison.outputs.table_rules import refused_rows, trial
-from airflow_poison.outputs.values import delta_type, same_name
+from airflow_poison.outputs.output import CORRECTIONS, PROVENANCE, Output, corrections_field
+from airflow_poison.outputs.table_rules import TableRules, refused_rows, trial
+from airflow_poison.outputs.values import delta_type, fits_type, nullable, same_name
 from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.messages import with_columns
 from airflow_poison.passes.move import moved_events, moved_rows
 from airflow_poison.store.data_files import commit_version
 from airflow_poison.store.history import as_ranges, from_ranges
+from airflow_poison.values.ddl import ddl_type
 from airflow_poison.values.errors import MessageNotFoundError, OutputError, OutputRowError, PlanStateError, SettingError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind, error_cell
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.schema import LANDING, LOOKUP_ID, SubQueue, table_schema
+from airflow_poison.values.schema import LANDING, LAST_ERROR, LOOKUP_ID, SubQueue, table_schema
 from airflow_poison.values.texts import Plain, counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
-
     from numpy.typing import NDArray
 
-    from airflow_poison.outputs.output import Output
-    from airflow_poison.outputs.table_rules import TableRules
     from airflow_poison.store import QueueStore
     from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import QueueTable
@@ -113,9 +111,10 @@ def _land_commit(
     wanted = {} if by_hand is None else by_hand.left_out
     found: dict[Output, Landing] = {}
     for landing in _landings(table, files):
-        of_output = found.setdefault(landing.output, Landing(landing.output, [], []))
+        of_output = found.setdefault(landing.output, Landing(landing.output, [], [], []))
         of_output.batches.extend(landing.batches)
         of_output.owners.extend(landing.owners)
+        of_output.files.extend(landing.files)
     key = hashlib.sha256("|".join(sorted(file.path for file in files)).encode()).hexdigest()[:32]
     for place, (output, landing) in enumerate(found.items()):
         if output.name in failed or (not output.uri and deliver is None):
@@ -137,7 +136,7 @@ def _land_commit(
         except Exception as error:  # noqa: BLE001  (of whatever type a function or a store raises; it is raised after the others)
             failed[output.name], waits = error, True
             continue
-        landed[output.name] += sum(batch.num_rows for batch in landing.batches)
+        landed[output.name] += landing.rows
         reach("pass.land.after_write")
     if not waits:
         _take_out(table, version, files, wanted if decided is None else decided, clock.now(), tell, by_hand)
@@ -174,8 +173,10 @@ def _added(  # noqa: PLR0917  (the parts of one commit)
     """Add rows to the table of their output; return which were left out, as the commit that counts has decided, and why."""
     landing = _without(landing, refused)  # no part of a message that has failed lands
     try:
-        return _read(to(landing.batches, left_out=_written(refused)))
+        return _read(to(landing.batches, files=landing.files, left_out=_written(refused)))
     except OutputError as error:
+        if landing.files:
+            raise  # they were checked when they were written; what the table wants since then is no fault of a message
         more = _culprits(table, version, landing, options, error, may_be_unnamed=by_hand is not None and by_hand.refused)
         return _read(to(landing.without(more).batches, left_out=_written({**refused, **more})))
 
@@ -276,9 +277,10 @@ def _poisoned(table: QueueTable, version: int, refused: Mapping[int, str]) -> pa
 
 
 def _poison_events(poison: pa.Table, now: datetime) -> Iterator[Event]:
-    columns = (poison[name].to_pylist() for name in (LOOKUP_ID, "abort_count", "move_count", "reason"))
-    for number, aborts, moves, reason in zip(*columns, strict=True):
-        yield Event(EventType.MOVED_POISON, now, number, aborts or 0, moves or 0, {"place": SubQueue.POISON.value, "error": reason or ""})
+    columns = (poison[name].to_pylist() for name in (LOOKUP_ID, "abort_count", "move_count", "reason", LAST_ERROR))
+    for number, aborts, moves, reason, error in zip(*columns, strict=True):
+        facts = {"place": SubQueue.POISON.value, "error": reason or ""}
+        yield Event(EventType.MOVED_POISON, now, number, aborts or 0, moves or 0, facts, error["fingerprint"])
 
 
 # Rows that wait, and people ----------------------------------------------------------------------------------------------
@@ -335,10 +337,12 @@ class TakenOut:
 def waiting_rows(table: QueueTable) -> tuple[WaitingRows, ...]:
     """Return the rows that wait for their outputs, the oldest first."""
     return tuple(
-        WaitingRows(version, each.output.name, each.output.uri, len(owners), as_ranges(sorted({*owners} - {NO_OWNER})), owners.count(NO_OWNER))
+        WaitingRows(version, each.output.name, each.output.uri, each.rows, as_ranges(sorted({*owners} - {NO_OWNER})), unnamed)
         for version, files in _by_commit(table)
         for each in _landings(table, files)
-        if (owners := [int(number) for part in each.owners for number in part])
+        if each.rows
+        for owners in [[int(number) for part in each.owners for number in part]]
+        for unnamed in [owners.count(NO_OWNER) + sum(file.rows for file in each.files)]
     )
 
 
@@ -365,9 +369,7 @@ def take_out(
     if target not in {None, SubQueue.MAIN, SubQueue.POISON}:
         raise SettingError("target", str(target), "main or poison; none removes the rows")
     place, wanted, taken = None if target is None else SubQueue(target), None if lookup_ids is None else {*lookup_ids}, 0
-    commits = [
-        (version, files, {int(n) for each in _landings(table, files) for part in each.owners for n in part}) for version, files in _by_commit(table)
-    ]
+    commits = [(version, files, {n for each in _landings(table, files) for n in _owners(each)}) for version, files in _by_commit(table)]
     missing = sorted((wanted or set()) - {number for _, _, owners in commits for number in owners})
     if missing or not commits:
         raise MessageNotFoundError(f"No rows of {f'message {missing[0]}' if missing else 'any message'} of queue {table.name!r} wait for an output.")
@@ -391,6 +393,10 @@ def take_out(
             _land_by_hand(table, version, files, clock, by_hand, store=store)
         taken += by_hand.taken
     return taken
+
+
+def _owners(landing: Landing) -> set[int]:
+    return {int(number) for part in landing.owners for number in part} | ({NO_OWNER} if landing.files else set())
 
 
 def take_out_refused(table: QueueTable, clock: Clock, *, store: QueueStore | None = None) -> int:
@@ -492,18 +498,35 @@ def _refuse_place(output: Output, store: QueueStore) -> None:
 def _refuse_names(output: Output, there: pa.Schema) -> None:
     """Raise OutputError for declared columns that a table does not have, or has in another case."""
     names, declared = set(there.names), output.columns
-    wanted = [*(declared.names if declared is not None else ()), *output.keys, *(PROVENANCE if output.provenance else ())]
+    wanted = [
+        *(declared.names if declared is not None else ()),
+        *output.keys,
+        *(PROVENANCE if output.provenance else ()),
+        *([CORRECTIONS] if output.nulls else ()),
+    ]
     missing = [name for name in wanted if name not in names]
+    if output.nulls and CORRECTIONS in names and not fits_type(corrections_field().type, nullable(there.field(CORRECTIONS).type)):
+        wrong, right = (ddl_type(field.type) for field in (there.field(CORRECTIONS), corrections_field()))
+        raise OutputError(
+            f"The output {output.uri!r} has a column {CORRECTIONS!r} of type {wrong}; on_bad_cell='null' fills one of type {right}. "
+            "Nothing was claimed: rename the table's column, or leave on_bad_cell out."
+        )
     if missing and not output.evolve:
         raise OutputError(
             f"The output {output.uri!r} has no column {missing[0]!r}; it has {', '.join(there.names)}. Nothing was "
-            "claimed: declare evolve=True to add it, or correct the declaration."
+            f"claimed: declare evolve=True to add it, or {_add(missing[0])}."
         )
     if twice := same_name([*there.names, *dict.fromkeys(missing)]):
         raise OutputError(
             f"The output {output.uri!r} has a column {twice[0]!r}, and {twice[1]!r} differs by case alone. Nothing was claimed: correct the "
             "declaration."
         )
+
+
+def _add(missing: str) -> str:
+    if missing != CORRECTIONS:
+        return "correct the declaration"
+    return f"add it to the table, which on_bad_cell='null' needs: ALTER TABLE … ADD COLUMNS ({CORRECTIONS} {ddl_type(corrections_field().type)})"
 
 
 def _refusal(there: pa.Schema, rules: TableRules) -> str | None:
@@ -525,8 +548,6 @@ def _same(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def _schema(fields: Sequence[pa.Field]) -> pa.Schema:  # type: ignore[type-arg]
-    import pyarrow as pa
-
     return pa.schema(list(fields))
 
 

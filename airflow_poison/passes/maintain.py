@@ -5,6 +5,7 @@ Repair: what a check found and what can be repaired without guessing. No message
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -17,19 +18,15 @@ from airflow_poison.fsck.claims import worked
 from airflow_poison.passes.due import return_held
 from airflow_poison.passes.relay import relay
 from airflow_poison.store.disk import named
-from airflow_poison.store.files import PlanState
+from airflow_poison.store.files import Claim, PlanState
 from airflow_poison.values.errors import InputError, PoisonError, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    import pyarrow as pa
-
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.files import Claim
     from airflow_poison.store.plans import StoredPlan
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
@@ -242,8 +239,6 @@ def _remembered(since: datetime) -> Callable[[pa.Table], pa.Table]:
     """Return what leaves out the conversation endpoints that were closed before."""
 
     def keep(endpoints: pa.Table) -> pa.Table:
-        import pyarrow as pa
-
         states = zip(*(endpoints.column(name).to_pylist() for name in ("message_type", "enqueued_at")), strict=True)
         stays = [state != ConversationState.CLOSED or at is None or at >= since for state, at in states]
         return endpoints.filter(pa.array(stays, pa.bool_()))

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_poison.store.control import BLOCKED_BY
-from airflow_poison.store.files import Replacement
+from airflow_poison.store.control import BLOCKED_BY, Control
+from airflow_poison.store.files import DataFile, Replacement, Snapshot
 from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError, SettingError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue, place_name, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-    from datetime import datetime
-
-    from airflow_poison.store.control import Control
-    from airflow_poison.store.files import DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
 
 T = TypeVar("T")

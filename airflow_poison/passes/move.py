@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,9 +25,6 @@ from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from datetime import datetime
-
     from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
@@ -18,21 +19,22 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from airflow_poison.delivery.handlers import Transformation, check_alone, check_policy, load_types, refuse_dialogs, resolve_handler
 from airflow_poison.delivery.session import check_isolation
-from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, OutageRecord, Tally
+from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, BlockRecord, OutageRecord, Tally
 from airflow_poison.passes.declaration import Receive
 from airflow_poison.passes.due import return_held, return_postponed
-from airflow_poison.passes.engines import INTERRUPTS, Delivering, SupervisedEngine, released_on_error
-from airflow_poison.passes.event_notifications import notifications, notify
+from airflow_poison.passes.engines import INTERRUPTS, Delivering, Engine, SupervisedEngine, released_on_error
+from airflow_poison.passes.event_notifications import notify
 from airflow_poison.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.passes.history import QUIET_VERSIONS
+from airflow_poison.passes.in_place import check_in_place, take_in_place, with_columns_of
 from airflow_poison.passes.land import land, prepared
 from airflow_poison.passes.relay import pull, refresh, relay, tick, transmit
 from airflow_poison.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.rules import policy_from_dict
-from airflow_poison.rules.policy import Access, Opening, Restart
+from airflow_poison.rules.policy import Access, Opening, Policy, Restart
 from airflow_poison.rules.queue_disabling import QueueDisabledDocument
 from airflow_poison.rules.service_broker import QUEUES, ROLLBACKS, ServiceBroker, of_queue
-from airflow_poison.store.control import NOT_BEFORE_RESTART, OutageState, QueueState
+from airflow_poison.store.control import NOT_BEFORE_RESTART, Control, OutageState, QueueState
 from airflow_poison.store.parking import Behind, check_parking, parks, parts
 from airflow_poison.values.errors import ClaimLostError, ConservationError, QueueHaltedError, QueueNotFoundError, SettingError
 from airflow_poison.values.events import Event, EventType
@@ -42,18 +44,10 @@ from airflow_poison.values.schema import CONVERSATION, EVENT, LANDING, TRANSMISS
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any
-
     from airflow_poison.delivery.handlers import HandlerLike, HandlerRef
-    from airflow_poison.delivery.outage import Verdict
-    from airflow_poison.delivery.recovered import RecoveredAttempts
-    from airflow_poison.delivery.stage import BlockRecord
+    from airflow_poison.delivery.recovered import RecoveredAttempts, Verdict
     from airflow_poison.outputs.output import Output
-    from airflow_poison.passes.engines import Engine
-    from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
-    from airflow_poison.store.control import Control
     from airflow_poison.store.files import Claim, DataFile, Manifest, Snapshot
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
@@ -211,7 +205,7 @@ class ReceivePass(Receive):
         load_types(self.unprocessable)
         started = time.monotonic()
         snapshot = self.table.snapshot()
-        if self.store is not None and notifications(snapshot.control):  # of a pass that has died, also when the queue is disabled
+        if self.store is not None and snapshot.control.event_notifications:  # of a pass that has died, also when the queue is disabled
             notify(self.store, self.table, self.clock)
         landed = Counter(self._land()) if snapshot.landings else Counter[str]()
         if self.store is not None and follow(self.store, self.table, snapshot.control, self.clock):
@@ -231,6 +225,7 @@ class ReceivePass(Receive):
         if (waits := self._probed(snapshot.control)) is not None and waits.next_probe_at > self.clock.now():
             return ReceiveResult(self.table.name, key, outage=_record(waits), landed=dict(landed))
         outputs = prepared(self.outputs, self.store) if self.outputs else ()
+        handler, in_place = self._in_place(handler, outputs, key)
         self._let_in(snapshot)
         try:
             tallies = self._finish_all(key, handler, outputs)
@@ -238,13 +233,13 @@ class ReceivePass(Receive):
             self._land()
             raise
         reach("pass.receive.before_relay")
-        sent_on = self._send_on()
         after = self.table.snapshot()
+        sent_on = self._send_on(after)
         if after.landings:
             landed.update(self._land())
         behind = self.table.behind() if parks(after.control.desk, self.policy.reads) else Behind()
         total = combined(self.table.name, key, tallies, sent_on, time.monotonic() - started)
-        result = replace(total, landed=dict(landed), behind=behind.messages, behind_groups=behind.groups)
+        result = replace(total, landed=dict(landed), behind=behind.messages, behind_groups=behind.groups, in_place=in_place)
         if result.not_landed:
             who = counted(result.not_landed, "delivery", "deliveries")
             self.progress(
@@ -252,6 +247,15 @@ class ReceivePass(Receive):
                 "Declare output='/path/of/a/table' to keep them."
             )
         return result
+
+    def _in_place(
+        self, handler: HandlerRef | Transformation, outputs: Sequence[Output], key: str
+    ) -> tuple[HandlerRef | Transformation, Mapping[str, int]]:
+        """Transform what is new in the source where it is; return the transformation of rows that have become messages, and the counts of rows."""
+        if not isinstance(handler, Transformation):
+            return handler, {}
+        did, named = ({}, {}) if self.source is None else take_in_place(self, self.source, handler, outputs, key)
+        return replace(with_columns_of(self.table, handler), named=named), did
 
     def _land(self) -> Mapping[str, int]:
         return land(self.table, self.clock, self.deliver, self.store, self.progress)
@@ -267,8 +271,9 @@ class ReceivePass(Receive):
             engine().prepare(self.table, handler, outputs)
         tallies += (self._finish(mine, engine, handler, outputs, crashed=True) for mine in self._taken_over(claim_key))
         while not any(tally.halt or tally.block or tally.outage for tally in tallies):
-            probing = self._probed(self.table.snapshot().control)
-            own = self._claimed(claim_key, probing)
+            snapshot = self.table.snapshot()
+            probing = self._probed(snapshot.control)
+            own = self._claimed(claim_key, probing, exclusive=self._exclusive(snapshot))
             if own is not None:
                 tallies.append(self._finish(own, engine, handler, outputs, crashed=bool(own.earlier)))
             if own is None or probing is None or self._probed(self.table.snapshot().control) is not None:
@@ -285,14 +290,14 @@ class ReceivePass(Receive):
             if mine is not None:
                 yield mine
 
-    def _claimed(self, key: str, probing: OutageState | None) -> Claim | None:
+    def _claimed(self, key: str, probing: OutageState | None, *, exclusive: bool) -> Claim | None:
         """Claim what is there, or as much of it as a probe takes."""
         return self.table.claim(
             key,
             lease=self.lease,
             now=self.clock.now(),
             max_messages=self.max_messages if self.outage is None or probing is None else min(self.max_messages, self.outage.probe),
-            exclusive=self._exclusive(),
+            exclusive=exclusive,
             sub_queue=self.policy.reads,
             probe=probing is not None,
         )
@@ -306,8 +311,8 @@ class ReceivePass(Receive):
         if self.batching is not None:
             self.batching.check_policy(self.policy)
             self.batching.check_here()
-        if self._converses(snapshot):
-            refuse_dialogs(self.batching, self.table.name)
+            if self._converses(snapshot):
+                refuse_dialogs(self.batching, self.table.name)
 
     def _resolved(self) -> HandlerRef | Transformation:
         """Return what takes the messages, checked and ready to travel. Raises HandlerNotFoundError."""
@@ -317,6 +322,8 @@ class ReceivePass(Receive):
 
     def _refuse_order(self, snapshot: Snapshot) -> None:
         """Raise SettingError for a transformation of messages whose deliveries have an order, and for settings of a handler."""
+        if self.source is not None:
+            check_in_place(self, snapshot, converses=self._converses(snapshot))
         if isinstance(self.handler, Transformation):
             kind = None if self.batching is None else self.batching.kind
             check_alone(batch=kind, isolation=self.isolation, unprocessable=self.unprocessable)
@@ -345,9 +352,9 @@ class ReceivePass(Receive):
         if SubQueue.POSTPONED in there:
             return_postponed(self.table, self.clock.now())
 
-    def _send_on(self) -> Mapping[str, int]:
+    def _send_on(self, snapshot: Snapshot) -> Mapping[str, int]:
         """Send on what the pass, or a dead one, has left for other queues; return how many messages have arrived in each."""
-        snapshot, sent_on = self.table.snapshot(), Counter[str]()
+        sent_on = Counter[str]()
 
         def arrived(queue: str, messages: int) -> None:
             sent_on[queue] += messages
@@ -356,7 +363,7 @@ class ReceivePass(Receive):
             relay(self.store, self.table, self.clock, arrived)
         if self.store is not None and snapshot.transmissions:
             transmit(self.store, self.table, self.clock, arrived)
-        if self.store is not None and notifications(snapshot.control):
+        if self.store is not None and snapshot.control.event_notifications:
             notify(self.store, self.table, self.clock, arrived)
         if snapshot.conversations:
             refresh(self.table, self.clock)
@@ -388,9 +395,8 @@ class ReceivePass(Receive):
         except ClaimLostError:
             return False
 
-    def _exclusive(self, snapshot: Snapshot | None = None) -> bool:
-        found = snapshot or self.table.snapshot()
-        return self.policy.halting or self.policy.locks_groups or self._converses(found) or parks(found.control.desk, self.policy.reads)
+    def _exclusive(self, snapshot: Snapshot) -> bool:
+        return self.policy.halting or self.policy.locks_groups or self._converses(snapshot) or parks(snapshot.control.desk, self.policy.reads)
 
     def _converses(self, snapshot: Snapshot) -> bool:
         return self.policy.reads is SubQueue.MAIN and snapshot.has_conversations
@@ -400,7 +406,7 @@ class ReceivePass(Receive):
         if state is not QueueState.ENABLED:
             error = f"Error {QueueHaltedError.number}: " if self.policy.locks_groups else ""  # Service Broker's (spec SB-18)
             raise QueueHaltedError(
-                f"{error}Queue {self.endpoint!r} is {state.value}: {reason or 'somebody set it so'}. "
+                f"{error}Queue {self.endpoint!r} is {state.value}: {reason or 'it was set so by hand'}. "
                 f"Look at the message, remove it or mend its cause, then enable the queue; nothing is received until then. {WHEN_ENABLED}"
             )
 

@@ -6,6 +6,7 @@ A conversation is ended the same way where no queue is halted: its partner gets 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -13,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.passes import conversations
 from airflow_poison.passes.alter import enable
-from airflow_poison.passes.browse import look_up
-from airflow_poison.passes.dialogs import CONVERSATION, end_conversation, ending, refuse_locked
+from airflow_poison.passes.browse import MessageRow, look_up
+from airflow_poison.passes.dialogs import CONVERSATION, ActResult, end_conversation, ending, refuse_locked
 from airflow_poison.passes.history import ENDED
 from airflow_poison.passes.inspect import inspect
 from airflow_poison.passes.messages import Chosen
@@ -28,11 +29,7 @@ from airflow_poison.values.fault_points import reach
 from airflow_poison.values.texts import Plain, plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from airflow_poison.dialogs.acts import ConversationEndpoint
-    from airflow_poison.passes.browse import MessageRow
-    from airflow_poison.passes.dialogs import ActResult
     from airflow_poison.store import QueueStore
     from airflow_poison.store.control import Control
     from airflow_poison.store.queue_table import QueueTable

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -30,29 +32,23 @@ from airflow_poison.passes import conversations
 from airflow_poison.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.passes.conversations import found_queue
 from airflow_poison.passes.due import ended_times
-from airflow_poison.passes.event_notifications import notifications, notify
+from airflow_poison.passes.event_notifications import notify
 from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.rules import policy_class
-from airflow_poison.store import MAX_NAME, check_name
+from airflow_poison.store import MAX_NAME, QueueStore, check_name
 from airflow_poison.store.control import Control
-from airflow_poison.store.files import Transaction
+from airflow_poison.store.files import DataFile, Snapshot, Transaction
 from airflow_poison.values.errors import InputError, PoisonError, QueueNameError, QueueNotFoundError, SettingError, StoreUnreachableError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.masking import PART, SINCE
+from airflow_poison.values.masking import PART, SINCE, Masking
 from airflow_poison.values.schema import DESTINATION, OUTBOX, TO_TOPIC, SubQueue, message_schema
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_poison.store import QueueStore
-    from airflow_poison.store.files import DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
-    from airflow_poison.values.masking import Masking
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +98,7 @@ def pull(store: QueueStore, table: QueueTable, clock: Clock) -> None:
             try:
                 other = store.open(name, read_only=True)
                 snapshot = other.snapshot()
-                if notifications(snapshot.control):
+                if snapshot.control.event_notifications:
                     notify(store, other, clock)
                 if snapshot.transmissions:
                     transmit(store, other, clock)

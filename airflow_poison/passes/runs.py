@@ -7,21 +7,20 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextvars import copy_context
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.delivery.stage import Tally
+from airflow_poison.delivery.stage import HaltRecord, OutageRecord, Tally
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.halts import what_halted, what_to_do_when_halted
+from airflow_poison.values.clock import show_recorded
 from airflow_poison.values.errors import QueueHaltedError, ReceiveStoppedError, SettingError
 from airflow_poison.values.texts import Plain, counted, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from airflow_poison.delivery.stage import HaltRecord, OutageRecord
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.store.queue_table import QueueTable
 
@@ -95,6 +94,8 @@ class ReceiveResult(Plain):
     :param outage: what ended the pass, or why it delivered nothing: ``{"error", "fingerprint", "since", "next_probe_at", "given_back", "at"}``.
     :param sent_on: messages that have arrived in other queues, by queue; also from an earlier run that was killed before it could send them.
     :param landed: returned rows that are in their outputs now, by output; also from an earlier run that was killed before that.
+    :param in_place: rows of the source that the pass took: ``read = landed + filtered + messages``. Of a ``landed`` row some row is on its way to the
+        output, a ``filtered`` one makes none (what ``mapInPandas`` drops counts as landed), and one that fails becomes a message. Empty: none.
     :param not_landed: deliveries that returned rows although no output is declared; they are dropped.
     :param errors: the commonest failures: ``{"error", "messages", "fingerprint"}``.
     :param passes: claims that this run finished; more than one when it also finished the claim of a dead run.
@@ -131,6 +132,7 @@ class ReceiveResult(Plain):
     counters: Mapping[str, int] = field(default_factory=dict)
     sent_on: Mapping[str, int] = field(default_factory=dict)
     landed: Mapping[str, int] = field(default_factory=dict)
+    in_place: Mapping[str, int] = field(default_factory=dict)
     not_landed: int = 0
     errors: tuple[Mapping[str, object], ...] = ()
     passes: int = 0
@@ -324,16 +326,19 @@ def account(result: ReceiveResult) -> Iterator[str]:
 
 
 def _lines(result: ReceiveResult) -> Iterator[str]:
+    if did := result.in_place:
+        rows = f"{counted(did['read'], 'row')} read in place = {did['landed']:,} landed + {did['filtered']:,} filtered"
+        yield f"Queue {result.queue!r}: {rows} + {did['messages']:,} became messages."
     if result.received:
         yield from _received(result)
-    elif result.blocked_until is None and result.outage is None:
+    elif not did and result.blocked_until is None and result.outage is None:
         yield f"Queue {result.queue!r}: nothing to receive."
     if result.behind:
         waiting = f"{counted(result.behind, 'message waits', 'messages wait')} behind earlier ones of {counted(result.behind_groups, 'group')}"
         yield f"Queue {result.queue!r}: {waiting}, which are in retry, poison or postponed (park_group)."
     if result.blocked_until is not None:
         restart = result.blocked_until == "restart"
-        until = "until its broker is restarted or the message is removed" if restart else f"until {result.blocked_until}"
+        until = "until its broker is restarted or the message is removed" if restart else f"until {show_recorded(result.blocked_until)}"
         by = f"by message {result.blocked_by} " if result.blocked_by is not None else ""
         yield f"Queue {result.queue!r} is blocked {by}{until}; nothing is received meanwhile."
     if result.obstacle:
@@ -342,7 +347,8 @@ def _lines(result: ReceiveResult) -> Iterator[str]:
     if (outage := result.outage) is not None:
         error = f": {outage['error'].rstrip('.')}" if outage["error"] else ""
         back = f" {counted(outage['given_back'], 'message')} that failed so are given back uncounted." if outage["given_back"] else ""
-        yield f"Queue {result.queue!r}: outage since {outage['since']}, no poison{error}.{back} The next probe is due at {outage['next_probe_at']}."
+        since, probe = show_recorded(outage["since"]), show_recorded(outage["next_probe_at"])
+        yield f"Queue {result.queue!r}: outage since {since}, no poison{error}.{back} The next probe is due at {probe}."
 
 
 def halted(result: ReceiveResult, system: str = "") -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -12,14 +13,12 @@ from airflow_poison.sources.bodies import alone
 from airflow_poison.sources.source import ERROR, NO_BODY
 from airflow_poison.values.errors import InputError, MessageTooLargeError
 from airflow_poison.values.failures import Failure, FailureKind, error_cell
+from airflow_poison.values.libraries import pc
 from airflow_poison.values.mapping import check_priorities, check_several, utf8
 from airflow_poison.values.schema import DIALOG, MAX_BODY_BYTES, OWN_PROPERTIES, is_reserved, message_schema
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-    from typing import Any
-
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
@@ -108,8 +107,6 @@ def as_messages(records: pa.RecordBatch) -> pa.RecordBatch:
 
 def _errors(records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:
     """Return records whose bodies a queue can hold, and what is wrong with each."""
-    import pyarrow.compute as pc
-
     errors: list[str | None] = [None] * records.num_rows
     if ERROR in records.schema.names:
         errors = cast("list[str | None]", records.column(ERROR).to_pylist())
@@ -169,8 +166,6 @@ def _refuse_values(name: str, column: pa.Array[Any]) -> None:
 
 def _refuse_reserved(properties: pa.Array[Any]) -> None:
     """Raise InputError for properties that only the product sets: the envelope of a dialog, the edits of people, where a message leaves for."""
-    import pyarrow.compute as pc
-
     names = cast("pa.MapArray[Any, Any]", properties).keys
     begun = cast("list[str]", pc.unique(pc.filter(names, pc.starts_with(names, OWN_PROPERTIES))).to_pylist())
     for own in filter(is_reserved, begun):
@@ -183,8 +178,6 @@ def _refuse_reserved(properties: pa.Array[Any]) -> None:
 
 
 def _check_sizes(bodies: pa.BinaryArray) -> None:
-    import pyarrow.compute as pc
-
     if bodies.null_count:
         raise InputError(f"Column 'body' is null in {bodies.null_count} rows. A message may be empty (b'') but not null: filter or fill these rows.")
     largest = pc.max(pc.binary_length(bodies)).as_py() or 0

@@ -15,18 +15,19 @@ import threading
 import time
 import traceback
 import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_poison.delivery.handlers import Transformation, load_handler, resolve_deliver, resolve_handler
+from airflow_poison.delivery.handlers import HandlerRef, Transformation, load_handler, resolve_deliver, resolve_handler
 from airflow_poison.delivery.stage import Tally
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import ReceiveResult, combined, finished, pass_key
 from airflow_poison.spark.executors import own_package, shippable
-from airflow_poison.store import open_store
+from airflow_poison.store import QueueStore, open_store
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import second_name
 from airflow_poison.values.clock import SystemClock
@@ -34,14 +35,10 @@ from airflow_poison.values.errors import HandlerNotFoundError, PoisonError, Spar
 from airflow_poison.values.machine import PRIVATE_FOLDER, private
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import NoReturn
-
-    from airflow_poison.delivery.handlers import HandlerRef
     from airflow_poison.passes.declaration import Receive
     from airflow_poison.passes.land import Deliver
+    from airflow_poison.sources.source import Connection
     from airflow_poison.spark.engine import SparkEngine
-    from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -86,9 +83,10 @@ class PassOrder:
         return found
 
 
-def travelling(receive: Receive) -> Receive:
+def travelling(receive: Receive, find: Callable[[str], Connection]) -> Receive:
     """Return settings whose handler and ``deliver`` are checked, and ready to be carried to another machine.
 
+    :param find: finds the connection of a source.
     What the task does itself is left out. Raises HandlerNotFoundError, SettingError.
     """
     handler, deliver = receive.handler, receive.deliver
@@ -101,6 +99,7 @@ def travelling(receive: Receive) -> Receive:
         receive,
         handler=carried,  # type: ignore[arg-type]  # resolved already
         deliver=None if deliver is None else resolve_deliver(deliver),  # type: ignore[arg-type]  # resolved, and found again by the driver
+        source=None if receive.source is None else receive.source.connected(find),
         services=(),
         mask=None,
         redrive_on_new_handler=None,

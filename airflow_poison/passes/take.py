@@ -7,28 +7,23 @@ at all. Of two that take a source at the same time one commits; the other one's 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.passes.runs import check_key
 from airflow_poison.passes.send import as_messages
-from airflow_poison.sources.bodies import alone, reason_of, with_fields
+from airflow_poison.sources.bodies import alone, decoded, with_fields
 from airflow_poison.sources.rows import to_messages
-from airflow_poison.sources.source import ERROR, NO_BODY, JsonValue, Position, Source
-from airflow_poison.store.files import Advance
-from airflow_poison.values.errors import InputError, SettingError, SourceError, SourceTakenError
+from airflow_poison.sources.source import ERROR, JsonValue, Position, Reached, Source, Take
+from airflow_poison.store.files import Advance, Sent, Snapshot
+from airflow_poison.values.errors import InputError, SourceError, SourceTakenError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import datetime
-
-    import pyarrow as pa
-
-    from airflow_poison.sources.schemas import Schema
-    from airflow_poison.sources.source import Reached, Take
-    from airflow_poison.store.files import Sent, Snapshot
     from airflow_poison.store.plans import StoredSource
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
@@ -131,18 +126,18 @@ def take(
     for _ in range(_TRIES):
         known = table.stored_source(source.name)
         if known is not None and between is None:
-            source.acknowledge(_begin(table, known))
-        planned = source.between(*between) if between is not None else source.plan(_begin(table, known), limit=limit)
+            source.acknowledge(begin(table, known))
+        planned = source.between(*between) if between is not None else source.plan(begin(table, known), limit=limit)
         if planned is None or not planned.what:
             return _result(table, source, None, "", () if planned is None else planned.passed_over)
-        messages = _Messages(source, mapping, clock.now())
-        advance = None if between is not None else _advance(source, known, planned, messages, clock.now())
+        messages = messages_of(source, clock.now(), mapping)
+        advance = None if between is not None else advance_of(source, known, planned, messages, clock.now())
         try:
             sent = table.append(messages.of((read or _read)(planned)), key, clock.now(), advance, of_source=True)
         except SourceTakenError:
             continue
         if between is None:
-            _acknowledge(table, source)
+            acknowledged(table, source)
         return _result(table, source, sent, planned.what, planned.passed_over)
     raise SourceError(
         f"Source {source.name!r} was taken into queue {table.name!r} by others {_TRIES} times while this run read what was new. Nothing was sent. "
@@ -154,19 +149,26 @@ def _read(planned: Take) -> Iterator[pa.RecordBatch]:
     return planned.batches()
 
 
-def _begin(table: QueueTable, known: StoredSource | None) -> Position:
+def messages_of(source: Source, now: datetime, mapping: ColumnMapping | None = None) -> _Messages:
+    """Return what makes messages of a source's records."""
+    return _Messages(source, mapping, now)
+
+
+def begin(table: QueueTable, known: StoredSource | None) -> Position:
+    """Return where the next take of a source begins."""
     return Position() if known is None else Position(known.record["at"], lambda: table.source_keys(known))
 
 
-def _acknowledge(table: QueueTable, source: Source) -> None:
+def acknowledged(table: QueueTable, source: Source) -> None:
     """Let the source know that its new position is recorded. What it cannot do now, it does before the next take, which raises."""
     try:
-        source.acknowledge(_begin(table, table.stored_source(source.name)))
+        source.acknowledge(begin(table, table.stored_source(source.name)))
     except SourceError as error:
         _log.warning("What was taken from source %r is in queue %r, and the source could not be told: %s", source.name, table.name, error)
 
 
-def _advance(source: Source, known: StoredSource | None, planned: Take, messages: _Messages, now: datetime) -> Callable[[], Advance]:
+def advance_of(source: Source, known: StoredSource | None, planned: Take, messages: _Messages, now: datetime) -> Callable[[], Advance]:
+    """Return what says the position behind a take, when all of it was read."""
     before: Mapping[str, Any] = {} if known is None else known.record
 
     def reached() -> Advance:
@@ -228,8 +230,8 @@ class _Messages:
 
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.source.columns and ERROR not in batch.schema.names:
-            return _decoded(self._mapped(batch), self.source.schema)
-        return self._with_fields(_decoded(batch, self.source.schema))
+            return decoded(self._mapped(batch), self.source.schema)
+        return self._with_fields(decoded(batch, self.source.schema))
 
     def _mapped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         return to_messages(batch, self.mapping or ColumnMapping(), self.now)
@@ -240,8 +242,6 @@ class _Messages:
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield small batches of equal columns as one: a folder may have a million files of a line."""
-    import pyarrow as pa
-
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
@@ -252,29 +252,3 @@ def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows, size = rows + batch.num_rows, size + batch.nbytes
     if waiting:
         yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-
-
-def _decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
-    """Return the records with what the schema makes of their bodies. One that it refuses keeps its bytes."""
-    import pyarrow as pa
-
-    if schema is None or "body" not in records.schema.names:
-        return records
-    errors: list[str | None] = [None] * records.num_rows
-    if ERROR in records.schema.names:
-        errors = cast("list[str | None]", records.column(ERROR).to_pylist())
-    without = records.column(NO_BODY).to_pylist() if NO_BODY in records.schema.names else [False] * records.num_rows
-    bodies: list[bytes | None] = []
-    for number, body in enumerate(records.column("body").cast(pa.binary()).to_pylist()):
-        made = body
-        if body is not None and errors[number] is None and not without[number]:
-            try:
-                made = schema.decode(body)
-            except (SourceError, SettingError):  # of the registry or the schema, not of the record
-                raise
-            except Exception as error:  # noqa: BLE001  # of whatever type a library raises for bytes
-                errors[number] = reason_of(error)
-        bodies.append(made)
-    columns = dict(zip(records.schema.names, records.columns, strict=True))
-    columns |= {"body": pa.array(bodies, pa.binary()), ERROR: pa.array(errors, pa.string())}
-    return pa.record_batch(list(columns.values()), names=list(columns))

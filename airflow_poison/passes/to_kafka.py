@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
@@ -24,22 +26,17 @@ from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.messages import ByHand, Chosen, with_columns
 from airflow_poison.passes.move import moved_rows
 from airflow_poison.passes.relay import FROM, ORIGIN_QUEUE, REASON, addressed, sent_events, to_topic
-from airflow_poison.sources.kafka_topic import TOMBSTONE, clients, is_record, own_properties, record_group, record_headers, record_key, said_by
+from airflow_poison.sources.kafka_topic import TOMBSTONE, Topic, clients, is_record, own_properties, record_group, record_headers, record_key, said_by
 from airflow_poison.values.errors import OutputError, PoisonError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind, error_cell
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.schema import DESTINATION, TO_TOPIC, SubQueue
+from airflow_poison.values.libraries import pa, pc
+from airflow_poison.values.schema import DESTINATION, LAST_ERROR, TO_TOPIC, SubQueue
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    import pyarrow as pa
-
     from airflow_poison.sources.kafka import Kafka
-    from airflow_poison.sources.kafka_topic import Topic
     from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
@@ -171,9 +168,6 @@ def _put_back(table: QueueTable, file: DataFile, rows: pa.Table, refused: Mappin
 
     :param refused: why, by lookup id; None: people have taken them back.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     gone = pc.is_in(rows["lookup_id"], value_set=pa.array(list(refused), pa.int64()))
     here = rows.filter(gone)
     why = [refused[number] for number in here["lookup_id"].to_pylist()]
@@ -193,9 +187,11 @@ def _put_back(table: QueueTable, file: DataFile, rows: pa.Table, refused: Mappin
 
 
 def _returned_events(rows: pa.Table, why: Sequence[str | None], now: datetime) -> Iterator[Event]:
-    for number, moves, reason in zip(rows["lookup_id"].to_pylist(), rows["move_count"].to_pylist(), why, strict=True):
+    columns = (rows[name].to_pylist() for name in ("lookup_id", "move_count", LAST_ERROR))
+    for number, moves, error, reason in zip(*columns, why, strict=True):
         said = {"by": BY_HAND} if reason is None else {"error": f"{OutputError.__name__}: {reason}"}
-        yield Event(EventType.MOVED_POISON, now, number, 0, moves or 0, {"place": SubQueue.POISON.value, **said})
+        group = "" if reason is None else error["fingerprint"]
+        yield Event(EventType.MOVED_POISON, now, number, 0, moves or 0, {"place": SubQueue.POISON.value, **said}, group)
 
 
 # The producer ---------------------------------------------------------------------------------------------------------
@@ -446,7 +442,6 @@ class Record:
 
 
 def _records(rows: pa.Table, table: QueueTable, key: str) -> list[Record]:
-    """Return messages as records of Kafka."""
     columns = rows.select(["lookup_id", "message_id", "group_id", "body", "properties"]).to_pylist()
     reasons, identity = _reasons(rows, recorded_mask(table)), table.identity()
     return [record_of({**row, "reason": reason}, table.name, identity, key) for row, reason in zip(columns, reasons, strict=True)]

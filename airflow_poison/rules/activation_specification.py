@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
+from typing import Any, ClassVar, Final, assert_never
 
 from airflow_poison.rules import settings
-from airflow_poison.rules.decisions import Halted
-from airflow_poison.rules.policy import FIRST, Restart
-from airflow_poison.rules.websphere_mq import StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
+from airflow_poison.rules.decisions import Block, Counts, Dispose, Halted
+from airflow_poison.rules.policy import FIRST, Entry, Opening, Restart
+from airflow_poison.rules.websphere_mq import Reason, StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 from airflow_poison.values.errors import ConfigurationHint, ConfigurationWarning, SettingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_poison.rules.decisions import Block, Counts, Dispose
-    from airflow_poison.rules.policy import Entry, Opening
-    from airflow_poison.rules.websphere_mq import Reason
 
 SEQUENTIAL_FAILURES: Final = "sequential_failures"
 """The counter ``c`` of the specification."""

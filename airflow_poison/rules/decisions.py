@@ -6,16 +6,13 @@ WCF-30 to WCF-33).
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from airflow_poison.rules.settings import LARGEST
 from airflow_poison.values.events import EventType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from airflow_poison.rules import settings, websphere_mq
 from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
-from airflow_poison.rules.policy import FIRST, Access, Opening, Policy, Receiver, Restart
+from airflow_poison.rules.policy import FIRST, Access, Entry, Opening, Policy, Receiver, Restart
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.events import EventType
-from airflow_poison.values.failures import FailureKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from airflow_poison.rules.policy import Entry
-    from airflow_poison.values.failures import Failure
+from airflow_poison.values.failures import Failure, FailureKind
 
 SEQUENTIAL_FAILURES: Final = "sequential_failures"
 """The counter of rollbacks in a row, while the endpoint may stop for them (spec DMP-20)."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import Field, dataclass, fields
 from datetime import timedelta
 from enum import StrEnum
 from types import NoneType, SimpleNamespace
@@ -23,9 +24,6 @@ from airflow_poison.values.errors import SettingError
 from airflow_poison.values.texts import folded, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from dataclasses import Field
-
     from airflow_poison.rules.policy import Policy
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.rules.policy import FIRST
+from airflow_poison.rules.policy import FIRST, Opening
 from airflow_poison.rules.websphere_mq import LARGEST_ON_ZOS, StopRule, WebSphereMqReceiver, WebSphereMqSettings, first_stop, stops
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     from airflow_poison.rules.decisions import Counts
-    from airflow_poison.rules.policy import Opening
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,19 +6,16 @@ What differs stands behind two small seams: where messages come from (``Source``
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, assert_never
 
 from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
-from airflow_poison.rules.policy import Entry
+from airflow_poison.rules.policy import Entry, Policy, Receiver
 from airflow_poison.values.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from airflow_poison.rules.policy import Policy, Receiver
-
     Ended = Park | Dispose | Block | Halt
 
 
@@ -64,11 +61,11 @@ class Host(Protocol[E_contra]):
 
     def begin(self, entry: E_contra, delivery: Deliver) -> None:
         """Hand a message to a free server session; only asked for with several of them."""
-        ...
+        raise AssertionError(entry, delivery)
 
     def result(self, entry: E_contra) -> Failure | None:
         """Wait for the end of a delivery that was begun; None when the handler returned."""
-        ...
+        raise AssertionError(entry)
 
     def committed(self, entries: Sequence[E_contra]) -> None:
         """The transaction that received these messages has committed: they are gone.
@@ -82,12 +79,13 @@ class Host(Protocol[E_contra]):
         ...
 
     def move(self, entry: E_contra, decision: Park | Dispose) -> bool:
-        """Try to move the message to a sub-queue; False while another reader holds it (spec WCF-19)."""
-        ...
+        """Try to move the message to a sub-queue; False while another reader holds it (spec WCF-19). Where messages are claimed, none does."""
+        del entry, decision
+        return True
 
     def wait(self, entry: E_contra) -> None:
         """Let the time between two tries of a move go by."""
-        ...
+        del entry
 
     def ended(self, entry: E_contra, decision: Park | Dispose | Block | Halt, failure: Failure | None) -> None:
         """The message is parked or disposed of, is blocked, or has halted the endpoint."""
@@ -98,18 +96,19 @@ class Host(Protocol[E_contra]):
 
         Then neither happens: the message is put back, and nothing more is received.
         """
-        ...
+        del entry
+        return False
 
     def halted(self, decision: Halt) -> None:
         """The endpoint has ended receiving after a commit: no message is the cause (spec SB-13)."""
-        ...
+        del decision
 
     def left_in_place(self, entry: E_contra, decision: Park | Dispose) -> None:
         """All tries of a move failed: the message stays, the next receive decides again (spec WCF-19).
 
         The receive has ended like any other that meets a poison message: of ``decision.events`` all but the move have happened.
         """
-        ...
+        del entry, decision
 
     def postponed(self, entry: E_contra, failure: Failure) -> None:
         """The handler gave the message back for later; nothing is counted: the entry has the counts that it was stored with."""
@@ -117,7 +116,7 @@ class Host(Protocol[E_contra]):
 
     def back_at_savepoint(self, entry: E_contra) -> None:
         """The handler rolled back to its savepoint: the message is back at its place, and the transaction commits what was done since."""
-        ...
+        del entry
 
 
 BATCH_MET_POISON = Failure(FailureKind.EXCEPTION, "batch", "a later message of the same batch was poison")

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Halt, Return, aborted
-from airflow_poison.rules.policy import FIRST
+from airflow_poison.rules.policy import FIRST, Entry, Opening
 from airflow_poison.rules.settings import LARGEST
-from airflow_poison.rules.wcf import (
-    MACHINE_MAXIMUM_TRANSACTION_TIMEOUT,
-    MACHINE_TRANSACTION_TIMEOUT,
-    ReceiveErrorHandling,
-    WcfReceiver,
-    WcfSettings,
-)
+from airflow_poison.rules.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfReceiver, WcfSettings
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import datetime
-
-    from airflow_poison.rules.policy import Entry, Opening
     from airflow_poison.values.failures import Failure
 
 

@@ -5,14 +5,15 @@ WCF reading a poison sub-queue: immediate retries, no cycles, and no further mov
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.rules import settings
 from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Halt, Park, Return, ReturnOrder, aborted, moved
-from airflow_poison.rules.policy import FIRST
+from airflow_poison.rules.policy import FIRST, Entry, Opening
 from airflow_poison.rules.retry_schedule import retry_window, window_of
 from airflow_poison.rules.settings import LARGEST
 from airflow_poison.rules.wcf import MACHINE_MAXIMUM_TRANSACTION_TIMEOUT, MACHINE_TRANSACTION_TIMEOUT, ReceiveErrorHandling, WcfReceiver, WcfSettings
@@ -21,10 +22,6 @@ from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_poison.rules.policy import Entry, Opening
     from airflow_poison.values.failures import Failure
 
 
@@ -105,8 +102,9 @@ class Msmq4(WcfSettings):
         ever becomes poison (spec WCF-3).
     :param max_retry_cycles: how often a message goes through the retry sub-queue, 0 to 2147483647 (spec WCF-4).
     :param retry_cycle_delay: how long it waits there, a duration >= 0 (spec WCF-5, WCF-30).
-    :param retry_window: weekdays and times in a time zone, such as ``Mon-Fri 22:00-06:00 Europe/Berlin``: what would fall due outside is due when the
-        window opens next; None: at any time. No setting of the product's.
+    :param retry_window: weekdays and times in a time zone, such as ``Mon-Fri 22:00-06:00 Europe/Berlin``, or a cron expression, whose minutes are the
+        window, ``* 22-23,0-5 * * MON-FRI Europe/Berlin``: what would fall due outside is due when the window opens next; None: at any time. No
+        setting of the product's.
     :param receive_error_handling: what happens after the last attempt: ``Fault``, ``Drop``, ``Reject`` or ``Move`` (spec WCF-6).
     :param max_batch_size: messages in one transaction; 0 or 1: no batching (spec WCF-40).
     :param batch_fallback: which abort ends batching: ``first_abort`` of any kind, or only ``when_poison``.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -12,8 +13,6 @@ from airflow_poison.rules import settings
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow_poison.rules.settings import Check
 
 LEAST_MESSAGES = 3

@@ -6,23 +6,18 @@ The two bases answer as the simplest system does: its endpoint receives one mess
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from airflow_poison.rules import settings
-from airflow_poison.rules.decisions import Halted, ReturnOrder, aborted
-from airflow_poison.values.errors import SettingError
+from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Counts, GivenUp, Halt, Halted, ReturnOrder, aborted
+from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from dataclasses import Field
-    from datetime import datetime
-
-    from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Counts, GivenUp, Halt
-    from airflow_poison.values.errors import ConfigurationWarning
     from airflow_poison.values.failures import Failure
 
 

@@ -10,6 +10,7 @@ SB-24 to SB-26, SB-34). An application counts failures, one count a conversation
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -23,8 +24,6 @@ from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.texts import xml_codec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
     from airflow_poison.rules.policy import Entry, Receiver
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from airflow_poison.rules import settings
 from airflow_poison.rules.decisions import Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
-from airflow_poison.rules.policy import FIRST, Opening, Policy, Receiver, Restart
+from airflow_poison.rules.policy import FIRST, Entry, Opening, Policy, Receiver, Restart
 from airflow_poison.rules.queue_disabling import (
     ROLLBACK_LIMIT,
     Counter,
@@ -26,13 +27,7 @@ from airflow_poison.rules.queue_disabling import (
 )
 from airflow_poison.values.errors import ConfigurationWarning, MaxQueueReadersError, SettingError
 from airflow_poison.values.events import EventType
-from airflow_poison.values.failures import FailureKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from airflow_poison.rules.policy import Entry
-    from airflow_poison.values.failures import Failure
+from airflow_poison.values.failures import Failure, FailureKind
 
 MOST_QUEUE_READERS = 32_767
 _SWITCH = {"ON": True, "OFF": False}
@@ -135,7 +130,7 @@ class ServiceBroker(Policy):
                 "Let the handler count failures itself, or give such messages up with Unprocessable."
             )
         if self.max_queue_readers == 0:
-            yield ConfigurationWarning("max_queue_readers=0: nobody reads the queue, its messages stay where they are.")
+            yield ConfigurationWarning("max_queue_readers=0: no reader receives from the queue, its messages stay where they are.")
 
     @property
     def halting(self) -> bool:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import fields
+from dataclasses import Field, fields
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from math import isfinite
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_poison.values.clock import is_bare_number, read_duration
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.texts import nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from dataclasses import Field
-    from typing import Any, ClassVar
 
 LARGEST = 2_147_483_647
 """The largest whole number that a setting takes."""

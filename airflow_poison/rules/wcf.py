@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, assert_never
 
 from airflow_poison.rules import settings
-from airflow_poison.rules.decisions import Dispose, Disposition, Halt, Halted, Return, aborted, moved
-from airflow_poison.rules.policy import Policy, Receiver
+from airflow_poison.rules.decisions import Counts, Dispose, Disposition, Halt, Halted, Return, aborted, moved
+from airflow_poison.rules.policy import Entry, Policy, Receiver
 from airflow_poison.values.errors import ConfigurationWarning
 from airflow_poison.values.events import EventType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import datetime
-
-    from airflow_poison.rules.decisions import Counts
-    from airflow_poison.rules.policy import Entry
     from airflow_poison.values.failures import Failure
 
 MACHINE_TRANSACTION_TIMEOUT = timedelta(minutes=1)

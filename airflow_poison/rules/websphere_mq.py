@@ -11,26 +11,20 @@ import re
 import struct
 from abc import abstractmethod
 from base64 import b64encode
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, assert_never
+from typing import Any, ClassVar, Final, assert_never
 
 from airflow_poison.rules import settings
-from airflow_poison.rules.decisions import Block, Deliver, Dispose, Disposition, Halt, Halted, Report, Return, aborted
-from airflow_poison.rules.policy import Access, Policy, Receiver, Restart
+from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Report, Return, aborted
+from airflow_poison.rules.policy import Access, Entry, Opening, Policy, Receiver, Restart
 from airflow_poison.rules.settings import LARGEST
 from airflow_poison.values.errors import ConfigurationHint, ConfigurationWarning, DeadLetterHeaderError, SettingError
 from airflow_poison.values.events import EventType
-from airflow_poison.values.failures import FailureKind
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-
-    from airflow_poison.rules.decisions import Counts
-    from airflow_poison.rules.policy import Entry, Opening
-    from airflow_poison.values.failures import Failure
+from airflow_poison.values.failures import Failure, FailureKind
 
 DISCARD: Final = "JMS_IBM_Report_Discard_Msg"
 EXCEPTION: Final = "JMS_IBM_Report_Exception"

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.sources.schemas import Schema
     from airflow_poison.values.mapping import ColumnMapping
 
 
@@ -98,6 +99,32 @@ def alone(batch: pa.RecordBatch, make: Callable[[pa.RecordBatch], pa.RecordBatch
             return
         made = _malformed(batch, error, is_body=is_body)
     yield made
+
+
+def decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:
+    """Return the records with what the schema makes of their bodies. One that it refuses keeps its bytes."""
+    import pyarrow as pa
+
+    if schema is None or "body" not in records.schema.names:
+        return records
+    errors: list[str | None] = [None] * records.num_rows
+    if ERROR in records.schema.names:
+        errors = cast("list[str | None]", records.column(ERROR).to_pylist())
+    without = records.column(NO_BODY).to_pylist() if NO_BODY in records.schema.names else [False] * records.num_rows
+    bodies: list[bytes | None] = []
+    for number, body in enumerate(records.column("body").cast(pa.binary()).to_pylist()):
+        made = body
+        if body is not None and errors[number] is None and not without[number]:
+            try:
+                made = schema.decode(body)
+            except (SourceError, SettingError):  # of the registry or the schema, not of the record
+                raise
+            except Exception as error:  # noqa: BLE001  # of whatever type a library raises for bytes
+                errors[number] = reason_of(error)
+        bodies.append(made)
+    columns = dict(zip(records.schema.names, records.columns, strict=True))
+    columns |= {"body": pa.array(bodies, pa.binary()), ERROR: pa.array(errors, pa.string())}
+    return pa.record_batch(list(columns.values()), names=list(columns))
 
 
 def _malformed(batch: pa.RecordBatch, error: Exception, *, is_body: bool) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
@@ -16,15 +17,17 @@ from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
+from airflow_poison.values.texts import literal_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.sources.schemas import Schema
-    from airflow_poison.sources.source import JsonValue, Position
+    from airflow_poison.sources.source import JsonValue, Position, Then
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _BATCH = 10_000
@@ -156,10 +159,7 @@ class Versions:
             try:
                 content = self._files.open_input_file(file.path)
             except FileNotFoundError as error:
-                raise SourceError(
-                    f"{file.path} of version {of.number} of the Delta table {self.uri} is gone: the table was vacuumed before this version was "
-                    f"taken. {self._go_on(of.number + 1)}"
-                ) from error
+                raise SourceError(self._vacuumed(of, file)) from error
         with content, self._told(f"{file.path} of version {of.number}"):
             reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us")
             for batch in streamed(reader, _BATCH, use_threads=False):
@@ -168,6 +168,33 @@ class Versions:
                 if changes:
                     columns |= _feed_columns(batch, of, file)
                 yield pa.record_batch(list(columns.values()), names=list(columns))
+
+    def frame(self, spark: SparkSession, files: Sequence[tuple[Version, DataFile]]) -> DataFrame:
+        """Return the rows of files as Spark reads them, with the columns of the newest version."""
+        from pyspark.sql import functions as f
+        from pyspark.sql.pandas.types import from_arrow_schema
+        from pyspark.sql.types import StructType
+
+        schema, partitions = from_arrow_schema(self.schema, prefer_timestamp_ntz=True).toNullable(), self.newest.metadata().partition_columns
+        stored = StructType([field for field in schema.fields if field.name not in partitions])
+        found: DataFrame | None = None
+        groups = defaultdict[tuple[str | None, ...], list[str]](list)
+        for version, file in files:
+            self._refuse(version, file)
+            if "://" not in self.uri and not Path(self.uri, file.path).exists():
+                raise SourceError(self._vacuumed(version, file))
+            groups[tuple(file.partition.get(name) for name in partitions)].append(literal_path(f"{self.uri}/{file.path}"))
+        for values, paths in groups.items():
+            part = spark.read.schema(stored).parquet(*paths)
+            known = dict(zip(partitions, values, strict=True))
+            part = part.select(
+                *(
+                    f.lit(known[name] or None).cast(schema[name].dataType).alias(name) if name in known else f"`{name.replace('`', '``')}`"
+                    for name in schema.names
+                )
+            )
+            found = part if found is None else found.unionAll(part)
+        return spark.createDataFrame([], schema) if found is None else found
 
     # Help -------------------------------------------------------------------------------------------------------------
 
@@ -256,6 +283,12 @@ class Versions:
             return _nulls(batch.num_rows, wanted.type)
         column: pa.Array[Any] = batch.column(at)
         return column if column.type == wanted.type else column.cast(wanted.type)
+
+    def _vacuumed(self, of: Version, file: DataFile) -> str:
+        return (
+            f"{file.path} of version {of.number} of the Delta table {self.uri} is gone: the table was vacuumed before this version was "
+            f"taken. {self._go_on(of.number + 1)}"
+        )
 
     def _gone(self, number: int) -> str:
         from pyarrow.fs import FileSelector
@@ -450,7 +483,17 @@ class DeltaChanges(Source):
             place = reached[-1]
             return Reached({"table": versions.table_id, "version": place.version, "files": place.files, "snapshot": place.snapshot})
 
-        return Take(what=f"{_told(begin, last)} of {self.uri}", batches=batches, reached=at)
+        def rows(spark: SparkSession, _then: Then | None) -> DataFrame:
+            files = [
+                (version, file)
+                for version, found in self._wanted(versions, begin, last)
+                for number, file in enumerate(found)
+                if number >= (begin.files if version.number == begin.version else 0)
+            ]
+            reached.append(_Place(last + 1))
+            return versions.frame(spark, files)
+
+        return Take(what=f"{_told(begin, last)} of {self.uri}", batches=batches, reached=at, rows=None if self.changes else rows)
 
     def _wanted(self, versions: Versions, begin: _Place, last: int) -> Iterator[tuple[Version, tuple[DataFile, ...]]]:
         """Yield versions with the files whose rows are taken."""

@@ -16,19 +16,21 @@ from stat import S_ISLNK, S_ISREG
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.sources.readers import FORMATS, Layout, is_utf8, malformed, records
-from airflow_poison.sources.source import Reached, Source, Take
+from airflow_poison.sources.frames import of_avro, of_files
+from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, is_utf8, malformed, named_columns, records
+from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
-from airflow_poison.values.texts import counted
+from airflow_poison.values.texts import counted, literal_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.sources.schemas import Schema
-    from airflow_poison.sources.source import JsonValue, Position
+    from airflow_poison.sources.source import JsonValue, Position, Then
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = "\n!"
@@ -39,6 +41,8 @@ _OF_A_NAME = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOO
 _GRANT = "Grant this user the right to get objects (and to use their key), or restore them from the archive. Nothing was sent."
 _NAME_LENGTH = 60
 """Characters of an object's name that a file of this machine can have, at four bytes each."""
+_WHOLE = 64 << 20
+"""Bytes that an object of text may have that a task of Spark gets whole."""
 _NAMED = 3
 """So many files are named of those that are passed over for one reason."""
 
@@ -101,7 +105,7 @@ class Files(Source):
     :param pattern: ``/landing/*.json``, ``/landing/**/*.csv.gz``, ``s3://bucket/landing/*.parquet`` (also ``gs://``, ``abfss://``). ``*`` stands for
         any part of a name, ``**`` for folders. Compressed files (``.gz``, ``.bz2``, ``.zst``, ``.lz4``) are read as what they contain.
     :param format: ``json``: a JSON value on each line; ``lines``: text; both are a body for each line. ``csv`` (all columns are text), ``parquet``:
-        rows with columns. ``whole``: each file is one body.
+        rows with columns. ``whole``: each file is one body. ``orc`` and ``avro``: rows that Spark alone reads, in place.
     :param delimiter: of CSV: one character between two cells.
     :param encoding: of ``json``, ``lines`` and ``csv`` where no byte order mark says another one: ``latin-1``, ``cp1252``. Bodies are UTF-8.
     :param header: of CSV: True: the first line that is not blank names the columns; the number of the line that does, from 1 on; or the names of the
@@ -150,7 +154,7 @@ class Files(Source):
     @property
     def columns(self) -> bool:  # type: ignore[override]
         """Whether records have columns."""
-        return self.format in {"csv", "parquet"}
+        return self.format in {"csv", "parquet", *SPARKS}
 
     @property
     def asset_uri(self) -> str:
@@ -293,9 +297,16 @@ class Files(Source):
         if not files:
             return replace(_nothing(at), passed_over=passed.sentences()) if passed else None
         done: list[tuple[str, int]] = []
+        by_spark = list[_Found]()
 
         def batches() -> Iterator[pa.RecordBatch]:
+            if self.format in SPARKS:
+                raise InputError(
+                    f"format={self.format!r} of source {self.name!r}: Spark alone reads such files, in place. Receive with source= and transform=, "
+                    "or send a DataFrame. Nothing was sent."
+                )
             done.clear()
+            by_spark.clear()
             refused = list[_RefusedError]()
             yield from self._each(files, limit, done, refused)
             if refused and self._in_bucket and not done and not at.get("files"):
@@ -307,13 +318,58 @@ class Files(Source):
         def reached() -> Reached:
             import pyarrow as pa
 
+            for file in by_spark:
+                self._check_unchanged(file)
+                if self._in_bucket and ((there := (of := self._object(file.path))[0].look_at(of[1])) is None or there.tag != file.version):
+                    raise SourceError(f"{file.shown} of source {self.name!r} was changed while it was read. Nothing was sent; run the task again.")
             keys = pa.table({"key": pa.array([key for key, _ in done], pa.string()), "at": pa.array([when for _, when in done], pa.int64())})
             return Reached({"files": int(at.get("files", 0)) + len(done)}, keys)  # type: ignore[arg-type]  # our own number
+
+        def rows(spark: SparkSession, then: Then | None) -> DataFrame:
+            found = self._in_place(spark, files, then)
+            done[:] = [(self._key(file), int(file.changed_at)) for file in files]
+            by_spark[:] = files
+            return found
 
         size = sum(file.size for file in files)
         amount = f"{size / 2**20:,.1f} MiB" if size >= 2**20 else counted(size, "byte", "bytes")
         what = f"{counted(len(files), 'file', 'files')}, {amount}"
-        return Take(what=what, batches=batches, reached=reached, passed_over=passed.sentences())
+        why = self._why_not_in_place(files)
+        alone, passed_over = self.format in SPARKS, passed.sentences()
+        native = rows if alone or not why else None
+        return Take(what=what, batches=batches, reached=reached, rows=native, why=why, alone=alone, passed_over=passed_over)
+
+    def _why_not_in_place(self, files: Sequence[_Found]) -> str:
+        if self.format in {"lines", "whole"}:
+            return f"records of format={self.format!r} have no columns"
+        if self._in_bucket and self.format in {"csv", "json"} and any(file.size > _WHOLE for file in files):
+            return f"Spark gets text of an object store as whole objects, and one has more than {_WHOLE >> 20} MiB"
+        return "" if self._in_bucket or all(self._can_be_opened(file.path) for file in files) else "this user cannot open all of its files"
+
+    def _in_place(self, spark: SparkSession, files: Sequence[_Found], then: Then | None) -> DataFrame:
+        """Return rows as Spark reads them. Raises NotOnSparkError."""
+        paths = [re.sub("^s3://", "s3a://", file.path) for file in sorted(files, key=lambda file: -file.size)]
+        if self.format == "avro":
+            return of_avro(spark, [*map(literal_path, paths)])
+        if self.format in {"parquet", "orc"}:
+            return spark.read.option("mergeSchema", "true").format(self.format).load([*map(literal_path, paths)])
+        names: dict[str, None] = {}
+        if then is None:
+            names = dict.fromkeys(name for file in files for name in self._named(file))
+            if not names or "" in names or len({name.lower() for name in names}) < len(names):
+                raise NotOnSparkError(
+                    f"its columns are {', '.join(map(repr, names)) or 'not named'}: Spark wants names that are not empty, each once"
+                )
+        shown = {re.sub("^s3://", "s3a://", file.path): file.shown for file in files}
+        return of_files(spark, [(shown[path], path) for path in paths], self._layout, [*names], then)
+
+    def _named(self, file: _Found) -> Sequence[str]:
+        """Return the columns that a file of CSV names. Raises NotOnSparkError for one that cannot be opened."""
+        try:
+            with self._here(file) as path:
+                return named_columns(self._layout, path)
+        except OSError as error:
+            raise NotOnSparkError(f"{file.shown} cannot be opened: {error.strerror or error}") from error
 
     def _each(
         self, files: Sequence[_Found], limit: int | None, done: list[tuple[str, int]], refused: list[_RefusedError]
@@ -370,7 +426,10 @@ class Files(Source):
     def _check_unchanged(self, file: _Found) -> None:
         if self._in_bucket:
             return
-        seen = Path(file.path).stat()
+        try:
+            seen = Path(file.path).stat()
+        except OSError as error:
+            raise SourceError(f"{file.shown} of source {self.name!r} was removed while it was read. Nothing was sent; run the task again.") from error
         if f"{seen.st_size}-{seen.st_mtime_ns}" != file.version:
             raise SourceError(
                 f"{file.shown} of source {self.name!r} was changed while it was read: its writer had not finished. Nothing was sent; the next run "

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.sources.kafka_topic import Topic, to_messages
-from airflow_poison.sources.source import NO_BODY, Reached, Source, Take
+from airflow_poison.sources.source import NO_BODY, NotOnSparkError, Reached, Source, Take
 from airflow_poison.values.errors import InputError, SettingError, SourceError
 from airflow_poison.values.texts import counted
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.sources.kafka_topic import Ranges
     from airflow_poison.sources.schemas import Schema
-    from airflow_poison.sources.source import Connection, JsonValue, Position
+    from airflow_poison.sources.source import Connection, JsonValue, Position, Then
 
 
 EARLIEST, LATEST = "earliest", "latest"
@@ -214,11 +214,10 @@ class Kafka(Source):
         def batches() -> Iterator[pa.RecordBatch]:
             yield from topic.records(wanted, reached, shares)
 
-        def frame(spark: SparkSession) -> DataFrame:
-
+        def frame(spark: SparkSession, then: Then | None = None) -> DataFrame:
             capped = {number: (first, end if shares is None else min(end, first + shares[number])) for number, (first, end) in wanted.items()}
             reached.update({number: end for number, (_, end) in capped.items()})
-            return records_frame(spark, topic, capped)
+            return records_frame(spark, topic, capped, then)
 
         def now_at() -> Reached:
             if topic.identity()[0] != topic_id:
@@ -229,7 +228,7 @@ class Kafka(Source):
         number = sum(end - first for first, end in ranges.values())
         most = number if limit is None else min(limit, number)
         what = f"{f'{most:,} at most of ' if most < number else ''}offsets {said}" if wanted else "no records"
-        return Take(what="; ".join(filter(None, (what, skipped))), batches=batches, reached=now_at, messages=most, frame=frame)
+        return Take(what="; ".join(filter(None, (what, skipped))), batches=batches, reached=now_at, messages=most, frame=frame, rows=frame)
 
 
 def settings_of(found: Connection) -> dict[str, Any]:
@@ -299,15 +298,15 @@ _OF_NO_RECORD = ("debug", "log", "socket.", "statistics.", "reconnect.", "topic.
 """Begin settings of librdkafka on which nothing depends that is read."""
 
 
-def records_frame(spark: SparkSession, topic: Topic, ranges: Ranges) -> DataFrame:
-    """Return the records of ranges of offsets as messages, each partition's in their order.
+def records_frame(spark: SparkSession, topic: Topic, ranges: Ranges, then: Then | None = None) -> DataFrame:
+    """Return the records of ranges of offsets as messages, each partition's in their order; or what is made of them.
 
-    Raises SourceError for a setting that Kafka's Java client does not have, and where Spark has no classes of its ``kafka`` format.
+    Raises NotOnSparkError for a setting that Kafka's Java client does not have, and where Spark has no classes of its ``kafka`` format.
     """
     name = topic.name
     settings, unknown = java_settings(topic.other_settings())
     if unknown:
-        raise SourceError(
+        raise NotOnSparkError(
             f"Kafka's setting {unknown} is one of librdkafka alone, and Spark's executors read topic {name!r} with Kafka's Java client. Leave the "
             "setting out, or take the topic without on_spark: then the task reads it. Nothing was sent."
         )
@@ -330,18 +329,18 @@ def records_frame(spark: SparkSession, topic: Topic, ranges: Ranges) -> DataFram
     except AnalysisException as error:
         if _MISSING not in str(error):
             raise
-        raise SourceError(
+        raise NotOnSparkError(
             f"Spark has no classes of its kafka format, by which executors read topic {name!r}. Add "
             f"spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{version} to the settings of the Spark connection, or take the topic "
             "without on_spark: then the task reads it. Nothing was sent."
         ) from error
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield to_messages(batch, name)
+        made = (to_messages(batch, name) for batch in batches)
+        yield from made if then is None else then.make(made)
 
     columns = ("key", "value", "partition", "offset", f.unix_millis("timestamp").alias("timestamp"), "headers")
-    return records.select(*columns).mapInArrow(read, schema=_COLUMNS)
+    return records.select(*columns).mapInArrow(read, schema=_COLUMNS if then is None else then.columns)
 
 
 def java_settings(settings: Mapping[str, Any]) -> tuple[dict[str, str], str]:

@@ -72,9 +72,9 @@ class CsvRows:
         self._name, self._layout = name, layout
         self._lines = Lines(content, layout.encoding, returns=True)
         self._unread, self._again = iter(self._lines), deque[bytes]()
-        self._number = self._accounted = 0
-        self._columns: tuple[str, ...] = ()
-        self._unusable: str | None = None
+        self._number = self._accounted = self._lines.before
+        self.columns: tuple[str, ...] = ()
+        self.unusable: str | None = None
         """Why the header names no columns; then each row is malformed."""
         self._cells: list[str | None] = []
         """Of the rows that are not yet given, one row behind the other."""
@@ -85,10 +85,10 @@ class CsvRows:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows, and the malformed ones in batches of their own."""
-        yield from self._take_header()
+        yield from self.take_header()
         yield from self._read_again()
         quote, codec, delimiter = _QUOTE.encode(self._lines.codec), self._lines.codec, self._layout.delimiter
-        width = len(self._columns) if self._unusable is None else -1
+        width = len(self.columns) if self.unusable is None else -1
         add, full, held = self._cells.extend, ROWS * max(width, 1), 0
         for line in self._unread:
             self._number += 1
@@ -129,11 +129,11 @@ class CsvRows:
     def _row(self, record: _Record) -> Iterator[pa.RecordBatch]:
         self._accounted += len(record.lines)
         error, cells = record.error, record.cells
-        if error is None and self._unusable is not None:
-            error = self._unusable
-        if error is None and cells is not None and len(cells) != len(self._columns):
+        if error is None and self.unusable is not None:
+            error = self.unusable
+        if error is None and cells is not None and len(cells) != len(self.columns):
             has = f"{len(cells)} cell" + "s" * (len(cells) != 1)
-            error = f"it has {has}, the header {len(self._columns)}; delimiter= and header= say how the file is written"
+            error = f"it has {has}, the header {len(self.columns)}; delimiter= and header= say how the file is written"
         if error is None and cells is not None:
             if self._empty_is_null and "" in cells:
                 self._empty_is_null = False
@@ -158,22 +158,22 @@ class CsvRows:
         import pyarrow.compute as pc
 
         if self._cells:
-            width = len(self._columns)
+            width = len(self.columns)
             columns = [pa.array(self._cells[number::width], pa.string()) for number in range(width)]
             if self._empty_is_null:
                 columns = [pc.if_else(pc.equal(column, pa.scalar("")), pa.scalar(None, pa.string()), column) for column in columns]
             self._cells.clear()
             self._empty_is_null = True
-            yield pa.record_batch(columns, names=list(self._columns))
+            yield pa.record_batch(columns, names=list(self.columns))
         self._held = 0
 
     # The header -------------------------------------------------------------------------------------------------------
 
-    def _take_header(self) -> Iterator[pa.RecordBatch]:
+    def take_header(self) -> Iterator[pa.RecordBatch]:
         """Read what names the columns. A header that cannot be read is malformed, and so is each row then."""
         header = self._layout.header
         if isinstance(header, tuple):
-            self._columns = header
+            self.columns = header
             return
         first = header is True
         for _ in range(0 if first else cast("int", header) - 1):
@@ -183,15 +183,15 @@ class CsvRows:
             if record is None:
                 continue
             if record.cells is None or record.error is not None:
-                self._unusable = f"the header, line {record.number}, cannot be read: {record.error}"
+                self.unusable = f"the header, line {record.number}, cannot be read: {record.error}"
                 yield from self._row(record)
                 return
             self._accounted += len(record.lines)
-            self._columns = tuple(cell or "" for cell in record.cells)
-            if (twice := twice_named(self._columns)) is not None:
-                self._unusable = f"the header, line {record.number}, names column {twice!r} twice: {', '.join(self._columns)[:500]}"
-            elif ERROR in self._columns:
-                self._unusable = f"the header, line {record.number}, names column {ERROR!r}, which is reserved"
+            self.columns = tuple(cell or "" for cell in record.cells)
+            if (twice := twice_named(self.columns)) is not None:
+                self.unusable = f"the header, line {record.number}, names column {twice!r} twice: {', '.join(self.columns)[:500]}"
+            elif ERROR in self.columns:
+                self.unusable = f"the header, line {record.number}, names column {ERROR!r}, which is reserved"
             return
         if not first and self._number:
             raise MalformedError(f"it has {counted(self._number, 'line', 'lines')}, and header={header!r} names a line behind them")
@@ -291,7 +291,9 @@ def _closing(line: str, begin: int) -> int:
     return end
 
 
-FORMATS = ("json", "lines", "csv", "parquet", "whole")
+SPARKS = ("orc", "avro")
+"""Formats that Spark alone reads: others read old dates, and instants that are far away, wrongly."""
+FORMATS = ("json", "lines", "csv", "parquet", "whole", *SPARKS)
 _ASCII = bytes(range(128))
 
 
@@ -323,7 +325,7 @@ class Layout:
             for setting, default in (("delimiter", ","), ("header", True)):
                 if getattr(self, setting) != default:
                     raise SettingError(setting, getattr(self, setting), f"with format='csv'; files of {self.format} have none")
-        if self.format in {"parquet", "whole"} and self.encoding != "utf-8":
+        if self.format in {"parquet", "whole", *SPARKS} and self.encoding != "utf-8":
             raise SettingError("encoding", self.encoding, f"with json, lines and csv; files of {self.format} are bytes")
 
 
@@ -377,6 +379,19 @@ def records(name: str, layout: Layout, source: Path | IO[bytes]) -> Iterator[pa.
         yield malformed(name, _beginning(source), f"{name} cannot be read as {layout.format}: {one_line(error)}.{before}")
 
 
+def named_columns(layout: Layout, source: Path) -> tuple[str, ...]:
+    """Return the columns that a CSV file names; none where it names none that can be used. Raises OSError."""
+    try:
+        with opened(source) as content:
+            rows = CsvRows("", content, layout)
+            for _ in rows.take_header():
+                pass
+            return () if rows.unusable else rows.columns
+    except Exception as error:  # noqa: BLE001  (the same)
+        raise_of_the_disk(error)
+        return ()
+
+
 def malformed(name: str, content: bytes, error: str) -> pa.RecordBatch:
     """Return a file as one malformed record."""
     import pyarrow as pa
@@ -424,7 +439,8 @@ def _lines(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
 
 def _json(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     """Yield each line that is not blank as a body. A line that is no JSON and holds carriage returns is as many lines."""
-    lines, found, number, blank = Lines(content, layout.encoding, returns=None), Bodies(name), 0, 0
+    lines, found, blank = Lines(content, layout.encoding, returns=None), Bodies(name), 0
+    number = lines.before
     for line in lines:
         read = _json_body(lines, line)
         pieces = [line] if read[1] is None or isinstance(line, Long) else lines.split(line)
@@ -436,7 +452,7 @@ def _json(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
             elif found.add(body, number, error):
                 yield from found.rest()
     yield from found.rest()
-    check_count(name, number, found.count + blank)
+    check_count(name, number - lines.before, found.count + blank)
     lines.finish(number)
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_poison.values.errors import InputError
+from airflow_poison.values.errors import InputError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from airflow_poison.sources.schemas import Schema
 
@@ -26,6 +27,10 @@ ERROR = "poison.error"
 NO_BODY = "poison.no_body"
 """The column that says, by true, that a record has no body and that this is right: its body is empty then, no schema decodes it, and no
 mapping looks for fields in it."""
+
+RECORD, UNFIT = "poison.record", "poison.unfit"
+"""Columns of rows in place: the record that a row was, with the columns of a sender and ``ERROR`` (null where the row says all of it), and whether it
+is no row: then it becomes a message as it is."""
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
 
@@ -64,6 +69,13 @@ class Reached:
     keys_since: int | None = None
 
 
+class Then(NamedTuple):
+    """What executors make of records: a function of batches, and the columns that it returns."""
+
+    make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    columns: StructType
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
     """What is new in a source.
@@ -77,6 +89,10 @@ class Take:
     :param passed_over: what there is and is not taken, a sentence for each reason, with what to do. A take whose ``what`` is empty has nothing else.
     :param frame: called once, instead of ``batches``; returns the same records, in their order, as a DataFrame that Spark's executors read. None:
         they cannot be read there.
+    :param rows: called instead of ``batches`` for rows that are transformed where they are; returns them as Spark reads them, with types of their
+        own, and ``RECORD`` and ``UNFIT`` where some are no rows. A source without ``columns`` needs what makes them. None: they have to become
+        messages, for what ``why`` says.
+    :param alone: Spark alone reads them: there are no ``batches``.
     """
 
     what: str
@@ -84,7 +100,14 @@ class Take:
     reached: Callable[[], Reached]
     messages: int | None = None
     frame: Callable[[SparkSession], DataFrame] | None = None
+    rows: Callable[[SparkSession, Then | None], DataFrame] | None = None
+    why: str = "Spark does not read it by itself"
+    alone: bool = False
     passed_over: tuple[str, ...] = ()
+
+
+class NotOnSparkError(SourceError):
+    """Spark's executors cannot read a source, and the task can."""
 
 
 class Source(ABC):

@@ -50,10 +50,56 @@ def opened(source: Path | IO[bytes]) -> Iterator[Any]:
         yield raw if packed is None else _Packed(raw, packed)
 
 
+def unpacked(name: str, content: bytes) -> Any:
+    """Return what a file contains, decompressed as the ending of its name says."""
+    packed = PACKED.get(Path(name).suffix.lower())
+    return io.BytesIO(content) if packed is None else _Packed(io.BytesIO(content), packed)
+
+
+class Part:
+    """Whole lines of a file that is open.
+
+    :param size: in bytes. :param before: so many lines of the file are before them.
+    """
+
+    def __init__(self, raw: BufferedReader, begin: int, size: int, before: int) -> None:
+        self._raw, self._left, self.before = raw, size, before
+        raw.seek(begin)
+
+    def read(self, size: int) -> bytes:
+        """Return what comes next."""
+        found = self._raw.read(min(size, self._left))
+        self._left -= len(found)
+        return found
+
+
+def parts(path: Path, size: int, without: bytes) -> list[tuple[int, int, int]]:
+    """Return where parts of a file begin, how many bytes they have, and how many lines are before them, for ``Part``; empty: it cannot be split.
+
+    :param size: of a part, about, in bytes. :param without: bytes with which a line may go on behind its end.
+    Raises OSError.
+    """
+    found, begin, before = list[tuple[int, int, int]](), 0, 0
+    if path.suffix.lower() in PACKED:
+        return []
+    with path.open("rb") as content:
+        while block := content.read(size):
+            if not block.endswith(b"\n"):
+                block += content.readline(MAX_BODY_BYTES)
+            ends = block.count(b"\n")
+            marked = not begin and block.startswith(tuple(mark for mark, _ in MARKS))
+            whole = block.endswith(b"\n") or begin + len(block) == path.stat().st_size
+            if marked or not whole or block.count(b"\r") != block.count(b"\r\n") or (without and without in block):
+                return []
+            found.append((begin, len(block), before))
+            begin, before = begin + len(block), before + ends
+    return found
+
+
 class _Packed:
     """What a compressed file contains, in one part or several; of a broken one all that is before the break."""
 
-    def __init__(self, raw: BufferedReader, codec: Literal["gzip", "bz2", "zstd", "lz4"]) -> None:
+    def __init__(self, raw: BufferedReader | io.BytesIO, codec: Literal["gzip", "bz2", "zstd", "lz4"]) -> None:
         self._raw, self._codec, self._given = raw, codec, 0
         self._stream = self._begun()
         self._broken: Exception | None = None
@@ -102,7 +148,7 @@ class _Packed:
 class _Bz2:
     """The content of a file of bzip2, in one part or several. Arrow refuses an empty part, and Python passes over what follows the last one."""
 
-    def __init__(self, raw: BufferedReader) -> None:
+    def __init__(self, raw: BufferedReader | io.BytesIO) -> None:
         self._raw, self._unread = raw, b""
         self._part = bz2.BZ2Decompressor()
         self._begun = False
@@ -151,11 +197,13 @@ class Lines:
 
     :param returns: whether a carriage return alone ends a line. None: of a line that is too long otherwise.
     :ivar codec: what it is written in: as its byte order mark says, else as the layout does.
+    :ivar before: so many lines are before these.
     """
 
     def __init__(self, content: Any, encoding: str, *, returns: bool | None) -> None:
         self._content, self._returns = content, returns
-        begin = bytes(content.read(4))
+        self.before = content.before if isinstance(content, Part) else 0
+        begin = b"" if self.before else bytes(content.read(4))  # a mark stands at the beginning of a file alone
         mark, self.codec = next(((mark, codec) for mark, codec in MARKS if begin.startswith(mark)), (b"", encoding))
         self._begin = begin[len(mark) :]
         self.plain = self.codec == "utf-8"
@@ -298,11 +346,14 @@ class Bodies:
         bodies, numbers, errors = zip(*self._rows, strict=True)
         self._rows, self._held = [], 0
         texts = [None if error is None else f"{self._unit} {number} of {self._name}: {error}" for number, error in zip(numbers, errors, strict=True)]
+        places = [*map(str, numbers)]
+        ends: Any = range(0, 2 * len(places) + 1, 2)
+        keys, values = pa.array([PATH, LINE] * len(places)), pa.array([each for place in places for each in (self._name, place)])
         yield pa.record_batch(
             {
                 "body": pa.array(bodies, pa.binary()),
-                "message_id": pa.array([f"{self._name}:{number}" for number in numbers]),
-                "properties": pa.array([[(PATH, self._name), (LINE, str(number))] for number in numbers], pa.map_(pa.string(), pa.string())),
+                "message_id": pa.array([f"{self._name}:{place}" for place in places]),
+                "properties": pa.MapArray.from_arrays(ends, keys, values),
                 ERROR: pa.array(texts, pa.string()),
             }
         )

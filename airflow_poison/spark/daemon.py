@@ -7,10 +7,14 @@ package in them: 16 times, a fifth of a second. Spark puts its own package on th
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
 
 ARCHIVES = (".zip", ".jar")
+IMPORTED = ("pandas", "msgspec", "airflow_poison.spark.messages")
+"""What most workers import: here it is imported once, and they have it. A worker that begins anew, as behind each task that fails, takes a third."""
 
 
 def without_archives(path: list[str]) -> list[str]:
@@ -27,6 +31,9 @@ def main() -> None:
     """Be Spark's own daemon, with a path on which nothing is read again; its workers catch errors of Python functions where a task asks for it."""
     sys.path[:] = without_archives(sys.path)
     sys.path_importer_cache.clear()  # of what this process has imported until now; Python makes it again for what is on the path
+    for name in IMPORTED:
+        with suppress(ImportError):  # it is not installed; what needs it says so
+            import_module(name)
     from pyspark.daemon import manager
 
     from airflow_poison.spark import python_errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from itertools import groupby
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -12,12 +13,14 @@ from airflow_poison.delivery.stage import Order, exceptions_of
 from airflow_poison.dialogs.transaction import AS_ARRIVED
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.function import check
+from airflow_poison.spark.in_place import InPlace, NotInPlaceError
 from airflow_poison.spark.jobs import readable_error
 from airflow_poison.spark.nodes import NodeSite, check_outputs
 from airflow_poison.spark.shares import LEFT, SharedSite, deliver_only, deliver_share, plan_shares, read_share
 from airflow_poison.spark.transform import transform_claim
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.schema import message_schema
+from airflow_poison.values.texts import literal_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from airflow_poison.delivery.handlers import HandlerRef
+    from airflow_poison.delivery.handlers import HandlerRef, InPlaceOrder
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.outputs.output import Output
     from airflow_poison.spark.jobs import Watched
@@ -39,6 +42,9 @@ T = TypeVar("T")
 LARGE = 100_000
 """From so many messages on, each core gets two tasks, so that no core waits long for the last one; fewer messages are not worth a second start."""
 HEARTBEAT_SECONDS = 1.0
+STANDS_STILL_SECONDS = 60.0
+"""For so much longer than a message may take does a job in place read and write no row before it is cancelled: executors report every ten seconds,
+and a Python function is given 10,000 rows at once."""
 LAST_SECONDS = 10.0
 """How long a block that is interrupted waits until its jobs are cancelled."""
 
@@ -53,7 +59,7 @@ class Heartbeat:
     :param report: called with every beat that kept the claim.
     """
 
-    def __init__(self, watched: Watched, keep_alive: Callable[[], None], report: Callable[[], None]) -> None:
+    def __init__(self, watched: Watched, keep_alive: Callable[[], object], report: Callable[[], None]) -> None:
         self._watched, self._keep_alive, self._report = watched, keep_alive, report
         self._stopped, self._interrupted = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="poison-heartbeat", daemon=True)
@@ -143,6 +149,34 @@ class SparkEngine:
         rows = self._watched(self._job(site, claim, job).collect, table, claim, keep_alive)
         site.fetch(job, [name for row in rows for name in row["files"]])
 
+    def in_place(self, order: InPlaceOrder) -> InPlace:
+        """Return rows that are to be transformed where they are."""
+        jobs = self._executors.jobs
+
+        def watched(action: Callable[[], object]) -> bool:
+            mine = jobs.watch(f"poison-{uuid.uuid4().hex}", f"Transform rows in place for {order.queue.uri}", interrupts=True)
+            since, at = time.monotonic(), mine.moved()
+
+            def beat() -> None:
+                nonlocal since, at
+                order.check_stopped()
+                if (now := mine.moved()) is None or now != at:
+                    since, at = time.monotonic(), now
+                elif time.monotonic() - since > order.limit + STANDS_STILL_SECONDS:
+                    raise NotInPlaceError(f"no row was read or written for {time.monotonic() - since:.0f} s: one may hang")
+
+            with Heartbeat(mine, beat, lambda: None) as heartbeat:
+                try:
+                    action()
+                except Exception:
+                    if heartbeat.lost is None:
+                        raise
+            if heartbeat.lost is not None:
+                raise heartbeat.lost
+            return mine.repeated()
+
+        return InPlace(self._spark, order, watched, lambda: self._executors.make_ready(order.queue))
+
     def _job(self, site: Site, claim: Claim, job: StageJob) -> DataFrame:
         """Return the Spark job whose tasks deliver, with a row for each of them."""
         if job.only:
@@ -223,7 +257,7 @@ class SparkEngine:
         schema = from_arrow_schema(message_schema(), prefer_timestamp_ntz=False)
         frame: DataFrame | None = None
         for move_count, files in groupby(sorted(claim.files, key=lambda file: file.move_count), key=lambda file: file.move_count):
-            paths = [site.here(file.path) for file in files]
+            paths = [literal_path(site.here(file.path)) for file in files]
             part = self._spark.read.schema(schema).parquet(*paths).withColumn("move_count", f.lit(move_count).cast("int"))
             frame = part if frame is None else frame.unionAll(part)
         assert frame is not None, "a claim has at least one file"

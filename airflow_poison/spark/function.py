@@ -21,7 +21,7 @@ from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.spark import session
 from airflow_poison.spark.jobs import is_connect, why
-from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema, quoted
+from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema
 from airflow_poison.values.errors import TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
@@ -124,26 +124,6 @@ def partitioned(frame: DataFrame) -> Any | None:
     return None if _SHUFFLES.search(str(plan.toString())) else frame._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001
 
 
-PLACE, RAISES = "poison_place", "poison_raises"
-"""The columns of ``raising``: the number of the partition, and whether a column of the row raises an error."""
-
-
-def raising(frame: DataFrame) -> DataFrame:
-    """Return which rows of a DataFrame raise an error, in the order of the rows, with ``lookup_id`` where that is a column.
-
-    Spark moves the columns' expressions into the one that catches errors, unless they must not be there: then its job fails as that of the frame.
-    """
-    from pyspark.sql import functions as f
-    from pyspark.sql.classic.column import Column
-
-    jvm: Any = frame.sparkSession.sparkContext._jvm  # noqa: SLF001  (there is no public way)
-    of_spark = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    row: Any = f.struct(*(frame[quoted(name)] for name in frame.columns))
-    caught = Column(of_spark.column(jvm.org.apache.spark.sql.catalyst.expressions.TryEval(of_spark.expression(row._jc))))  # noqa: SLF001
-    ids = [frame[LOOKUP_ID]] if column_named(frame, LOOKUP_ID) else []
-    return frame.select(f.spark_partition_id().alias(PLACE), caught.isNull().alias(RAISES), *ids)
-
-
 def has_python(plan: str) -> bool:
     """Whether the JVM hands rows of an optimized plan to Python of the transformation: many at once, so that the current row is not known."""
     return any(
@@ -190,7 +170,7 @@ def check(spark: SparkSession, transformation: Transformation, outputs: Sequence
             f"transform={transformation.name} raised {type(error).__name__} when it was called with an empty DataFrame: {first_line(error)}\n"
             f"Its columns are: {columns}. Nothing was claimed. The function is called in the driver; it has to return a DataFrame made of this one."
         ) from error
-    _check_outputs(result, outputs, transformation.name)
+    check_result(result, outputs, transformation.name)
 
 
 def called(function: Callable[[DataFrame], Frames], given: DataFrame, transformation: Transformation) -> Result:
@@ -202,7 +182,7 @@ def called(function: Callable[[DataFrame], Frames], given: DataFrame, transforma
     return result
 
 
-def _check_outputs(result: Result, outputs: Sequence[Output], name: str) -> None:
+def check_result(result: Result, outputs: Sequence[Output], name: str) -> None:
     """Raise TransformError where a result has no output, or has columns that do not fit it."""
     by_name = {output.name: output for output in outputs}
     for key, frame in result.frames.items() if outputs else ():
@@ -252,7 +232,7 @@ def _result(returned: object, name: str) -> Result:
     if verdict and lacking:
         of = f" in {lacking[0]!r}" if isinstance(returned, Mapping) else ""
         raise TransformError(
-            f"transform={name} returned the column {VERDICT} without {LOOKUP_ID}{of}: nobody could tell which message a row is of. "
+            f"transform={name} returned the column {VERDICT} without {LOOKUP_ID}{of}: a row would not say which message it is of. "
             f"Keep the column {LOOKUP_ID}, for example df.select({LOOKUP_ID!r}, {VERDICT!r}, ...); it does not land."
         )
     return Result(frames, verdict)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow_poison.spark import session
 from airflow_poison.values import errors
@@ -29,7 +29,7 @@ class JobProgress(NamedTuple):
     tasks: int
 
 
-_GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
+_PROPERTIES = "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"
 
 
 class ClassicJobs:
@@ -56,13 +56,14 @@ class ClassicJobs:
         """Let every executor import a ``.py`` file, or what is in a ``.zip`` or ``.egg``."""
         self._context.addPyFile(path)
 
-    def watch(self, group: str, about: str) -> ClassicWatched:
+    def watch(self, group: str, about: str, *, interrupts: bool = False) -> ClassicWatched:
         """Return what marks and cancels jobs, a job group.
 
         :param group: a name that no others have.
         :param about: what they do, for Spark's own pages.
+        :param interrupts: cancelling interrupts their tasks.
         """
-        return ClassicWatched(self._context, group, about)
+        return ClassicWatched(self._context, group, about, interrupts=interrupts)
 
 
 class ClassicWatched:
@@ -71,16 +72,16 @@ class ClassicWatched:
     Unlike a session's tags, any thread can cancel it, and the threads of other passes in this process have their own.
     """
 
-    def __init__(self, context: SparkContext, group: str, about: str) -> None:
-        self._context, self._group, self._about = context, group, about
+    def __init__(self, context: SparkContext, group: str, about: str, *, interrupts: bool) -> None:
+        self._context, self._group, self._about, self._interrupts = context, group, about, interrupts
         self._tracker = context.statusTracker()
         self._client: object = getattr(context._gateway, "_gateway_client", None)  # noqa: SLF001  (there is no public way)
         self._before: dict[str, str | None] = {}
 
     def begin(self) -> None:
         """Mark the jobs that the calling thread starts from now on: set their group."""
-        self._before = {name: self._context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION)}
-        self._context.setJobGroup(self._group, self._about)
+        self._before = {name: self._context.getLocalProperty(name) for name in _PROPERTIES}
+        self._context.setJobGroup(self._group, self._about, self._interrupts)
 
     def end(self) -> None:
         """Mark no more of them; called by the same thread, which gets the group that it had before."""
@@ -112,6 +113,27 @@ class ClassicWatched:
             return any(stage.numActiveTasks > 0 for stage in stages if stage is not None)
         return False
 
+    def moved(self) -> int | None:
+        """Return how many rows their stages have read and written, as far as executors have reported it, and how many tasks have ended.
+
+        None: none of their tasks works. Any thread may ask.
+        """
+        with _without_jvm():
+            store: Any = self._context._jsc.sc().statusStore()  # noqa: SLF001  (there is no public way)
+            jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
+            ours = {stage_id for job in jobs for stage_id in job.stageIds}
+            stages = [store.lastStageAttempt(each) for each in sorted(ours.intersection(self._tracker.getActiveStageIds()))]
+            if any(stage.numActiveTasks() for stage in stages):
+                rows = [stage.inputRecords() + stage.outputRecords() + stage.shuffleReadRecords() + stage.shuffleWriteRecords() for stage in stages]
+                return int(sum(rows) + sum(stage.numCompleteTasks() for stage in stages))
+        return None
+
+    def repeated(self) -> bool:
+        """Whether a task of theirs may have run more than once: what Spark has counted in one whose result others read is too much then."""
+        jobs = filter(None, map(self._tracker.getJobInfo, self._tracker.getJobIdsForGroup(self._group)))
+        stages = filter(None, map(self._tracker.getStageInfo, {stage_id for job in jobs for stage_id in job.stageIds}))
+        return any(each.currentAttemptId or each.numFailedTasks or each.numCompletedTasks > each.numTasks for each in stages)
+
     def hang_up(self) -> None:
         """Close the connection of the calling thread, which is not the one that runs the jobs; Py4J would leave that to the garbage collector."""
         of_this_thread = getattr(self._client, "get_thread_connection", None)
@@ -138,8 +160,8 @@ class _ConnectJobs:
     def ship(self, path: str) -> None:
         self._spark.addArtifacts(path, pyfile=True)
 
-    def watch(self, group: str, about: str) -> _ConnectWatched:
-        del about  # Spark's pages have no place for it
+    def watch(self, group: str, about: str, *, interrupts: bool = False) -> _ConnectWatched:
+        del about, interrupts  # Spark's pages have no place for it, and its tags always interrupt
         return _ConnectWatched(self._spark, group)
 
 
@@ -169,6 +191,13 @@ class _ConnectWatched:
 
     def works(self) -> bool:
         """Always: the server does not say for how long its tasks have waited."""
+        return True
+
+    def moved(self) -> None:
+        """Return nothing: the server does not say it."""
+
+    def repeated(self) -> bool:
+        """Whether a task may have run more than once: the server does not say."""
         return True
 
     def hang_up(self) -> None:

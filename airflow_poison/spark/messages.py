@@ -19,6 +19,7 @@ from airflow_poison.spark.jobs import is_connect, jobs_of, why
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import BodyError, ExecutorError
 from airflow_poison.values.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
+from airflow_poison.values.texts import literal_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -151,7 +152,7 @@ class ClaimFrames:
         frame: DataFrame | None = None
         stored = StructType([field for field in given_schema(None).fields if field.name != "move_count"])
         for move_count in sorted({file.move_count for file in files}):
-            paths = [f"{self._root}/{file.path}" for file in files if file.move_count == move_count]
+            paths = [literal_path(f"{self._root}/{file.path}") for file in files if file.move_count == move_count]
             part = self._spark.read.schema(stored).parquet(*paths).withColumn("move_count", f.lit(move_count))
             frame = part if frame is None else frame.unionByName(part)
         assert frame is not None, "a unit has at least one message"
@@ -236,7 +237,7 @@ class ClaimFrames:
 
         assert self._schema is not None, "there is something to parse"
         given = given_schema(self._schema)
-        with _this_python(self._spark):
+        with this_python(self._spark):
             return raw.mapInArrow(_parser(self._schema, strict=strict), given if strict else given.add(WHY, StringType()))
 
 
@@ -293,12 +294,42 @@ def planning(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]
                         spark.conf.set(name, value)
 
 
+_WRITTEN = {
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # INT96 has no zone
+    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
+    "spark.sql.maxConcurrentOutputFileWriters": "4",  # else rows are sorted, to write some of them apart
+}
+_writing: dict[str, tuple[int, Mapping[str, str]]] = {}
+
+
+@contextmanager
+def types_kept(spark: SparkSession) -> Iterator[None]:
+    """Have a session write values as what they are while the block runs; other blocks may run meanwhile."""
+    session: Any = spark
+    name = str(session.session_id if is_connect(spark) else session._jsparkSession.sessionUUID())  # noqa: SLF001  (there is no public way)
+    with _setting:
+        number, before = _writing.get(name) or (0, {key: str(spark.conf.get(key)) for key in _WRITTEN})
+        for key, value in _WRITTEN.items() if not number else ():
+            spark.conf.set(key, value)
+        _writing[name] = number + 1, before
+    try:
+        yield
+    finally:
+        with _setting, suppress(Exception):  # the JVM may be gone; what ended the block says so
+            number, _ = _writing.pop(name)
+            if number > 1:
+                _writing[name] = number - 1, before
+            else:
+                for key, value in before.items():
+                    spark.conf.set(key, value)
+
+
 _swapping = threading.Lock()
 _tried: set[str] = set()
 
 
 @contextmanager
-def _this_python(spark: SparkSession) -> Iterator[None]:
+def this_python(spark: SparkSession) -> Iterator[None]:
     """Let the functions of a local session run in this Python while the block runs: ``python3`` of the path may lack this package."""
     if is_connect(spark) or not jobs_of(spark).local:
         yield
@@ -321,7 +352,7 @@ def check_bodies(spark: SparkSession) -> None:
     if not jobs.local or jobs.identity in _tried:
         return
     try:
-        with _this_python(spark):
+        with this_python(spark):
             body = spark.createDataFrame([(1, bytearray(b"{}"))], f"{LOOKUP_ID} long, body binary")
             body.mapInArrow(_parser("tried int", strict=True), given_schema("tried int")).collect()
     except Exception as error:
@@ -338,7 +369,7 @@ def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]]
     def poison_columns_of_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = parse_ddl(schema)
         for batch in batches:
-            for piece in _pieces(batch):
+            for piece in pieces(batch):
                 table, failures = columns_of(piece.column("body"), columns)
                 if strict and failures:
                     raise BodyError(f"{_UNFIT}: {next(iter(failures.values()))}")
@@ -351,7 +382,7 @@ def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]]
     return poison_columns_of_bodies
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield a batch in pieces of some bytes; a larger body comes alone."""
     behind = np.cumsum(pc.fill_null(pc.binary_length(cast("Any", batch.column("body"))), 0).to_numpy(zero_copy_only=False), dtype=np.int64)
     first = 0

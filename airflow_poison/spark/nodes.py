@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Self, cast
 from uuid import uuid4
 
 from airflow_poison.delivery.journal import columns_beside
-from airflow_poison.delivery.outage import NOTE
 from airflow_poison.delivery.progress import FOLDER as OUTPUT
-from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.recovered import NOTE, RecoveredAttempts
 from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.spark.shares import GRACE_SECONDS, LEFT, SHUT_OUT, plan_shares, read_share, told
 from airflow_poison.store.data_files import STAGE
@@ -192,7 +191,7 @@ class NodeSite:
         if not is_own and any(each.path.startswith(begun) for each in self.folder.objects.list(f"{self.holder}/{JOURNAL}/")):
             raise ServerSessionError(
                 f"Task {task} of this pass has begun on another node, which is lost, or where it failed (Spark's log says which). Nothing is lost, "
-                "nobody is charged: run the Airflow task again, it goes on with what every node has told."
+                "no message is charged: run the Airflow task again, it goes on with what every node has told."
             )
 
 

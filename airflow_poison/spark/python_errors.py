@@ -1,7 +1,8 @@
 """Errors of a transformation's Python functions, which Spark's workers catch in the tasks that ask for it.
 
 A task asks with a local property that names a folder. Each row for which a function raises is noted there, and the task goes on with the next row:
-one task finds all of its culprits, and its worker is not lost. What such a task makes is wrong: only a search runs them, which keeps nothing.
+one task finds all of its culprits, and its worker is not lost. What such a task makes of these rows, and of those that a function was given with
+them, is wrong, and is not kept.
 
 A function sees what it always sees. Only behind an error it is called again, with parts of the rows it was given, to see which row it was.
 """
@@ -11,9 +12,11 @@ from __future__ import annotations
 import json
 import os
 import traceback
+from contextlib import contextmanager, suppress
 from itertools import count
 from math import isqrt
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
@@ -29,27 +32,52 @@ class PythonErrors(NamedTuple):
 
     :param rows: how many rows it was given.
     :param errors: tracebacks by lookup id where the function was given them, else by place among its rows.
+    :param spoiled: the first and the number of rows that a function was given at once, of which one raised; their results are null.
+    :param exact: all others are as if nothing had raised.
     """
 
     rows: int
     named: bool
     errors: dict[int, str]
+    spoiled: list[list[int]]
+    exact: bool
 
 
-def noted(folder: str, partition: int) -> list[PythonErrors]:
-    """Return the notes of a partition's task, one for each function that has raised."""
-    found = (json.loads(path.read_bytes()) for path in sorted(Path(folder).glob(f"{partition}.*")))
-    return [PythonErrors(each["rows"], each["named"], {int(row): text for row, text in each["errors"].items()}) for each in found]
+def all_noted(folder: str) -> list[tuple[int, PythonErrors]]:
+    """Return the notes of all tasks with the numbers of their partitions."""
+    return [(int(path.name.partition(".")[0]), _read(path)) for path in sorted(Path(folder).iterdir())]
+
+
+def _read(path: Path) -> PythonErrors:
+    found = json.loads(path.read_bytes())
+    return PythonErrors(**{**found, "errors": {int(row): text for row, text in found["errors"].items()}})
+
+
+@contextmanager
+def errors_noted(context: Any) -> Iterator[str]:
+    """Have errors of Python functions noted, while the block runs, by tasks of the calling thread; yield the folder of the notes.
+
+    :param context: of a Spark that runs on this machine.
+    """
+    with TemporaryDirectory(prefix="poison-errors-") as folder:
+        context.setLocalProperty(NOTES, folder)
+        try:
+            yield folder
+        finally:
+            with suppress(Exception):  # the JVM may be gone; what ended the block says so
+                context.setLocalProperty(NOTES, None)
 
 
 class Notes:
     """The errors of one function in one task.
 
-    :ivar rows: how many rows the function has been given.
+    :ivar rows: how many rows the function has been given. :ivar spoiled: see ``PythonErrors``.
     """
 
     def __init__(self, path: str) -> None:
         self._path, self._errors, self._named, self.rows = path, dict[int, str](), False, 0
+        self.spoiled: list[tuple[int, int]] = []
+        self.exact = True
 
     def add(self, row: int, error: str, lookup_id: int | None = None) -> None:
         """Note a row, with its traceback."""
@@ -59,7 +87,8 @@ class Notes:
     def write(self) -> None:
         """Write the file, where there is an error."""
         if self._errors:
-            Path(self._path).write_text(json.dumps({"rows": self.rows, "named": self._named, "errors": self._errors}), "utf-8")
+            of = {"rows": self.rows, "named": self._named, "errors": self._errors, "spoiled": self.spoiled, "exact": self.exact}
+            Path(self._path).write_text(json.dumps(of), "utf-8")
 
 
 def catch() -> None:
@@ -149,6 +178,7 @@ def _batch_by_batch(function: Callable[..., Any], return_type: Any, notes: Notes
                 raise  # none of the rows alone does it
             for row, error in found.items():
                 notes.add(first + row, error)
+            notes.spoiled.append((first, size))
             return _nulls(batch, return_type)
 
     return caught
@@ -167,6 +197,7 @@ def _in_iterators(function: Callable[..., Any], return_type: Any, notes: Notes, 
                 yield taken.place, made.trace
 
     def caught(batches: Iterator[Any]) -> Iterator[Any]:
+        notes.exact = False  # it starts again behind an error
         taken = _Taken(batches)
         for made in _on_and_on(function, taken):
             notes.rows = taken.rows

@@ -20,7 +20,7 @@ from airflow_poison.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.sources.source import ERROR
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.jobs import has_ended, why
-from airflow_poison.spark.messages import arrow_schema
+from airflow_poison.spark.messages import arrow_schema, types_kept
 from airflow_poison.spark.nodes import written_by_tasks
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import POSIX
@@ -257,7 +257,7 @@ class SendStage:
         from pyspark.sql import functions as f
 
         written = Observation()
-        with _told(), _types_kept(messages.sparkSession):
+        with _told(), types_kept(messages.sparkSession):
             messages.observe(written, f.count(f.lit(1)).alias("rows")).write.parquet(str(self.folder))
         paths = sorted(self.folder.glob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in paths)
@@ -292,22 +292,6 @@ def _told() -> Iterator[None]:
 
 
 _OTHER_HEADER = re.compile(r"CSV header does not conform to the schema.*?CSV file: (\S+)", re.DOTALL)
-
-
-@contextmanager
-def _types_kept(spark: SparkSession) -> Iterator[None]:
-    """Have a session write each instant as what it is: by itself Spark writes them as INT96, which has no zone."""
-    before = {name: spark.conf.get(name) for name in _KEPT}
-    try:
-        for name, value in _KEPT.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name, old in before.items():
-            spark.conf.set(name, str(old))
-
-
-_KEPT = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS", "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED"}
 
 
 # Rows as messages -----------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from airflow_poison.delivery.crash_attribution import ALONE
 from airflow_poison.delivery.progress import forwarding
+from airflow_poison.delivery.recovered import ALONE
 from airflow_poison.delivery.stage import deliver_alone, deliver_partition
 from airflow_poison.store.stage import OUT, OutcomeWriter
 from airflow_poison.values.schema import message_schema

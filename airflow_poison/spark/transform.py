@@ -21,7 +21,7 @@ from airflow_poison.delivery.unit_counts import LARGEST_BODY, open_ids, settled
 from airflow_poison.delivery.units import UnitDelivery, UnitRules
 from airflow_poison.rules.decisions import Counts
 from airflow_poison.spark.function import expected
-from airflow_poison.spark.messages import BATCH_ROWS, chosen
+from airflow_poison.spark.messages import BATCH_ROWS, chosen, types_kept
 from airflow_poison.spark.units import SparkUnits
 from airflow_poison.store.stage import OutcomeWriter
 from airflow_poison.values.fault_points import reach
@@ -91,11 +91,11 @@ def transform_claim(
         return batch
 
     told(f"transforming {counted(claim.messages, 'message')}")
-    with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark):
+    with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark), types_kept(spark):
         outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
         if job.detection is not None and job.detection.found:
             return  # the claim is settled anew, without what failed so
-        told(f"{claim.messages:,} messages transformed in {outcome.units:,} units and {time.monotonic() - began:.1f} s")
+        told(f"{counted(claim.messages, 'message')} transformed in {counted(outcome.units, 'unit')} and {time.monotonic() - began:.1f} s")
         reach("frames.outcome.before")
         with OutcomeWriter(stage / "out", _TASK) as writer:
             some = map(alive, chosen(table.root, claim.files, open_ids(job, outcome)))

@@ -9,11 +9,10 @@ import re
 import shutil
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from secrets import token_hex
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -24,9 +23,11 @@ import pyarrow.parquet as pq
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError, on_threads
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
+from airflow_poison.outputs.output import CORRECTIONS, corrections_field, does_not_fit
+from airflow_poison.outputs.values import fits_type
+from airflow_poison.spark import catching
+from airflow_poison.spark.catching import PLACE, PLACE_BITS, RAISED
 from airflow_poison.spark.function import (
-    PLACE,
-    RAISES,
     called,
     column_named,
     depends_on_place,
@@ -38,19 +39,18 @@ from airflow_poison.spark.function import (
     lost,
     optimized_plan,
     partitioned,
-    raising,
     unconverted,
 )
 from airflow_poison.spark.jobs import ClassicJobs, why
 from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
-from airflow_poison.spark.python_errors import NOTES, PythonErrors
-from airflow_poison.spark.python_errors import noted as noted_errors
+from airflow_poison.spark.python_errors import PythonErrors, all_noted, errors_noted
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from airflow_poison.outputs.output import Output
     from airflow_poison.spark.function import Result
     from airflow_poison.spark.jobs import Jobs, Watched
-    from airflow_poison.spark.messages import Parts
     from airflow_poison.spark.nodes import NodeSite
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
@@ -72,7 +71,7 @@ TIMES_SLOWER, ENOUGH = 20, 1_000
 """Nor may it take longer than so many times what the unit before it took that had enough messages to measure."""
 _TOO_MUCH = re.compile(r"maxResultSize|exceeds the maximum")
 """What Spark says of a result that is too large for the driver."""
-_INTERRUPT, _POOL = "spark.job.interruptOnCancel", "spark.scheduler.pool"
+_POOL = "spark.scheduler.pool"
 _NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
 _WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
 _KILLS_FOR = 30.0
@@ -91,12 +90,16 @@ _MOST_IN_PARTS = 100_000
 T = TypeVar("T")
 
 
-_SEEN = Failure(FailureKind.EXCEPTION, "", "A column cannot be computed.")
-"""Of a set in which a scan has seen suspects: its messages are charged with what they raise alone."""
+_UNCAUGHT = Broke(Failure(FailureKind.EXCEPTION, "", "Its errors cannot be caught."))
+"""Of a unit that was not run."""
 
 
 class _TooLarge(Exception):  # noqa: N818  (no error: it ends an attempt)
     """A partition's result is more than the driver takes."""
+
+
+class NotCaught(Exception):  # noqa: N818  (no error: it ends an attempt)
+    """Spark cannot catch the errors of this plan, or what raised is not known by message."""
 
 
 class _Plan(NamedTuple):
@@ -134,6 +137,7 @@ class SparkUnits:
     :param outputs: where results land; none: they are not kept.
     :param site: where tasks work that do not see the table's folder; None: they do.
     :ivar parts: into how many sets messages are cut that are tried in partitions of one plan; 0: they cannot be, as far as is known.
+    :ivar catches: messages that raise can be found without failing a job, as far as is known.
     """
 
     def __init__(
@@ -156,7 +160,6 @@ class SparkUnits:
         read = None if site is None else partial(site.frame, spark, tasks=jobs.cores() or _MOST_READERS)
         self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema, read=read)
         self._folder, self._limit, self._outputs = folder, limit, outputs
-        self._every, self._seen = np.sort(lookup_ids), np.zeros(len(lookup_ids), bool)
         self._named: dict[int, Collection[int]] = {}
         self._token = token_hex(4)
         self._running: dict[int, _Running] = {}
@@ -165,7 +168,7 @@ class SparkUnits:
         self._strict, self._late_at = transformation.schema is not None, float("-inf")
         self.parts = _PARTS if isinstance(jobs, ClassicJobs) and not transformation.mixes_rows else 0
         self._looked = self._marks is False and not self.parts  # the plan says nothing else
-        self._in_jvm = False
+        self.catches = isinstance(jobs, ClassicJobs) and not transformation.mixes_rows and bool(outputs)
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
@@ -174,17 +177,27 @@ class SparkUnits:
             found = self._run(lookup_ids, attempts, lands=lands, traced=traced)
         return found
 
+    def caught(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int) -> Ran | Broke:
+        """Transform these messages; those that raise are named, and what is made of the others is kept under a number."""
+        return self._run(lookup_ids, attempts, lands=lands, traced=False, catches=True)
+
     def _may_be_killed(self, failure: Failure) -> bool:
         dead = failure.kind is FailureKind.CRASH or _WORKER_KILLED.search(failure.text) is not None
         return dead and time.monotonic() - self._late_at < _KILLS_FOR
 
-    def _run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool) -> Ran | Broke:
+    def _run(
+        self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool, catches: bool = False
+    ) -> Ran | Broke:
         number, began = len(lookup_ids), time.monotonic()
         spread = traced and self._spreads(number)
         with self._job(number) as (mine, running):
             mark = f"poison.{self._token}.{mine}." if traced and self._marks is not False else None
             try:
-                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark)
+                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark, catches=catches)
+            except NotCaught:
+                self.catches = False
+                self.drop(lands or 0)
+                return _UNCAUGHT
             except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
                 self._raise_what_is_nobodys_fault(error)
                 if lands is not None:
@@ -208,7 +221,7 @@ class SparkUnits:
             mine = self._began
         group = f"poison-{self._claim.key}-{self._token}-{mine}"
         try:
-            watched = self._jobs.watch(group, f"Transform {number:,} messages of queue {self._table.name}")
+            watched = self._jobs.watch(group, f"Transform {number:,} messages of queue {self._table.name}", interrupts=True)
         except Exception as error:
             if lost(error):
                 raise self._lost(error) from error
@@ -275,14 +288,9 @@ class SparkUnits:
         unfit = {number: failure_of(BodyError(why)) for number, why in parts.unfit.items()}
         unparsed = [{number: unfit[number] for number in ids.tolist() if number in unfit} for ids in sets]
         found: list[Ran | Broke] = [Ran(unparsed=each) for each in unparsed]
-        suspects = self._scanned(plan, parts)
         tasks = {
-            of: partial(self._part, plan, place, parts.ids[place], mark, None if lands is None else lands[of])
-            for place, of in enumerate(parts.of)
-            if of not in suspects
+            of: partial(self._part, plan, place, parts.ids[place], mark, None if lands is None else lands[of]) for place, of in enumerate(parts.of)
         }
-        for of, ids in suspects.items():
-            found[of] = Broke(_SEEN, ids)
         try:
             for of, end in zip(tasks, self._side_by_side([*tasks.values()]) if tasks else (), strict=True):
                 found[of] = Ran(end.verdicts, unparsed[of]) if isinstance(end, Ran) else end
@@ -301,35 +309,6 @@ class SparkUnits:
         if not all(plan is not None and plan.getNumPartitions() == parts for plan in plans.values()):
             return None
         return _Plan(found.frames, plans, {name: arrow_schema(frame, nullable=True) for name, frame in found.frames.items()}, found.judged)
-
-    def _scanned(self, plan: _Plan, parts: Parts) -> dict[int, tuple[int, ...]]:
-        """Return the messages of each set in which a column cannot be computed, by the number of the set; one job finds them in all sets.
-
-        Sets of one message are not looked at, nor are others a second time. Nothing is returned where the plan computes columns in Python, or fails
-        outside of its last columns.
-        """
-        many = [ids for ids in parts.ids if len(ids) > 1]
-        if not self._in_jvm or not many:
-            return {}
-        places = np.searchsorted(self._every, np.concatenate(many))
-        if self._seen[places].all():
-            return {}
-        self._seen[places] = True
-        found = dict[int, set[int]]()
-        try:
-            for frame in plan.frames.values():
-                with self._job(len(places)):
-                    rows = raising(frame).toArrow()
-                starts = np.searchsorted(rows[PLACE].to_numpy(), np.arange(len(parts.of) + 1))  # of the rows of each partition
-                for place, (of, given) in enumerate(zip(parts.of, parts.ids, strict=True)):
-                    here = rows.slice(starts[place], starts[place + 1] - starts[place])
-                    ids = here[LOOKUP_ID].to_numpy() if LOOKUP_ID in here.column_names else given
-                    if len(given) > 1 and len(ids) == here.num_rows:
-                        found.setdefault(of, set()).update(ids[here[RAISES].to_numpy()].tolist())
-        except Exception as error:  # noqa: BLE001  (a user's function, or Spark, may raise anything)
-            self._raise_what_is_nobodys_fault(error)
-            return {}
-        return {of: tuple(sorted(ids)) for of, ids in found.items() if ids}
 
     def _part(self, plan: _Plan, place: int, ids: NDArray[np.int64], mark: str | None, lands: int | None) -> Ran | Broke:
         """Run one partition of a plan; once more where Spark may have killed it for a job that was cancelled."""
@@ -357,7 +336,7 @@ class SparkUnits:
                 self._raise_what_is_nobodys_fault(error)
                 noted = None if mark is None else self._properties().getProperty(f"{mark}{place}")
                 return Broke(self._failure(error, len(ids), running), () if noted is None else (int(noted),))
-            if notes is not None and (raised := _caught(noted_errors(notes, place), ids)) is not None:
+            if notes is not None and (raised := _caught([each for _, each in all_noted(notes)], ids)) is not None:
                 return raised
         if lands is None:
             return Ran()
@@ -366,20 +345,9 @@ class SparkUnits:
                 _keep(self._folder / str(lands) / name, batches[0][0], plan.schemas[name])
         return Ran(self._verdicts(lands, ids) if plan.judged else {})
 
-    @contextmanager
-    def _errors_caught(self) -> Iterator[str | None]:
-        """Have errors of Python functions noted, while the block runs, by tasks of the calling thread; yield the folder of the notes."""
-        if self._marks is not False or not self._jobs.local:
-            yield None
-            return
-        context = self._spark.sparkContext
-        with TemporaryDirectory(prefix="poison-errors-") as folder:
-            context.setLocalProperty(NOTES, folder)
-            try:
-                yield folder
-            finally:
-                with suppress(Exception):  # the JVM may be gone; what ended the block says so
-                    context.setLocalProperty(NOTES, None)  # type: ignore[arg-type]  # None takes it away
+    def _errors_caught(self) -> AbstractContextManager[str | None]:
+        """Return a context in which errors of Python functions are noted, where they can be."""
+        return errors_noted(self._spark.sparkContext) if self._marks is False and self._jobs.local else nullcontext()
 
     def _side_by_side(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         """Do tasks, several at a time; return what they return, in their order. Raises what a task raises."""
@@ -397,7 +365,7 @@ class SparkUnits:
             raise error
         if isinstance(error, AnalysisException):
             raise TransformError(
-                f"transform={self._transformation.name} cannot be planned: {first_line(error)}\nNobody is charged, nothing was committed."
+                f"transform={self._transformation.name} cannot be planned: {first_line(error)}\nNo message is charged, nothing was committed."
             ) from error
         if self._cancelled:
             raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again.") from error
@@ -407,7 +375,9 @@ class SparkUnits:
         if isinstance(error, OSError):  # of files that this process reads
             raise error
         if _NOT_THEIRS.search(str(error)):
-            raise SparkJobError(f"The Spark job of pass {self._claim.key} failed: {why(error)}\nNobody is charged, nothing was committed.") from error
+            raise SparkJobError(
+                f"The Spark job of pass {self._claim.key} failed: {why(error)}\nNo message is charged, nothing was committed."
+            ) from error
 
     def drop(self, lands: int) -> None:
         """Forget the result that was kept under a number."""
@@ -448,58 +418,84 @@ class SparkUnits:
 
     # One unit
 
-    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None) -> Ran:
+    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, catches: bool) -> Ran:
         """Transform; from the first body that does not fit on, such bodies are counted."""
-        if self._strict:
+        if self._strict and not catches:
             try:
                 return self._transformed(lookup_ids, lands, raw, mark, strict=True)
             except Exception as error:
                 if self._cancelled or not is_of_body(error):
                     raise
                 self._strict = False
-        return self._transformed(lookup_ids, lands, raw, mark, strict=False)
+        return self._transformed(lookup_ids, lands, raw, mark, strict=False, catches=catches)
 
-    def _transformed(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, strict: bool) -> Ran:
+    def _transformed(
+        self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, strict: bool, catches: bool = False
+    ) -> Ran:
         """Call the function, and run its plan.
 
         :param strict: a body that does not fit fails the job.
+        :param catches: a row that raises does not.
         """
         from pyspark.sql import Observation
 
         counts = lands is not None and self._transformation.schema is not None and not strict
         observed = Observation(f"poison_{token_hex(4)}") if counts else None
-        result = called(self._function, self._frames.given(raw, mark, observed, strict=strict), self._transformation)
+        given = self._frames.given(raw, mark, observed, strict=strict)
+        result = called(self._function, given, self._transformation)
         if not self._looked:
             plans = [optimized_plan(frame) for frame in result.frames.values()]
             python, self._looked = any(map(has_python, plans)), True
-            self._marks, self._in_jvm = self._marks is not False and not python, not python
+            self._marks = self._marks is not False and not python
             if any(map(depends_on_place, plans)):
                 self.parts = 0
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
+        if catches and keeps:
+            return self._with_caught(cast("int", lands), lookup_ids, found.frames, given, observed)
         for name, frame in found.frames.items():
-            if keeps and self._site is not None:
-                self._site.keep(frame, self._folder / str(lands) / name)
-            elif keeps:
-                frame.write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
+            if keeps:
+                self._write(frame, cast("int", lands), name)
             else:
                 frame.write.format("noop").mode("overwrite").save()
-        unparsed = {} if observed is None or self._observed(observed) == 0 else self._unparsed(lookup_ids)
+        unparsed = {} if observed is None or observed_in(observed, "bad", self.leave) == 0 else self._unparsed(lookup_ids)
         verdicts = self._verdicts(lands, lookup_ids) if lands is not None and found.judged else {}
         return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
 
-    def _observed(self, observed: Any) -> int | None:
-        """Return how many bodies do not fit; None where Spark does not say: it has left the messages out of its plan."""
-        said: list[int] = []
+    def _write(self, frame: DataFrame, lands: int, name: str) -> None:
+        if self._site is not None:
+            self._site.keep(frame, self._folder / str(lands) / name)
+        else:
+            frame.write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
 
-        def ask() -> None:
-            said.append(observed.get["bad"])
-            self.leave()
+    def _with_caught(self, lands: int, lookup_ids: NDArray[np.int64], frames: Mapping[str, DataFrame], given: DataFrame, observed: Any) -> Ran:
+        """Run plans whose errors are caught. Raises NotCaught."""
+        from pyspark.errors import AnalysisException
 
-        thread = threading.Thread(target=ask, name="poison-observe", daemon=True)
-        thread.start()
-        thread.join(_OBSERVED_SECONDS)
-        return said[0] if said else None
+        caught = {name: catching.caught(frame, given) for name, frame in frames.items()}
+        raised, spoiled = set[int](), set[int]()
+        for name, frame in caught.items():
+            if frame is None:
+                raise NotCaught
+            placed = PLACE in frame.columns
+            with self._errors_caught() if placed else nullcontext() as notes:
+                if placed and notes is None:
+                    raise NotCaught
+                try:
+                    self._write(frame, lands, name)
+                except AnalysisException as error:  # it was planned without what catches errors
+                    raise NotCaught from error
+                if notes is not None:
+                    raising, with_them = raised_in_python(all_noted(notes), (self._folder / str(lands) / name).glob("*.parquet"))
+                    raised |= raising
+                    spoiled |= with_them
+        unparsed = {} if observed is None or observed_in(observed, "bad", self.leave) == 0 else self._unparsed(lookup_ids)
+        verdicts = self._verdicts(lands, lookup_ids)
+        raised |= {number for number, failure in verdicts.items() if failure.text == RAISED}
+        gone = raised | spoiled
+        self._named[lands] = {*self._named[lands], *gone}
+        verdicts = {number: failure for number, failure in verdicts.items() if number not in unparsed and number not in gone}
+        return Ran(verdicts, unparsed, tuple(sorted(raised)), tuple(sorted(spoiled - raised)))
 
     def _unparsed(self, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
         """Return whose bodies do not fit, and why."""
@@ -510,13 +506,14 @@ class SparkUnits:
         """Return the messages that the kept results name: their rows do not land. Raises TransformError."""
         verdicts: dict[int, Failure] = {}
         for path in sorted((self._folder / str(lands)).glob("*/*.parquet")):
-            verdicts = {**verdicts_in(path), **verdicts}
+            found = verdicts_in(path)
+            verdicts = {**found, **verdicts, **{number: failure for number, failure in found.items() if failure.text == RAISED}}
         told = np.fromiter(verdicts, np.int64, len(verdicts))
         strange = told[~np.isin(told, lookup_ids)]  # setdiff1d sorts all of the unit
         if len(strange):
             raise TransformError(
                 f"transform={self._transformation.name} returned {VERDICT} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was given. "
-                f"Keep the column {LOOKUP_ID} as it is. Nobody is charged, nothing was committed."
+                f"Keep the column {LOOKUP_ID} as it is. No message is charged, nothing was committed."
             )
         self._named[lands] = verdicts.keys()
         return verdicts
@@ -527,7 +524,6 @@ class SparkUnits:
         context = self._spark.sparkContext if isinstance(self._jobs, ClassicJobs) else None
         running.watched.begin()
         if context is not None:
-            context.setLocalProperty(_INTERRUPT, "true")
             context.setLocalProperty(_POOL, f"poison-{threading.get_ident()}")
         self._running[number] = running
         try:
@@ -536,8 +532,7 @@ class SparkUnits:
             del self._running[number]
             with suppress(Exception):  # the JVM may be gone; what ended the unit says so
                 if context is not None:
-                    context.setLocalProperty(_INTERRUPT, None)  # type: ignore[arg-type]  # None takes it away
-                    context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]
+                    context.setLocalProperty(_POOL, None)  # type: ignore[arg-type]  # None takes it away
                 running.watched.end()
 
     def _lost(self, error: Exception) -> SparkLostError:
@@ -578,6 +573,23 @@ class SparkUnits:
         return self._spark.sparkContext._jvm.java.lang.System.getProperties()  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
 
 
+def observed_in(observation: Any, name: str, leave: Callable[[], object]) -> int | None:
+    """Return what Spark has counted in a plan that has run; None where it does not say: it has left that part out of its plan.
+
+    :param leave: called by the thread that asks, when it has the answer.
+    """
+    said: list[int] = []
+
+    def ask() -> None:
+        said.append(observation.get[name])
+        leave()
+
+    thread = threading.Thread(target=ask, name="poison-observe", daemon=True)
+    thread.start()
+    thread.join(_OBSERVED_SECONDS)
+    return said[0] if said else None
+
+
 def _caught(functions: Sequence[PythonErrors], ids: NDArray[np.int64]) -> Broke | None:
     """Return the failure of a set for which Python functions have raised: of the first message whose error is known. None: there is none.
 
@@ -595,6 +607,30 @@ def _caught(functions: Sequence[PythonErrors], ids: NDArray[np.int64]) -> Broke 
     return Broke(failure_of_python(first), tuple(found))
 
 
+def raised_in_python(notes: Sequence[tuple[int, PythonErrors]], files: Iterable[Path], number: str = LOOKUP_ID) -> tuple[set[int], set[int]]:
+    """Return the lookup ids of messages for which Python functions have raised, and of those that were given to the functions together with them.
+
+    :param notes: with the numbers of their partitions. :param files: the result, whose rows say which row of which partition they were.
+    :param number: the column of lookup ids.
+    Raises NotCaught where what was noted is not of these rows.
+    """
+    raised, spoiled = set[int](), set[int]()
+    if not notes:
+        return raised, spoiled
+    rows = pa.concat_tables([pq.read_table(path, columns=[PLACE, number], partitioning=None) for path in files])
+    places, ids = rows[PLACE].to_numpy(), rows[number].to_numpy()
+    order = np.argsort(places)
+    places, ids = places[order], ids[order]
+    for partition, each in notes:
+        first, end = np.searchsorted(places, [partition << PLACE_BITS, (partition + 1) << PLACE_BITS])
+        if not each.exact or end - first != each.rows or places[end - 1] != (partition << PLACE_BITS) + each.rows - 1:
+            raise NotCaught
+        raised.update(ids[first + np.array([*each.errors])].tolist())
+        for start, size in each.spoiled:
+            spoiled.update(ids[first + start : first + start + size].tolist())
+    return raised, spoiled
+
+
 def _keep(folder: Path, batches: Sequence[bytes], schema: pa.Schema) -> None:
     """Write batches of Arrow as Spark writes the results of units."""
     folder.mkdir(parents=True)
@@ -603,6 +639,8 @@ def _keep(folder: Path, batches: Sequence[bytes], schema: pa.Schema) -> None:
             writer.write_batch(pa.ipc.read_record_batch(pa.py_buffer(bytes(batch)), schema))
 
 
+_MISFIT = "_poison_misfit"
+"""The column that says which cell of a row does not fit its output."""
 _UNFIT = "OutputRowError: "
 """Begins the verdicts of ours, about rows that do not fit their output."""
 
@@ -627,15 +665,18 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
     from pyspark.sql import functions as f
 
     by_name = {output.name: output for output in outputs}
-    wanted = {key: _wanted(frame, by_name.get(key)) for key, frame in result.frames.items()}
+    corrected = {key: _corrected(frame, by_name.get(key)) for key, frame in result.frames.items()}
+    wanted = {key: _wanted(frame, by_name.get(key)) for key, frame in corrected.items()}
     named = all(column_named(frame, LOOKUP_ID) for frame in result.frames.values())
-    judged = result.verdict or (named and any(wanted.values()))
+    judged = result.verdict or (named and (any(wanted.values()) or any(_MISFIT in frame.columns for frame in corrected.values())))
     frames = {}
-    for key, frame in result.frames.items():
+    for key, frame in corrected.items():
         lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
-        columns = {name: frame[quoted(name)] for name in frame.columns if name not in {lookup_id, poison}}
+        columns = {name: frame[quoted(name)] for name in frame.columns if name not in {lookup_id, poison, _MISFIT}}
         frame = _with_all(frame, by_name.get(key))  # noqa: PLW2901  (its conditions may name any column of the output)
         texts = [f.when(~f.coalesce(f.expr(fits), f.lit(False)), f.lit(f"{_UNFIT if named else ''}{text}")) for text, fits in wanted[key].items()]  # noqa: FBT003
+        if _MISFIT in frame.columns:
+            texts.insert(0, f.concat(f.lit(_UNFIT if named else ""), frame[_MISFIT]))
         if not named and texts and columns:
             first = next(iter(columns))
             broken = f.coalesce(*texts)
@@ -648,6 +689,53 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
             ours.append(reduce(f.coalesce, texts, said).alias(VERDICT))
         frames[key] = frame.select(*columns.values(), *ours)
     return Written(frames, judged)
+
+
+def _corrected(frame: DataFrame, output: Output | None) -> DataFrame:
+    """Return a frame with the types of its output, where cells that do not fit are to be null: ``CORRECTIONS`` says which they are.
+
+    Where a column must not be null, ``_MISFIT`` says what is wrong with its row.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if output is None or not output.nulls:
+        return frame
+    news, corrections, misfits = dict[str, "Column"](), list["Column"](), list["Column"]()
+    given = {field.name: field.type for field in arrow_schema(frame)}
+    for field in output.columns or ():
+        if field.name not in given or fits_type(given[field.name], field.type):
+            continue
+        cell = frame[quoted(field.name)]
+        news[field.name] = kept = cell.try_cast(from_arrow_type(field.type))
+        bad = cell.isNotNull() & ~f.coalesce(_is_same(cell, kept, given[field.name], field.type), f.lit(False))  # noqa: FBT003
+        text, why = cell.cast("string"), does_not_fit(field.type)
+        if output.may_null(field):
+            corrections.append(f.when(bad, f.struct(f.lit(field.name).alias("column"), text.alias("value"), f.lit(why).alias("why"))))
+            news[field.name] = f.when(~bad, kept)
+        else:
+            misfits.append(f.when(bad, f.concat(f.lit(f"Column {field.name!r} of {output.named} {why}: "), text)))
+    done = f.array_compact(f.array(*corrections))
+    news[CORRECTIONS] = f.when(f.size(done) > 0, done).cast(from_arrow_type(corrections_field().type))
+    return frame.withColumns(news | ({_MISFIT: f.coalesce(*misfits)} if misfits else {}))
+
+
+def _is_same(cell: Column, kept: Column, given: pa.DataType, wanted: pa.DataType) -> Column:
+    """Return whether a cast has kept all of a cell, as handlers' values are kept (``outputs.values``); null where it has not kept it."""
+    from pyspark.sql import functions as f
+
+    of, yes = pa.types, f.lit(True)  # noqa: FBT003
+    if of.is_floating(wanted):
+        infinite = f.abs(kept) == float("inf")
+        if of.is_integer(given):
+            return kept.cast("decimal(38, 0)") == cell
+        return kept.isNotNull() & (~infinite | (f.abs(cell) == float("inf") if of.is_floating(given) else cell.cast("string").ilike("%inf%")))
+    if of.is_floating(given):
+        return kept.cast("double") == cell
+    if not (of.is_integer(given) or of.is_decimal(given)):  # text, of which a cast may leave digits or a time of the day out
+        wider = "decimal(38, 18)" if of.is_decimal(wanted) else "timestamp_ntz" if of.is_date(wanted) else None
+        return kept.isNotNull() if wider is None else kept.isNotNull() & f.coalesce(kept.cast(wider) == cell.try_cast(wider), yes)
+    return kept == cell
 
 
 def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
@@ -687,10 +775,11 @@ def verdicts_in(path: Path) -> dict[int, Failure]:
     if rows[LOOKUP_ID].null_count:
         raise TransformError(f"The transformation returned {VERDICT} in a row whose {LOOKUP_ID} is null. Keep the column {LOOKUP_ID} as it is.")
     ids, texts = cast("list[int]", rows[LOOKUP_ID].to_pylist()), cast("list[str]", rows[VERDICT].to_pylist())
-    return {number: _failure(text) for number, text in zip(ids, texts, strict=True)}
+    return {number: failure_of_verdict(text) for number, text in sorted(zip(ids, texts, strict=True), key=lambda each: each[1] == RAISED)}
 
 
-def _failure(text: str) -> Failure:
+def failure_of_verdict(text: str) -> Failure:
+    """Return the failure of a message that a transformation names with a text."""
     of_ours = text.startswith(_UNFIT)
     return Failure(FailureKind.EXCEPTION, UNFIT if of_ours else VERDICT, cut(text.removeprefix(_UNFIT) if of_ours else text, MAX_TEXT))
 
@@ -707,7 +796,7 @@ def landing_in(path: Path, named: Collection[int], *, most: int) -> Iterator[pa.
     """
     gone = pa.array(np.fromiter(named, np.int64, len(named)))
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-        columns = [name for name in file.schema_arrow.names if name != VERDICT]
+        columns = [name for name in file.schema_arrow.names if name not in {VERDICT, PLACE}]
         for batch in file.iter_batches(batch_size=most, columns=columns) if columns not in ([], [LOOKUP_ID]) else ():
             rows = batch.filter(pc.invert(pc.is_in(batch.column(LOOKUP_ID), gone))) if len(gone) else batch
             if rows.num_rows:

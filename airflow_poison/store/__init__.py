@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_poison.values.errors import QueueNameError, QueueNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from datetime import datetime, timedelta
-
     from airflow_poison.store.control import Control
     from airflow_poison.store.memory import MemoryStore
     from airflow_poison.store.queue_table import QueueTable
@@ -37,7 +36,7 @@ _lock = Lock()
 
 
 class QueueStore(Protocol):
-    """A set of queues under one root."""
+    """A set of queues under one root. What a store does not say is as it is here."""
 
     @property
     def uri(self) -> str:
@@ -46,14 +45,17 @@ class QueueStore(Protocol):
     @property
     def is_folder(self) -> bool:
         """Whether each queue is a folder below the root that everybody who uses the store sees."""
+        return False
 
     @property
     def requests_a_minute(self) -> int | None:
         """How many looks at queues a minute are worth what their requests cost; None: a look costs none."""
+        return None
 
     @property
     def absence(self) -> str:
         """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
+        return ""
 
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
         """Make a queue, or return it when it exists already (whatever its control row says). Raises QueueNameError."""
@@ -69,18 +71,25 @@ class QueueStore(Protocol):
 
     def others(self) -> Sequence[str]:
         """Return the names of Delta tables beside the queues that are none, sorted; nothing where only queues are listed."""
+        return []
 
     def copied(self, name: str) -> AbstractContextManager[str]:
         """Yield a folder that has all of a queue's table, as it is now: the table itself where that is a folder, else a copy for a while."""
 
-    def unkept(self, name: str) -> str:
+    def unkept(self, name: str) -> str:  # noqa: ARG002  (the simplest answer)
         """Return what a queue needs and the store lacks, in words; empty: nothing."""
+        return ""
 
-    def sweep(self, safe_age: timedelta) -> Sequence[str]:
-        """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names."""
+    def sweep(self, safe_age: timedelta) -> Sequence[str]:  # noqa: ARG002  (the simplest answer)
+        """Remove what killed makers of queues have left beside the queues, where nothing has happened for so long, and return its names.
 
-    def options_for(self, uri: str) -> Mapping[str, str]:
+        Nothing where a queue is made by one request: the cleaning of the queue finds what its killed maker has left.
+        """
+        return []
+
+    def options_for(self, uri: str) -> Mapping[str, str]:  # noqa: ARG002  (the simplest answer)
         """Return the storage options for a table elsewhere: the store's own where that table is in an object store that they are for, else none."""
+        return {}
 
 
 def object_store_of(uri: str) -> str:

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.store import disk
-from airflow_poison.store.data_files import SEND_LOCK, describe, new_path, read_columns, renamed, write_events
-from airflow_poison.store.files import SEQUENCE, Commit, Sent
+from airflow_poison.store.data_files import SEND_LOCK, commit_prefix, describe, new_path, read_columns, renamed, write_events, write_new
+from airflow_poison.store.files import COUNTS, SEQUENCE, Advance, Commit, DataFile, LogState, Sent
 from airflow_poison.store.plans import Advancing
 from airflow_poison.values.errors import InputError, SourceTakenError, StoreUnreachableError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import np, pa, pc, pq
 from airflow_poison.values.machine import PRIVATE
-from airflow_poison.values.schema import DEFAULT_PRIORITY, SubQueue, message_schema
+from airflow_poison.values.schema import DEFAULT_PRIORITY, LANDING, LAST_ERROR, SubQueue, message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
-
-    import pyarrow as pa
-
     from airflow_poison.store.disk import Folder
-    from airflow_poison.store.files import Advance, DataFile, LogState
     from airflow_poison.store.queue_table import Table
 
 
 def append(
-    table: Table, batches: Iterable[pa.RecordBatch], key: str, now: datetime, advance: Callable[[], Advance] | None = None, *, of_source: bool = False
+    table: Table,
+    batches: Iterable[pa.RecordBatch],
+    key: str,
+    now: datetime,
+    advance: Callable[[], Advance] | None = None,
+    *,
+    of_source: bool = False,
+    landings: pa.Table | None = None,
+    details: Mapping[str, str] | None = None,
+    counts: Mapping[str, int] | None = None,
 ) -> Sent:
     """Add messages to ``main`` with the next lookup ids, in one commit, once per key; to ``transmission`` while the queue is disabled.
 
@@ -43,12 +49,14 @@ def append(
     :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
     :param advance: asked for when all batches are read: the source that they are of, which the commit takes further.
     :param of_source: the batches are a source's: messages with a ``last_error`` are malformed, and go into ``poison``, behind the others.
+    :param landings: rows of the partition ``_output`` that come with the messages. :param details: stand in the log beside the key.
+    :param counts: of rows that the messages are the failures of (``COUNTS``); kept with the key.
     Raises SourceTakenError when another send has advanced the source meanwhile; then nothing was sent.
     """
     state = table.log.load()
     if (done := _sent_before(table, state, key)) is not None:
         return done
-    sending = _Sending(table, key, now, base=last_id(state))
+    sending = _Sending(table, key, now, base=last_id(state), landings=landings, details=details or {}, counts=counts or {})
     del state  # the next look goes on from it
     reach("store.append.before_files")
     try:
@@ -81,8 +89,10 @@ def sent_before(table: Table, key: str) -> Sent | None:
 class _Sending:
     """One send: its messages, those that came with an error, and the source that it takes further."""
 
-    def __init__(self, table: Table, key: str, now: datetime, base: int) -> None:
-        self._table, self._key, self._now = table, key, now
+    def __init__(  # noqa: PLR0917  (the parts of one commit)
+        self, table: Table, key: str, now: datetime, base: int, landings: pa.Table | None, details: Mapping[str, str], counts: Mapping[str, int]
+    ) -> None:
+        self._table, self._key, self._now, self._landings, self._details, self._counts = table, key, now, landings, details, counts
         self._good = Incoming(table.folder, base)
         self._malformed = Incoming(table.folder, base)
         self.advancing: Advancing | None = None
@@ -116,29 +126,38 @@ class _Sending:
             self._malformed.renumber(base + self._good.messages)
             reach("store.append.after_numbering")
             told = write_events(table.folder, state.version + 1, self._events())
+            if self._landings is not None:
+                told += [write_new(table.folder, LANDING, 0, self._landings, commit_prefix(state.version + 1, 1))]
             good, bad = self._good.messages, self._malformed.messages
             held = good if holds else 0
-            more = {f"held:{self._key}": held, f"malformed:{self._key}": bad}
-            numbers = {f"send:{self._key}": good + bad, f"first:{self._key}": base + 1} | {name: number for name, number in more.items() if number}
+            more = {"held": held, "malformed": bad, **self._counts}
+            numbers = {f"send:{self._key}": good + bad, f"first:{self._key}": base + 1}
+            numbers |= {f"{name}:{self._key}": number for name, number in more.items() if number}
             commit = Commit(
                 "append",
                 add=[*self._good.files, *self._malformed.files, *found, *told],
                 remove=removed,
                 numbers=numbers,
                 lasting={SEQUENCE: base + good + bad},
-                details={"key": self._key},
+                details={"key": self._key, **self._details},
                 scratch=[*found[:1], *told],
             )
             if table.log.commit(state, commit):
-                return Sent(messages=good + bad, first_lookup_id=base + 1, held=held, malformed=bad)
+                return Sent(messages=good + bad, first_lookup_id=base + 1, held=held, malformed=bad, counts=self._counts)
             table.discard(commit.scratch)
         raise AssertionError  # pragma: no cover  (the tries end so)
 
     def _events(self) -> list[Event]:
         return [
-            Event(EventType.MOVED_POISON, self._now, row["lookup_id"], details={"place": SubQueue.POISON.value, "error": row["reason"]})
+            Event(
+                EventType.MOVED_POISON,
+                self._now,
+                row["lookup_id"],
+                details={"place": SubQueue.POISON.value, "error": row["reason"]},
+                error=row[LAST_ERROR]["fingerprint"],
+            )
             for file in self._malformed.files
-            for row in read_columns(self._table.folder, file.path, ["lookup_id", "reason"]).to_pylist()
+            for row in read_columns(self._table.folder, file.path, ["lookup_id", "reason", LAST_ERROR]).to_pylist()
         ]
 
 
@@ -151,8 +170,6 @@ class _Apart:
 
     def good(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the others."""
-        import pyarrow.compute as pc
-
         for batch in batches:
             if "last_error" not in batch.schema.names or batch.column("last_error").null_count == batch.num_rows:
                 yield batch
@@ -182,7 +199,8 @@ def _sent_before(table: Table, state: LogState, key: str) -> Sent | None:
         return None
     table.log.confirm(state)
     first, held, malformed = (state.number(f"{what}:{key}") or 0 for what in ("first", "held", "malformed"))
-    return Sent(messages=messages, first_lookup_id=first, repeated=True, held=held, malformed=malformed)
+    counts = {name: state.number(f"{name}:{key}") or 0 for name in COUNTS} if state.number(f"read:{key}") is not None else {}
+    return Sent(messages=messages, first_lookup_id=first, repeated=True, held=held, malformed=malformed, counts=counts)
 
 
 # Files of messages on their way in: written as they stream by, again when the numbering begins elsewhere --------------
@@ -247,8 +265,6 @@ class Incoming:
             self.folder.remove(file.path)
 
     def _write_files(self, groups: Iterator[pa.Table], most_rows: int, most_bytes: int) -> None:
-        import pyarrow.parquet as pq
-
         pending = next(groups, None)
         while pending is not None:
             path = new_path(self.place, 0)
@@ -269,17 +285,12 @@ class Incoming:
 
 
 def _groups_of(path: Path) -> Iterator[pa.Table]:
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as parquet:
         for number in range(parquet.num_row_groups):
             yield parquet.read_row_group(number)
 
 
 def _numbered(table: pa.Table, first: int) -> pa.Table:
-    import numpy as np
-    import pyarrow as pa
-
     if first + table.num_rows > _LAST_ID:
         raise InputError(
             f"The queue has no lookup ids left: the next one would be {first}, the last one there is is {_LAST_ID}. Send to another queue."
@@ -290,8 +301,6 @@ def _numbered(table: pa.Table, first: int) -> pa.Table:
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """Return the same rows in portions of a good size: small batches joined, big ones cut."""
-    import pyarrow as pa
-
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
@@ -318,10 +327,6 @@ def _cut(table: pa.Table) -> Iterator[pa.Table]:
 
 def _completed(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.Table]:
     """Return tables with every column of ``message_schema()``: defaults where columns or values are missing."""
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     send = token_hex(8)
     count = 0
     defaults = {"priority": DEFAULT_PRIORITY, "enqueued_at": now, "abort_count": 0, "crash_count": 0}
@@ -346,9 +351,6 @@ def _completed(batches: Iterable[pa.RecordBatch], now: datetime) -> Iterator[pa.
 
 def _checked(messages: pa.Table) -> pa.Table:
     """Return the messages when every reader can read them. Raises InputError, which names the column."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     for each in message_schema():
         column = messages.column(each.name)
         try:
@@ -371,8 +373,6 @@ def _check_columns(batch: pa.RecordBatch) -> None:
 
 
 def _cast(batch: pa.RecordBatch, column: pa.Field[Any]) -> pa.Array[Any]:
-    import pyarrow as pa
-
     try:
         return batch.column(column.name).cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -9,26 +9,21 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.store.data_files import MANIFEST, STAGE
 from airflow_poison.store.disk import Found, LocalFolder, on_node, second_name
-from airflow_poison.store.objects import copy_of, side_by_side
+from airflow_poison.store.objects import Objects, copy_of, side_by_side
 from airflow_poison.store.stage import JOURNAL
 from airflow_poison.values.errors import ClaimLostError, StoreUnreachableError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.machine import machine
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from airflow_poison.store.objects import Objects
 
 SHUT_OUT = b'{"shut out": true}'
 """What stands in the place of the manifest of a holder who must not put one there any more."""
@@ -70,7 +65,7 @@ class BucketFolder:
     """
 
     def __init__(self, objects: Objects, root: str, node: str) -> None:
-        self.objects, self.root, self._node = objects, root, node
+        self.objects, self.root, self.node = objects, root, node
         self._local = LocalFolder(root, durable=False)
         self._there: set[str] = set()
         self._copied: dict[str, str] = {}
@@ -83,16 +78,9 @@ class BucketFolder:
 
     @property
     def uri(self) -> str:
-        """The table's URI."""
         return self.objects.uri
 
-    @property
-    def node(self) -> str:
-        """The name of the node's folder."""
-        return self._node
-
     def here(self, path: str) -> Path:
-        """Return the copy on this node; it is fetched where there is none. Raises FileNotFoundError, StoreUnreachableError."""
         place = Path(self.root, path)
         if not place.exists():
             self._bring(path, lambda beside: self.objects.download(self._copied.get(path, path), beside))
@@ -163,14 +151,12 @@ class BucketFolder:
         self._copied[target] = source
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file that no version names. Raises FileNotFoundError."""
         self._local.rename(source, target)
         if source in self._there:  # an earlier try of its commit has made an object of it
             self._there.discard(source)
             self._copied[target] = source
 
     def remove(self, path: str) -> None:
-        """Remove a file that no version needs: here, and in the store where it is an object."""
         self._copied.pop(path, None)
         self.forget(path)
         self._there.discard(path)
@@ -181,7 +167,6 @@ class BucketFolder:
         self._local.remove(path)
 
     def share(self, paths: Sequence[str]) -> None:
-        """Make objects of files of the stage."""
         side_by_side(lambda path: self.objects.upload(path, Path(self.root, path)), paths)
 
     def place(self, beside: Path, path: str) -> None:
@@ -206,7 +191,6 @@ class BucketFolder:
         self.objects.create(f"{holder}/{MANIFEST}", SHUT_OUT)
 
     def sharing(self, holder: str, folder: str) -> Sharing:
-        """Return what makes objects of pieces of files."""
         return Sharing(self.objects, holder, folder)
 
     def leave(self, holder: str, note: str) -> None:
@@ -253,7 +237,6 @@ class BucketFolder:
         return Path(self.root, f"{folder}{(piece[1] if piece else path).removeprefix(holder)}").exists()
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder of the stage here, and its objects."""
         self._local.remove_tree(path)
         self.objects.remove([each.path for each in self.objects.list(f"{path}/")])
 
@@ -276,12 +259,10 @@ class BucketFolder:
         yield from (Found(folder, size, age) for folder, (size, age) in found.items())
 
     def fetched(self, path: str) -> str:
-        """Return a signed URL. Raises StoreUnreachableError."""
         return self.objects.signed(path, _FETCHED_WITHIN)
 
     @contextmanager
     def copied(self) -> Iterator[str]:
-        """Yield a copy of all objects. Raises StoreUnreachableError."""
         with on_node(tempfile.gettempdir(), self.uri), tempfile.TemporaryDirectory(prefix="airflow-poison-copy-") as copy:
             copy_of(self.objects, "", copy)
             for holder in Path(copy, STAGE).glob("*/*"):
@@ -311,7 +292,6 @@ class Sharing:
     folder: str
 
     def __call__(self, name: str, offset: int, content: bytes) -> None:
-        """Upload a piece. Raises ClaimLostError when another holder took over the claim."""
         self.objects.put(f"{self.holder}/{self.folder}/{name}.at-{offset:012d}", content)
         _check_not_shut_out(self.objects, self.holder)
 

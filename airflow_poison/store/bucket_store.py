@@ -11,8 +11,9 @@ import json
 import shutil
 import tempfile
 import time
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from datetime import datetime, timedelta
 from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,23 +22,19 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from uuid import uuid4
 
-from airflow_poison.store import check_name, checkpoints, entries, no_queue, no_such_queue, object_store_of
+from airflow_poison.store import QueueStore, check_name, checkpoints, entries, no_queue, no_such_queue, object_store_of
 from airflow_poison.store.bucket_folder import BucketFolder, name_of, node_folder
 from airflow_poison.store.delta_log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog, log, shortened_told
 from airflow_poison.store.delta_store import make_table
-from airflow_poison.store.entries import CHECKPOINT, ENTRY, HINT, LOG, EntryFingerprint, actions, entry_of
+from airflow_poison.store.entries import CHECKPOINT, ENTRY, HINT, LOG, DeltaState, EntryFingerprint, actions, entry_of
 from airflow_poison.store.objects import Objects, copy_of, side_by_side
 from airflow_poison.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.values.errors import PoisonError, StoreConditionError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import deltalake
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from datetime import datetime
-
     from airflow_poison.store.control import Control
-    from airflow_poison.store.entries import DeltaState
     from airflow_poison.store.files import Commit, DataFile, LogState, Shortened
 
 
@@ -57,13 +54,15 @@ ADVICE = (
 
 
 @with_named_errors
-class BucketStore:
+class BucketStore(QueueStore):
     """Queues below a prefix of an object store.
 
     :param uri: ``s3://bucket/prefix``, ``gs://…``, ``abfss://…``.
     :param storage_options: see ``Objects.at``; what is not there comes from the environment.
     :param node: the folder of this node, under ``node_folder`` by default.
     """
+
+    requests_a_minute = 100  # so many queues are looked at once a minute, ten every six seconds
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None, node: Path | None = None, objects: Objects | None = None) -> None:
         self._options = dict(storage_options or {})
@@ -75,23 +74,7 @@ class BucketStore:
 
     @property
     def uri(self) -> str:
-        """The URI of the prefix."""
         return self._objects.uri
-
-    @property
-    def is_folder(self) -> bool:
-        """No: there are objects."""
-        return False
-
-    @property
-    def requests_a_minute(self) -> int:
-        """A hundred: so many queues are looked at once a minute, ten every six seconds."""
-        return 100
-
-    @property
-    def absence(self) -> str:
-        """Nothing: a prefix is there as soon as something is below it."""
-        return ""
 
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
         """Make a queue, or return it when it exists already.
@@ -156,33 +139,21 @@ class BucketStore:
         return folder, log
 
     def names(self) -> Sequence[str]:
-        """Return the queues' names, sorted. Raises StoreUnreachableError."""
         return sorted(each.path.rpartition("/")[2] for each in self._objects.list(f"{NAMES}/"))
 
-    def others(self) -> Sequence[str]:
-        """Return nothing: queues have names of their own here, whatever else lies in the bucket."""
-        return []
-
     def copied(self, name: str) -> AbstractContextManager[str]:
-        """Yield a copy of all objects of a queue's table. Raises StoreUnreachableError."""
         return self._folder(name).copied()
 
     def _folder(self, name: str) -> BucketFolder:
         return BucketFolder(self._objects.below(check_name(name)), str(self._node / name), name_of(self._node, self.uri))
 
-    def sweep(self, safe_age: timedelta) -> Sequence[str]:
-        """Do nothing: a queue is made by one request, and what its killed maker has left is found by the cleaning of the queue."""
-        del safe_age
-        return []
-
     def options_for(self, uri: str) -> Mapping[str, str]:
-        """Return the store's own options for a table in an object store of the same kind."""
         return self._options if object_store_of(uri) == object_store_of(self.uri) else {}
 
 
 def _one_entry(beside: str) -> bytes:
     """Return the entries of a table that was just made as one: what it is, and its control row."""
-    lines = [json.loads(line) for path in sorted(Path(beside, LOG).glob("*.json")) for line in path.read_text().splitlines()]
+    lines = [json.loads(line) for path in sorted(Path(beside, LOG).glob("*.json")) for line in path.read_bytes().splitlines()]
     newest = {name: line for line in lines for name in line if name in {"protocol", "metaData", "commitInfo"}}
     others = [line for line in lines if not newest.keys() & line.keys()]
     return b"".join(json.dumps(line).encode() + b"\n" for line in (newest["commitInfo"], newest["protocol"], newest["metaData"], *others))
@@ -209,11 +180,9 @@ class BucketLog:
         return self._newest() >= 0
 
     def identity(self) -> str:
-        """Return the id of the Delta table."""
         return str(self.load().table.metadata().id)
 
     def load(self) -> DeltaState:
-        """Return the newest version. Raises TableChangedError, StoreUnreachableError."""
         self.look()
         return self.known()
 
@@ -243,7 +212,6 @@ class BucketLog:
         return None if self._objects.is_there(_name(version + 1)) else EntryFingerprint.of(self._folder.root, version)
 
     def commit(self, base: LogState, commit: Commit) -> bool:
-        """Make the version after ``base``; False when another process has made it."""
         version, loaded_at = base.version + 1, self._looked_at
         if self._newest() > base.version:  # as another thread's look has shown: what was there may be cut off by now
             return False
@@ -275,7 +243,6 @@ class BucketLog:
             return DeltaLog(copy, durable=False, uri=self._folder.uri).files_at(version)
 
     def details(self, version: int) -> Mapping[str, object] | None:
-        """Return the details committed with a version, none for a commit of another program; None when its entry was cleaned up."""
         if not entries.entry_path(self._folder.root, version).exists():
             content = self._objects.get(_name(version))
             if content is None:
@@ -284,7 +251,6 @@ class BucketLog:
         return self._local.details(version)
 
     def removals(self) -> Mapping[str, float]:
-        """Return when files were removed from the table, as far back as the log goes."""
         with TemporaryDirectory(dir=self._folder.root) as copy:
             self._copied(copy)
             return checkpoints.removals(copy)
@@ -386,15 +352,13 @@ class BucketLog:
         """Keep opening cheap. Only a shortcut for readers: the commit counts without it."""
         if version % CHECKPOINT_INTERVAL:
             return
-        from deltalake.exceptions import DeltaError
-
         try:
             self.look()
             checkpoints.make(self._folder.root, version, durable=False)
             made = checkpoints.checkpoint_path(self._folder.root, version)
             if self._objects.create(f"{LOG}/{made.name}", made.read_bytes()):
                 self._objects.put(f"{LOG}/{HINT}", Path(self._folder.root, LOG, HINT).read_bytes())
-        except (DeltaError, PoisonError, OSError) as error:
+        except (deltalake.exceptions.DeltaError, PoisonError, OSError) as error:
             log.warning("The checkpoint of version %d of %s could not be written; opening stays slower: %s", version, self._folder.uri, error)
 
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.store import data_files, plans
 from airflow_poison.store.data_files import commit_prefix
-from airflow_poison.store.files import Commit, Replacement, Returned
+from airflow_poison.store.files import Commit, DataFile, PlanStep, Replacement, Returned, Snapshot, Transaction
 from airflow_poison.values.errors import ConservationError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.schema import CONVERSATION, OUTBOX, TRANSMISSION_QUEUE, SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    import pyarrow as pa
-
     from airflow_poison.store.control import Control
-    from airflow_poison.store.files import DataFile, PlanStep, Snapshot, Transaction
     from airflow_poison.store.queue_table import Table, View
 
 _UNCOUNTED = frozenset({SubQueue.POSTPONED.value, SubQueue.TRANSMISSION.value})
@@ -254,8 +251,6 @@ def _written_anew(table: Table, rows: pa.Table) -> Iterator[DataFile]:
 
 
 def _rows_of(found: pa.Table, place: Mapping[str, Any]) -> pa.Table:
-    import pyarrow.compute as pc
-
     if place["sub_queue"] not in _PLACES:
         message = f"Messages cannot be put into {place['sub_queue']!r}; expected one of {', '.join(sorted(_PLACES))}. Nothing was changed."
         raise ConservationError(message)
@@ -332,9 +327,6 @@ def _places(found: pa.Table | None) -> list[str]:
 
 
 def _write_rows(table: Table, given: pa.Table, version: int, now: datetime) -> Iterator[DataFile]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     at = given.schema.get_field_index("enqueued_at")
     given = given.set_column(at, given.schema.field(at), pc.fill_null(given.column(at), pa.scalar(now, given.schema.field(at).type)))
     for place in _places(given):

@@ -14,9 +14,10 @@ import os
 import re
 import shutil
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -25,13 +26,7 @@ from airflow_poison.store.entries import HINT, LOG, actions, entry_path, is_read
 from airflow_poison.store.files import Shortened
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import timedelta
-
-    import pyarrow as pa
-
+from airflow_poison.values.libraries import deltalake, pa, pc, pq
 
 _BESIDE = ".checkpoint-"
 _NAME = re.compile(r"(\d{20})\.checkpoint\.parquet")
@@ -136,9 +131,7 @@ def _second_name(source: Path, target: Path) -> None:
 
 
 def _written(beside: Path, version: int, root: str | None) -> tuple[Path, int]:
-    from deltalake import DeltaTable
-
-    DeltaTable(str(beside), version=version).create_checkpoint()
+    deltalake.DeltaTable(str(beside), version=version).create_checkpoint()
     rows = _read(checkpoint_path(str(beside), version))
     if root is not None:
         rows = _without_gone(rows, root)
@@ -154,16 +147,12 @@ def _written(beside: Path, version: int, root: str | None) -> tuple[Path, int]:
 
 def _read(path: Path) -> pa.Table:
     """Return all rows. Does not import pandas."""
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as parquet:
         return parquet.read()
 
 
 def _arranged(rows: pa.Table) -> list[pa.Table]:
     """Return the rows kind by kind; each row is of one kind."""
-    import pyarrow.compute as pc
-
     parts: list[pa.Table] = []
     for kind in _KINDS:
         here = pc.is_valid(rows[kind])
@@ -173,24 +162,17 @@ def _arranged(rows: pa.Table) -> list[pa.Table]:
 
 
 def _without_gone(rows: pa.Table, root: str) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     paths = pc.struct_field(rows["remove"], "path").to_pylist()
     return rows.filter(pa.array([path is None or Path(root, unquote(path)).exists() for path in paths], pa.bool_()))
 
 
 def _write(target: Path, parts: list[pa.Table]) -> None:
-    import pyarrow.parquet as pq
-
     with pq.ParquetWriter(target, parts[0].schema, compression="snappy") as writer:
         for part in parts:
             writer.write_table(part)
 
 
 def _is_as_arranged(target: Path, parts: list[pa.Table]) -> bool:
-    import pyarrow as pa
-
     return bool(_read(target).equals(pa.concat_tables(parts)))
 
 
@@ -249,9 +231,6 @@ def removals(root: str) -> Mapping[str, float]:
 
 def _removed_before(checkpoint: Path) -> Iterator[tuple[str, float]]:
     """Yield the files that a checkpoint says to have been removed, and when."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(checkpoint) as file:
             rows = file.read(["remove.path", "remove.deletionTimestamp"])
@@ -288,8 +267,6 @@ def shorten(root: str, version: int, retention: timedelta, *, durable: bool) -> 
 
 def checkpoint_paths(checkpoint: Path) -> set[str]:
     """Return the live files that a checkpoint names."""
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(checkpoint) as parquet:
         adds = parquet.read(["add.path"]).column("add").to_pylist()
     return {unquote(add["path"]) for add in adds if add is not None and add["path"] is not None}

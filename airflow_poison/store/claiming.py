@@ -5,29 +5,25 @@ What a claim takes: the next files of a sub-queue, after those that have message
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
 
 from airflow_poison.store import compaction, data_files, parking, stage
 from airflow_poison.store.changing import obstacle, split_file, split_files
-from airflow_poison.store.control import QueueState
+from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.data_files import CLAIM, STAGE, commit_prefix, new_path
-from airflow_poison.store.files import Claim, Commit
+from airflow_poison.store.files import Claim, Commit, DataFile, Manifest
 from airflow_poison.store.parking import parks
 from airflow_poison.values.errors import ClaimLostError, QueueHaltedError, SettingError, TableChangedError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import np, pa
 from airflow_poison.values.schema import EVENT, LANDING, TRANSMISSION_QUEUE, SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime, timedelta
-
-    import numpy as np
-    import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.store.control import Control
-    from airflow_poison.store.files import DataFile, Manifest
     from airflow_poison.store.queue_table import Table, View
     from airflow_poison.values.events import Event
 
@@ -122,8 +118,6 @@ def _next(table: Table, free: Sequence[DataFile], wanted: Wanted) -> tuple[DataF
 
     :param free: in queue order.
     """
-    import numpy as np
-
     most = wanted.max_messages
     found: list[DataFile] = []
     priorities, lookup_ids = np.empty(0, np.int64), np.empty(0, np.int64)
@@ -150,8 +144,6 @@ def pick_unparked(table: Table, view: View, wanted: Wanted) -> tuple[DataFile, .
 
     First by lookup id alone, so that no message is left out before a later one of its group. A file whose messages all wait is left as it is.
     """
-    import numpy as np
-
     parts = parking.parts(table, view.snapshot)
     free = np.concatenate([part.lookup_ids[~part.waits] for part in parts]) if parts else ()
     if not len(free):
@@ -179,8 +171,6 @@ def split(table: Table, found: ToSplit) -> None:
 
 def _split_off(rows: pa.Table, number: int, *, first: bool) -> Iterator[pa.Table]:
     """Yield so many messages, the first ones or some from all over, and then the others."""
-    import numpy as np
-
     chosen = np.zeros(rows.num_rows, bool)
     chosen[np.arange(number) if first else np.random.default_rng(rows.num_rows).choice(rows.num_rows, number, replace=False)] = True
     yield rows.take(np.flatnonzero(chosen))
@@ -449,8 +439,6 @@ def _linked(table: Table, claim: Claim, staged: str, file: DataFile, version: in
 
 def _check_unharmed(table: Table, file: DataFile, staged: str, listed: DataFile) -> None:
     """Read the footer once more: a file that was damaged since it was sealed must not take the place of the messages that are claimed."""
-    import pyarrow as pa
-
     try:
         found = data_files.describe(table.folder.here(file.path), file.path)
     except (pa.ArrowInvalid, OSError) as error:

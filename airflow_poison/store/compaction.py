@@ -22,8 +22,10 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,20 +34,14 @@ from uuid import uuid4
 from airflow_poison.dialogs.as_rows import newest
 from airflow_poison.store import data_files, history, stage
 from airflow_poison.store.data_files import STAGE, WAITING, event_versions, joined_prefix
-from airflow_poison.store.disk import Found, look
-from airflow_poison.store.files import Cleaned, Commit, Compacted
+from airflow_poison.store.disk import Folder, Found, look
+from airflow_poison.store.files import Cleaned, Commit, Compacted, DataFile
 from airflow_poison.values.errors import ConservationError, TableChangedError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.schema import CONVERSATION, EVENT, SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from datetime import timedelta
-
-    import pyarrow as pa
-
-    from airflow_poison.store.disk import Folder
-    from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import Table, View
 
     Run = tuple[DataFile, ...]
@@ -342,8 +338,6 @@ def _prefix(run: Run) -> str:
 
 
 def _written_messages(table: Table, run: Run) -> DataFile:
-    import pyarrow as pa
-
     table.bring(run)
     rows = pa.concat_tables([data_files.read(table.folder, file) for file in run]).sort_by([("lookup_id", "ascending")])
     _check(table, run, rows, distinct=len(rows.column("lookup_id").unique()))
@@ -407,8 +401,6 @@ def _worth_joining(known: Sequence[DataFile]) -> list[DataFile]:
 
 
 def _joined(table: Table, run: Sequence[DataFile]) -> pa.Table:
-    import pyarrow as pa
-
     table.bring(run)
     return newest(pa.concat_tables([data_files.read(table.folder, file) for file in run]))
 

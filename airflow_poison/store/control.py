@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import Any
 
 from airflow_poison.values.schema import SubQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 FORMAT_VERSION = 1
 """Of the tables that this version reads and writes."""
@@ -34,8 +31,8 @@ HALTED_BY, POISON_HALTED_BY = "halted_by", "poison_halted_by"
 """Counters of the control row: the message that halted the endpoint, and the one that halted the reader of the poison sub-queue."""
 SERVICES_DROPPED = "services_dropped"
 """Counter of the control row: services that were taken from the queue. Messages of their dialogs may wait there, or be on their way."""
-
-
+EVENT_NOTIFICATIONS = "event_notifications"
+"""The part of a queue's desk with the subscribed services, by the notifications' names."""
 DESK = "desk:"
 """Begins the names of the control row's counters of what the desk does by itself. A version that does not know them leaves them out at its passes."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
@@ -94,6 +91,12 @@ class Control:
     def has_had_services(self) -> bool:
         """Whether dialogs begin in this queue, or have begun: messages of services that it has no more may still come."""
         return bool(self.services or self.counters.get(SERVICES_DROPPED))
+
+    @property
+    def event_notifications(self) -> Mapping[str, str]:
+        """The services that the queue's event notifications go to, by name."""
+        recorded: Any = self.desk.get(EVENT_NOTIFICATIONS) or {}
+        return {str(name): str(service) for name, service in recorded.items()}
 
     @property
     def endpoint_counters(self) -> Mapping[str, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -12,22 +13,14 @@ from typing import TYPE_CHECKING, cast
 from uuid import uuid4
 
 from airflow_poison.store.control import FORMAT_VERSION, Control, QueueState
-from airflow_poison.store.disk import on_node
+from airflow_poison.store.disk import Folder, on_node
 from airflow_poison.store.files import Claim, DataFile
 from airflow_poison.values.errors import NewerFormatError, StoreUnreachableError, TableChangedError
-from airflow_poison.values.events import signed_by_actor
+from airflow_poison.values.events import Event, signed_by_actor
+from airflow_poison.values.libraries import pa, pc, pq
 from airflow_poison.values.schema import EVENT, SubQueue, events_to_table, message_schema, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from airflow_poison.store.disk import Folder
-    from airflow_poison.values.events import Event
-
     Bound = int | datetime | None
 
 WAITING = frozenset({SubQueue.RETRY.value, SubQueue.POSTPONED.value})
@@ -38,8 +31,6 @@ GROUP_ROWS = 10_000
 
 def write(folder: Folder, path: str, table: pa.Table) -> DataFile:
     """Write the columns of ``message_schema()`` as a new file and describe it. Not yet durable: the commit makes it so."""
-    import pyarrow.parquet as pq
-
     target = Path(folder.root, path)
     target.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.select(message_schema().names), target, row_group_size=GROUP_ROWS)
@@ -67,8 +58,6 @@ def renamed(folder: Folder, file: DataFile, place: str | None = None, prefix: st
 
 def one_row(sub_queue: str, move_count: int = 0, **cells: object) -> pa.Table:
     """Return a table of one row; columns that are not given are null."""
-    import pyarrow as pa
-
     row = {**cells, "sub_queue": sub_queue, "move_count": move_count}
     return pa.Table.from_pylist([row], schema=table_schema())
 
@@ -79,8 +68,6 @@ def opened(folder: Folder, path: str, buffer_size: int = 0) -> Iterator[pq.Parqu
 
     :param buffer_size: bytes that are read at once; 0: whole column chunks.
     """
-    import pyarrow as pa
-
     try:
         with _own_errors(folder), _parquet(folder, path, buffer_size) as parquet:
             yield parquet
@@ -97,8 +84,6 @@ def _own_errors(folder: Folder) -> AbstractContextManager[None]:
 
 def _parquet(folder: Folder, path: str, buffer_size: int) -> pq.ParquetFile:
     """Open a file; again when its copy on this node has gone since it was looked for. Raises FileNotFoundError."""
-    import pyarrow.parquet as pq
-
     try:
         return pq.ParquetFile(folder.here(path), buffer_size=buffer_size)
     except FileNotFoundError:
@@ -118,8 +103,6 @@ def read(folder: Folder, file: DataFile) -> pa.Table:
 
 def placed(file: DataFile, rows: pa.Table) -> pa.Table:
     """Return rows of a file with the columns of ``table_schema()``."""
-    import pyarrow as pa
-
     table = rows.select(message_schema().names).cast(message_schema())
     table = table.append_column("sub_queue", pa.repeat(pa.scalar(file.sub_queue, pa.string()), table.num_rows))
     return table.append_column("move_count", pa.repeat(pa.scalar(file.move_count, pa.int32()), table.num_rows))
@@ -148,8 +131,6 @@ def describe(target: Path, path: str, partition: tuple[str, int] | None = None) 
     :param target: where it lies on this node.
     :param partition: its sub-queue and move count when its path does not say them.
     """
-    import pyarrow.parquet as pq
-
     place = partition or partition_of(path)
     assert place is not None, path
     with pq.ParquetFile(target) as parquet:
@@ -194,8 +175,6 @@ def _bounds(parquet: pq.ParquetFile, column: str) -> tuple[Bound, Bound]:
 
 def _bounds_of_rows(parquet: pq.ParquetFile, column: str) -> tuple[Bound, Bound]:
     """Return the bounds of a column whose writer kept none (Spark's INT96 timestamps)."""
-    import pyarrow.compute as pc
-
     values = parquet.read([column]).column(column)
     kept = values.cast(message_schema().field(column).type)
     return pc.min(kept).as_py(), pc.max(kept).as_py()
@@ -303,8 +282,6 @@ def check_whole(folder: Folder, found: Iterable[DataFile]) -> None:
 
 def footer_difference(folder: Folder, file: DataFile, names: Sequence[str] = _COMPARED) -> str:
     """Return how a file's footer differs from the log, in words; empty when it does not. Raises TableChangedError, StoreUnreachableError."""
-    import pyarrow as pa
-
     check_there(folder, [file])
     try:
         with _own_errors(folder):

@@ -7,37 +7,20 @@ delivered twice. After a lost race the caller of ``commit`` reads the new versio
 from __future__ import annotations
 
 import logging
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.store import checkpoints, disk, entries, log_damage
 from airflow_poison.store.disk import why
-from airflow_poison.store.entries import (
-    LOG,
-    DeltaState,
-    EntryFingerprint,
-    Loaded,
-    Reader,
-    acknowledge,
-    details_of,
-    entry_of,
-    entry_path,
-    files_of,
-)
-from airflow_poison.store.files import SEQUENCE
+from airflow_poison.store.entries import LOG, DeltaState, EntryFingerprint, Loaded, Reader, acknowledge, details_of, entry_of, entry_path, files_of
+from airflow_poison.store.files import SEQUENCE, Commit, DataFile, LogState, Shortened
 from airflow_poison.values.errors import CheckpointDamagedError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping, Sequence
-    from datetime import timedelta
-
-    from deltalake import DeltaTable
-
-    from airflow_poison.store.files import Commit, DataFile, LogState, Shortened
+from airflow_poison.values.libraries import deltalake
 
 log = logging.getLogger(__name__)
 _warned: set[tuple[str, int]] = set()
@@ -59,7 +42,6 @@ class DeltaLog:
         self._known = -1  # every version up to this one was looked at
 
     def identity(self) -> str:
-        """Return the id of the Delta table."""
         return str(self.newest().table.metadata().id)
 
     def load(self) -> DeltaState:
@@ -76,16 +58,13 @@ class DeltaLog:
         Unacknowledged commits that a loss of power cut short are ignored; the next commit sets them aside.
         Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
         """
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-
         cause = ""
         for _ in range(entries.READS):
-            marks = entries.read_marks(self._root)  # before the look: what is marked then is there
             try:
-                state = self._reader.read(marks)
+                state = self._reader.read()
                 if state is not None:
                     return state
-            except (TableNotFoundError, DeltaError) as error:
+            except (deltalake.exceptions.TableNotFoundError, deltalake.exceptions.DeltaError) as error:
                 cause = _first_line(error)
             except OSError as error:
                 why_not = " ".join(str(error).split())
@@ -96,7 +75,7 @@ class DeltaLog:
                 raise StoreUnreachableError(message) from error
             found = log_damage.diagnose(self._root)
             if found.harmless:
-                with suppress(DeltaError):
+                with suppress(deltalake.exceptions.DeltaError):
                     return self._before_what_does_not_count(found)
             if found.lost or found.unmarked:
                 raise TableChangedError(log_damage.told(self._uri, found, cause))
@@ -105,16 +84,14 @@ class DeltaLog:
 
     def _before_what_does_not_count(self, found: log_damage.Diagnosis) -> DeltaState:
         """Return the last version that counts. Raises DeltaError."""
-        from deltalake import DeltaTable
-
         if (self._root, found.version) not in _warned:
             _warned.add((self._root, found.version))
             names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
             log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._uri)
-        return DeltaState(Loaded(DeltaTable(self._root, version=found.version), EntryFingerprint.of(self._root, found.version)), damaged=True)
+        table = deltalake.DeltaTable(self._root, version=found.version)
+        return DeltaState(Loaded(table, EntryFingerprint.of(self._root, found.version)), damaged=True)
 
     def mark(self, version: int) -> Hashable | None:
-        """Return the fingerprint of a version's entry; None when a later entry exists. Does not read the entry."""
         return None if entry_path(self._root, version + 1).exists() else EntryFingerprint.of(self._root, version)
 
     def set_aside(self) -> None:
@@ -125,7 +102,6 @@ class DeltaLog:
             )
 
     def commit(self, base: LogState, commit: Commit) -> bool:
-        """Commit the version after ``base``. Return False when another writer has committed that version."""
         assert isinstance(base, DeltaState)
         self._check_present(commit)
         if max(entries.read_marks(self._root), default=-1) > base.version:
@@ -136,14 +112,15 @@ class DeltaLog:
             disk.sync_files(self._root, [file.path for file in commit.add])
         acknowledge(self._root, base.version, durable=self._durable)  # what a commit rests on can be put back, too
         mark = uuid4().hex
+        before, place, entry = entry_path(self._root, base.version), entry_path(self._root, base.version + 1), entry_of(commit, mark)
         reach(f"store.{commit.operation}.before_commit")
-        self._check_not_shortened(base)
+        self._check_not_shortened(base, before)
         try:
-            disk.create(entry_path(self._root, base.version + 1), entry_of(commit, mark))
+            disk.create(place, entry)
         except OSError as error:
             if not self._is_ours(base.version + 1, mark, error):
                 return False
-        self._check_not_shortened(base)
+        self._check_not_shortened(base, before)
         acknowledge(self._root, base.version + 1, mark, durable=self._durable)
         self._known = max(self._known, base.version + 1)
         reach(f"store.{commit.operation}.after_commit")
@@ -151,17 +128,12 @@ class DeltaLog:
         return True
 
     def confirm(self, state: LogState) -> None:
-        """Force the entry of a version to disk, and the list of all entries."""
         acknowledge(self._root, state.version, durable=self._durable)
 
     def files_at(self, version: int) -> Sequence[DataFile] | None:
-        """Return the live files of an earlier version; None when its entries were cleaned up."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         try:
-            return entries.files_of(DeltaTable(self._root, version=version))
-        except DeltaError:
+            return entries.files_of(deltalake.DeltaTable(self._root, version=version))
+        except deltalake.exceptions.DeltaError:
             return None
 
     def details(self, version: int) -> Mapping[str, object] | None:
@@ -170,23 +142,21 @@ class DeltaLog:
         return None if info is None else details_of(info) or {}
 
     def removals(self) -> Mapping[str, float]:
-        """Return when files were removed from the table, as far back as the log goes."""
         return checkpoints.removals(self._root)
 
     def shorten(self, retention: timedelta) -> Shortened:
-        """Write a checkpoint and remove the entries that no version within the retention needs. Raises TableChangedError."""
         state = self.newest()
         if state.damaged:
             self.set_aside()
         return checkpoints.shorten(self._root, state.version, retention, durable=self._durable)
 
-    def _check_not_shortened(self, base: DeltaState) -> None:
+    def _check_not_shortened(self, base: DeltaState, entry: Path) -> None:
         """Refuse a commit at a version that log cleanup has already removed, because no reader would see the commit.
 
         Log cleanup removes the oldest entries first. While the entry of ``base`` exists, the next version was not cleaned up. Only a process that
         was suspended for longer than the retention can be too late.
         """
-        if base.has_entry and not entry_path(self._root, base.version).exists() and Path(self._root, LOG).is_dir():
+        if base.has_entry and not entry.exists() and Path(self._root, LOG).is_dir():
             raise TableChangedError(shortened_told(self._uri, base.version))
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
@@ -206,14 +176,11 @@ class DeltaLog:
 
     def _foreign_changes(self, hands: ForeignHands, state: DeltaState) -> Sequence[str]:
         """Return the changes of foreign commits; empty when they were undone or have no effect."""
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
         if hands.last_own is None:
             return ["changed what cannot be told any more"]
         try:
-            return list(foreign_changes(DeltaTable(self._root, version=hands.last_own), state.table))
-        except DeltaError as error:
+            return list(foreign_changes(deltalake.DeltaTable(self._root, version=hands.last_own), state.table))
+        except deltalake.exceptions.DeltaError as error:
             return [f"changed what cannot be told any more ({_first_line(error)})"]
 
     def _check_present(self, commit: Commit) -> None:
@@ -238,11 +205,9 @@ class DeltaLog:
         """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a damaged one is set aside by ``repair``."""
         if version % CHECKPOINT_INTERVAL:
             return
-        from deltalake.exceptions import DeltaError
-
         try:
             checkpoints.make(self._root, version, durable=self._durable)
-        except (DeltaError, TableChangedError, OSError) as error:
+        except (deltalake.exceptions.DeltaError, TableChangedError, OSError) as error:
             log.warning("The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._uri, error)
 
 
@@ -295,7 +260,7 @@ def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
     return ForeignHands(commits[::-1], trusted) if commits and trusted >= 0 else None
 
 
-def foreign_changes(before: DeltaTable, after: DeltaTable) -> Iterator[str]:
+def foreign_changes(before: deltalake.DeltaTable, after: deltalake.DeltaTable) -> Iterator[str]:
     """Yield a text for each relevant difference between two versions."""
     then, now = set(files_of(before)), set(files_of(after))
     for verb, found in (("removed", then - now), ("added", now - then)):

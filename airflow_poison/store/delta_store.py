@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from uuid import uuid4
 
-from airflow_poison.store import check_name, data_files, disk, is_name, no_queue, no_such_queue, object_store_of
+from airflow_poison.store import QueueStore, check_name, data_files, disk, is_name, no_queue, no_such_queue, object_store_of
 from airflow_poison.store.data_files import CONTROL
 from airflow_poison.store.delta_log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
 from airflow_poison.store.disk import POSIX, LocalFolder, why
@@ -21,13 +23,10 @@ from airflow_poison.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.store.stage import remove_tree
 from airflow_poison.values.errors import CheckpointDamagedError, QueueNameError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import deltalake
 from airflow_poison.values.schema import table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from datetime import datetime, timedelta
-
     from airflow_poison.store.control import Control
 
 PROPERTIES = {
@@ -44,13 +43,15 @@ _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\\\x00-\x1f\x7f\ud800-\udfff]")
 
 
 @with_named_errors
-class DeltaStore:
+class DeltaStore(QueueStore):
     """Queues below a folder of a local or shared file system.
 
     :param root_uri: a path or a ``file://`` URI; made when it is missing and a queue is created.
     :param storage_options: for outputs in an object store; a file system needs none.
     :param durable: force every commit to disk before it is acknowledged. Switch it off for tests only.
     """
+
+    is_folder = True
 
     def __init__(self, root_uri: str, storage_options: Mapping[str, str] | None = None, durable: bool = True) -> None:  # noqa: FBT001, FBT002
         self._root = local_path(root_uri)
@@ -62,21 +63,10 @@ class DeltaStore:
 
     @property
     def uri(self) -> str:
-        """The root's path."""
         return str(self._root)
 
     @property
-    def is_folder(self) -> bool:
-        """It is."""
-        return True
-
-    @property
-    def requests_a_minute(self) -> None:
-        """None."""
-
-    @property
     def absence(self) -> str:
-        """That the root does not exist, and what to do, in words; empty when it does."""
         try:
             self._root.stat()
         except FileNotFoundError:
@@ -91,7 +81,6 @@ class DeltaStore:
         )
 
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
-        """Make a queue, or return it when it exists already. Raises QueueNameError, StoreUnreachableError."""
         del now
         check_name(name)
         try:
@@ -128,7 +117,6 @@ class DeltaStore:
         return table
 
     def names(self) -> Sequence[str]:
-        """Return the queues' names, sorted. Raises StoreUnreachableError."""
         try:
             return sorted(name for name in os.listdir(self._root) if not name.startswith(".") and _is_queue(self._root / name))  # noqa: PTH208
         except FileNotFoundError as error:
@@ -149,13 +137,7 @@ class DeltaStore:
         return [path.name for path in there if not _is_queue(path)]
 
     def copied(self, name: str) -> AbstractContextManager[str]:
-        """Yield the table's own folder."""
         return nullcontext(str(self._root / name))
-
-    def unkept(self, name: str) -> str:
-        """Return nothing: commits of this store depend on no condition of others."""
-        del name
-        return ""
 
     def sweep(self, safe_age: timedelta) -> Sequence[str]:
         """Remove what ``left_over`` finds and return the names. Each is put aside first: a maker that wakes up finds all of it or nothing."""
@@ -169,7 +151,6 @@ class DeltaStore:
         return gone
 
     def options_for(self, uri: str) -> Mapping[str, str]:
-        """Return the store's options for a table in any object store."""
         return self._storage_options if object_store_of(uri) else {}
 
     def _is_there(self, name: str) -> bool:
@@ -272,9 +253,7 @@ def _create(root: Path, name: str, control: Control, *, durable: bool) -> None:
 
 def make_table(root: str, control: Control, *, durable: bool = False) -> None:
     """Make a queue table in an empty folder of this process alone."""
-    from deltalake import DeltaTable
-
-    table = DeltaTable.create(root, schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
+    table = deltalake.DeltaTable.create(root, schema=table_schema(), partition_by=PARTITION_BY, configuration=PROPERTIES)
     table.alter.add_constraint(CONSTRAINT)
     log = DeltaLog(root, durable=durable)
     row = data_files.write_new(LocalFolder(root), CONTROL, 0, data_files.control_to_row(control))

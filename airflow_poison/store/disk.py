@@ -20,18 +20,16 @@ import shutil
 import socket
 import sys
 import time
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import ClassVar, Protocol
 from uuid import uuid4
 
 from airflow_poison.values.errors import PoisonError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from contextlib import AbstractContextManager
+from airflow_poison.values.libraries import deltalake, pa
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,33 +141,24 @@ class LocalFolder:
     :param durable: force files to disk.
     """
 
+    node: ClassVar[str] = ""
     root: str
     durable: bool = True
 
     @property
     def uri(self) -> str:
-        """The folder itself."""
         return self.root
 
-    @property
-    def node(self) -> str:
-        """Nothing: it is everybody's."""
-        return ""
-
     def here(self, path: str) -> Path:
-        """Return the file's place."""
         return Path(self.root, path)
 
     def bring(self, paths: Sequence[str]) -> None:
-        """Do nothing: they are here."""
         del paths
 
     def size(self, path: str) -> int:
-        """Return what the file system says."""
         return Path(self.root, path).stat().st_size
 
     def publish(self, paths: Sequence[str]) -> None:
-        """Force files, and the folders that name them, to disk."""
         if self.durable:
             sync_files(self.root, paths)
 
@@ -181,17 +170,14 @@ class LocalFolder:
         second_name(Path(self.root, source), Path(self.root, target))
 
     def rename(self, source: str, target: str) -> None:
-        """Rename the file."""
         place = Path(self.root, target)
         place.parent.mkdir(parents=True, exist_ok=True)
         Path(self.root, source).rename(place)
 
     def remove(self, path: str) -> None:
-        """Remove the file."""
         Path(self.root, path).unlink(missing_ok=True)
 
     def share(self, paths: Sequence[str]) -> None:
-        """Force files to disk, where a later holder sees them."""
         self.publish(paths)
 
     def place(self, beside: Path, path: str) -> None:
@@ -205,7 +191,6 @@ class LocalFolder:
             sync_up(place.parent, Path(self.root))
 
     def shut_out(self, holder: str, fenced: str) -> None:
-        """Rename the holder's folder."""
         try:
             Path(self.root, holder).rename(Path(self.root, fenced))
         except OSError as error:
@@ -222,7 +207,6 @@ class LocalFolder:
         del holder, folder
 
     def leave(self, holder: str, note: str) -> None:
-        """Remove the note."""
         Path(self.root, holder, note).unlink()
 
     def remove_tree(self, path: str) -> None:
@@ -230,7 +214,6 @@ class LocalFolder:
         shutil.rmtree(Path(self.root, path), ignore_errors=True)
 
     def data_files(self) -> Iterator[Found]:
-        """Yield what lies in the folders of the partitions."""
         for folder in Path(self.root).glob("sub_queue=*/move_count=*"):
             with suppress(FileNotFoundError), os.scandir(folder) as entries:
                 for entry in entries:
@@ -238,15 +221,12 @@ class LocalFolder:
                         yield found
 
     def stages(self) -> Iterator[Found]:
-        """Yield nothing: everything is here."""
         return iter(())
 
     def fetched(self, path: str) -> str:
-        """Return its path."""
         return str(self.here(path))
 
     def copied(self) -> AbstractContextManager[str]:
-        """Yield the folder itself."""
         return nullcontext(self.root)
 
 
@@ -426,12 +406,9 @@ def raise_named(root: str, error: Exception) -> None:
     """Raise an error of this package in place of an error of a disk, Arrow or delta-rs; nothing happens for others."""
     if isinstance(error, PoisonError):
         return
-    import pyarrow as pa
-    from deltalake.exceptions import DeltaError
-
-    if isinstance(error, OSError) or (isinstance(error, DeltaError) and _number(error)):
+    if isinstance(error, OSError) or (isinstance(error, deltalake.exceptions.DeltaError) and _number(error)):
         raise StoreUnreachableError(f"The queue table or store {root} cannot be read or written: {why(error)}.") from error
-    if isinstance(error, pa.ArrowException | DeltaError):
+    if isinstance(error, pa.ArrowException | deltalake.exceptions.DeltaError):
         cause = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300].rstrip(".")
         raise TableChangedError(
             f"The queue table or store {root} holds what cannot be read, or what was to be written does not fit: {cause}. Nothing was committed. "

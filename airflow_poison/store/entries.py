@@ -21,25 +21,19 @@ import time
 import weakref
 import zlib
 from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_poison.store import disk
-from airflow_poison.store.files import DataFile
+from airflow_poison.store.files import Commit, DataFile
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import deltalake, pa
 from airflow_poison.values.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-    from deltalake import DeltaTable
-
-    from airflow_poison.store.files import Commit
 
 WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, LANDING, PLAN, TRANSMISSION_QUEUE})
 
@@ -343,7 +337,7 @@ class Loaded:
     :param files: the live files, once they were read.
     """
 
-    table: DeltaTable
+    table: deltalake.DeltaTable
     entry: EntryFingerprint | None
     files: tuple[DataFile, ...] | None = None
 
@@ -352,27 +346,16 @@ class DeltaState:
     """One version of a Delta table.
 
     :ivar damaged: behind it in the log lies what does not count, in the way of the next commit.
+    :ivar table: what delta-rs has loaded; it stays at this version as long as the state is used.
+    :ivar has_entry: the log had the version's own entry when it was loaded.
+    :ivar is_empty: that entry has no content: delta-rs takes it for a version in which nothing happened.
     """
 
     def __init__(self, loaded: Loaded, *, damaged: bool = False) -> None:
-        self._loaded = loaded
+        self._loaded, self.table, self.damaged = loaded, loaded.table, damaged
         self.version: int = loaded.table.version()
-        self.damaged = damaged
-
-    @property
-    def table(self) -> DeltaTable:
-        """What delta-rs has loaded; it stays at this version as long as the state is used."""
-        return self._loaded.table
-
-    @property
-    def has_entry(self) -> bool:
-        """Whether the log had the version's own entry when it was loaded."""
-        return self._loaded.entry is not None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the version's entry has no content: delta-rs takes it for a version in which nothing happened."""
-        return self._loaded.entry is not None and self._loaded.entry.size == 0
+        self.has_entry = loaded.entry is not None
+        self.is_empty = loaded.entry is not None and loaded.entry.size == 0
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -382,12 +365,10 @@ class DeltaState:
         return self._loaded.files
 
     def paths(self, sub_queue: str) -> Sequence[str]:
-        """Return the paths of the live files of one partition; the log picks them, so a table of many files costs no more."""
         uris = self.table.file_uris(file_pruning_predicate=f"sub_queue = '{sub_queue}'")
         return [uri[uri.rindex(f"sub_queue={sub_queue}/") :] for uri in uris]
 
     def number(self, name: str) -> int | None:
-        """Return the version of an application transaction."""
         return self.table.transaction_version(name)
 
 
@@ -398,12 +379,13 @@ class Reader:
         self._root = root
         self._idle: deque[Loaded] = deque(maxlen=1)
 
-    def read(self, marks: Mapping[int, Acknowledged]) -> DeltaState | None:
+    def read(self) -> DeltaState | None:
         """Return what is there now; None when it, or an entry that it rests on, is not what was committed. Writes nothing. Raises DeltaError.
 
         delta-rs takes an emptied entry for a version in which nothing happened. So each entry has to be the same before and after it was read: a
         repair may have put it back meanwhile. Only a table that counts is gone on with.
         """
+        marks = read_marks(self._root)  # before the look: what is marked then is there
         before = {version: EntryFingerprint.of(self._root, version) for version in marks}
         loaded = self._newest()
         state = DeltaState(loaded)
@@ -428,12 +410,10 @@ class Reader:
 
     def _newest(self) -> Loaded:
         """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
-        from deltalake.exceptions import DeltaError
-
         for more in reversed(range(READS)):
             try:
                 return self._brought_up_to_date() or self._afresh()
-            except DeltaError:
+            except deltalake.exceptions.DeltaError:
                 if not more:
                     raise
         raise AssertionError  # pragma: no cover  (the last look raises or returns)
@@ -455,16 +435,12 @@ class Reader:
         return loaded if after == before else Loaded(loaded.table, EntryFingerprint.of(self._root, after))
 
     def _afresh(self) -> Loaded:
-        from deltalake import DeltaTable
-
-        table = DeltaTable(self._root)
+        table = deltalake.DeltaTable(self._root)
         return Loaded(table, EntryFingerprint.of(self._root, table.version()))
 
 
-def files_of(table: DeltaTable) -> tuple[DataFile, ...]:
+def files_of(table: deltalake.DeltaTable) -> tuple[DataFile, ...]:
     """Return the live files, from the log alone. Does not import pandas: ``pa.table(...)`` of the same actions would (up to 10 s)."""
-    import pyarrow as pa
-
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
     columns = [_values(actions.column(name)) for name in _COLUMNS.values()]
     return tuple(_file(dict(zip(_COLUMNS, cells, strict=True))) for cells in zip(*columns, strict=True))
@@ -472,8 +448,6 @@ def files_of(table: DeltaTable) -> tuple[DataFile, ...]:
 
 def _values(column: pa.ChunkedArray[Any]) -> list[object]:
     """Return a column as Python values; instants by way of their numbers, because Arrow's own conversion imports pandas."""
-    import pyarrow as pa
-
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()

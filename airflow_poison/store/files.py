@@ -8,21 +8,22 @@ A log knows versions, files and numbers by name; it knows nothing of messages.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
-    from datetime import datetime, timedelta
-
     import pyarrow as pa
 
     from airflow_poison.store.control import Control
     from airflow_poison.values.events import Event
 
+COUNTS = ("read", "landed", "filtered")
+"""The counts of rows that were transformed in place: ``read = landed + filtered`` and the messages that came of those that failed."""
 SEQUENCE = "seq"
 """The number of the queue's last lookup id; never forgotten."""
 
@@ -324,6 +325,7 @@ class Sent:
 
     :param held: of the messages, those that went into ``transmission`` because the queue was disabled then.
     :param malformed: of the messages, those that came with an error and went into ``poison``. Their ids are the last.
+    :param counts: what came with the messages: the ``counts`` of the append.
     """
 
     messages: int
@@ -331,6 +333,7 @@ class Sent:
     repeated: bool = False
     held: int = 0
     malformed: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

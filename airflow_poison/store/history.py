@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.store import data_files, row_groups
 from airflow_poison.store.data_files import event_versions, is_joined, partition_of
-from airflow_poison.store.row_groups import PLACE
+from airflow_poison.store.row_groups import PLACE, RowGroups
 from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.libraries import np, pa, pc
 from airflow_poison.values.schema import EVENT, EVENT_COLUMNS, STANDS_FOR, table_to_events
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
-
-    import pyarrow as pa
-
     from airflow_poison.store.disk import Folder
     from airflow_poison.store.files import DataFile
     from airflow_poison.store.queue_table import Table
-    from airflow_poison.store.row_groups import RowGroups
     from airflow_poison.values.events import Event, EventType
 
 _ORIGIN = "message_id"
@@ -60,7 +57,6 @@ class _Wanted:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that decide."""
         return [
             "priority",
             "lookup_id",
@@ -84,9 +80,6 @@ class _Wanted:
 
     def among(self, rows: pa.Table) -> pa.Table:
         """Return the rows that are wanted; those that may stand for all messages of a file stay."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if self.types is not None:
             rows = rows.filter(pc.is_in(rows["message_type"], pa.array([each.value for each in self.types], pa.string())))
         if self.since is not None:
@@ -95,17 +88,12 @@ class _Wanted:
         return rows.filter(pc.or_(several, self.mine(rows["lookup_id"])))
 
     def mine(self, lookup_ids: pa.ChunkedArray[Any]) -> pa.BooleanArray:
-        """Return which lookup ids are wanted, as Arrow booleans."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         if self.lookup_ids is None:
             return pa.repeat(pa.scalar(value=True), len(lookup_ids))
         possible = [number for number in self.lookup_ids if abs(number) < 2**63]  # people type longer ones, too
         return pc.is_in(lookup_ids, pa.array(possible, pa.int64()))
 
     def of(self, lookup_ids: Sequence[int]) -> Sequence[int]:
-        """Return the wanted ones of these messages."""
         return lookup_ids if self.lookup_ids is None else [number for number in lookup_ids if number in self.lookup_ids]
 
 
@@ -151,8 +139,6 @@ def messages_of(table: Table, details: Mapping[str, str]) -> Sequence[int] | Non
 
 def details_of_plan(table: Table, plan: str) -> Iterator[Mapping[str, str]]:
     """Yield the details of the events that a plan's chunks have recorded, in the order of their commits; one for each file of a chunk."""
-    import pyarrow.compute as pc
-
     for path in sorted(file.path for file in table.log.load().files if file.sub_queue == EVENT):
         bodies = data_files.read_columns(table.folder, path, ["priority", "body"]).sort_by("priority")["body"]
         for body in bodies.filter(pc.match_substring(bodies, f'"plan": "{plan}"')).to_pylist():
@@ -178,9 +164,6 @@ def _newest_first(groups: RowGroups) -> Iterator[list[int]]:
 
 def _newest_of(folder: Folder, groups: RowGroups, together: Sequence[int], limit: int, wanted: _Wanted) -> tuple[list[Event], int]:
     """Return the newest events of row groups in their order, at most ``limit``, and how many they hold."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     rows = _weighed(groups, wanted.among(groups.columns(together, wanted.columns)), folder, wanted)
     held = sum(count or 0 for count in rows[_EVENTS].to_pylist())
     if not limit or not held:
@@ -193,9 +176,6 @@ def _newest_of(folder: Folder, groups: RowGroups, together: Sequence[int], limit
 
 def _weighed(groups: RowGroups, rows: pa.Table, folder: Folder, wanted: _Wanted) -> pa.Table:
     """Return the rows that stand for wanted events, the newest first, and for how many each does."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     one = pc.is_in(rows[STANDS_FOR], pa.array([1], pa.int32()))
     singles, others = rows.filter(one), rows.filter(pc.invert(one)).sort_by([(name, "ascending") for name in PLACE])
     counts = [count for part in groups.portions(others, ["lookup_id", "body"]) for count in _counts(folder, part, wanted)]
@@ -210,8 +190,6 @@ def _weighed(groups: RowGroups, rows: pa.Table, folder: Folder, wanted: _Wanted)
 
 def _counts(folder: Folder, rows: pa.Table, wanted: _Wanted) -> list[int]:
     """Return for how many wanted events each row stands, by what its body says."""
-    import pyarrow.compute as pc
-
     counts = [int(bool(mine)) for mine in wanted.mine(rows["lookup_id"]).to_pylist()]
     bodies = rows["body"].to_pylist()
     for row in (row for row, whole in enumerate(pc.match_substring(rows["body"], _COUNTED).to_pylist()) if whole):
@@ -228,8 +206,6 @@ def _overlap(held: tuple[int, int], wanted: range) -> bool:
 
 
 def _rows(folder: Folder, path: str, wanted: range) -> pa.Table:
-    import pyarrow as pa
-
     if not is_joined(path):
         return data_files.read_columns(folder, path, EVENT_COLUMNS)
     rows = data_files.read_columns(folder, path, (*EVENT_COLUMNS, _ORIGIN))
@@ -242,9 +218,6 @@ def joined(folder: Folder, recorded: Sequence[DataFile]) -> pa.Table:
     Each says in ``message_id`` which file it was in, and is numbered anew. An event of a whole file gets the ids of its messages: the file that
     it names is cleaned up some day.
     """
-    import numpy as np
-    import pyarrow as pa
-
     folder.bring([file.path for file in recorded])
     rows = pa.concat_tables([_placed(folder, file) for file in recorded])
     numbers = pa.array(np.arange(rows.num_rows, dtype=np.int32))
@@ -253,8 +226,6 @@ def joined(folder: Folder, recorded: Sequence[DataFile]) -> pa.Table:
 
 
 def _placed(folder: Folder, file: DataFile) -> pa.Table:
-    import pyarrow as pa
-
     rows = data_files.read(folder, file).sort_by("priority")
     return rows if is_joined(file.path) else _with(rows, _ORIGIN, pa.repeat(pa.scalar(Path(file.path).stem), rows.num_rows))
 

@@ -12,10 +12,10 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from airflow_poison.store import disk, entries
@@ -23,10 +23,6 @@ from airflow_poison.store.entries import CHECKPOINT, FOLDER, LOG, details_of, en
 from airflow_poison.store.files import SEQUENCE
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
 
 ASIDE = "_repaired"
 

@@ -6,27 +6,24 @@ import shutil
 import tempfile
 import time
 import weakref
-from contextlib import nullcontext
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from airflow_poison.store import check_name, data_files, no_such_queue
+from airflow_poison.store import QueueStore, check_name, data_files, no_such_queue
 from airflow_poison.store.data_files import CONTROL
 from airflow_poison.store.disk import LocalFolder
-from airflow_poison.store.files import Commit, Shortened
+from airflow_poison.store.files import Commit, DataFile, LogState, Shortened
 from airflow_poison.store.queue_table import QueueTable
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from datetime import datetime, timedelta
-
     from airflow_poison.store.control import Control
-    from airflow_poison.store.files import DataFile, LogState
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +36,12 @@ class MemoryState:
 
     @property
     def files(self) -> Sequence[DataFile]:
-        """Every live file."""
         return tuple(self.live.values())
 
     def paths(self, sub_queue: str) -> Sequence[str]:
-        """Return the paths of the live files of one partition."""
         return [file.path for file in self.live.values() if file.sub_queue == sub_queue]
 
     def number(self, name: str) -> int | None:
-        """Return the number last committed under a name."""
         return self.numbers.get(name)
 
 
@@ -76,19 +70,15 @@ class MemoryLog:
         self._removals: dict[str, float] = {}
 
     def identity(self) -> str:
-        """Return the name of the temporary folder."""
         return self._root
 
     def load(self) -> MemoryState:
-        """Return the newest version."""
         return self._newest
 
     def mark(self, version: int) -> Hashable | None:
-        """Return the version while it is the newest."""
         return version if version == self._newest.version else None
 
     def commit(self, base: LogState, commit: Commit) -> bool:
-        """Make the version after ``base``; False when another thread has made it."""
         assert isinstance(base, MemoryState)
         for file in commit.add:
             if not Path(self._root, file.path).is_file():
@@ -112,7 +102,6 @@ class MemoryLog:
         return True
 
     def removals(self) -> Mapping[str, float]:
-        """Return when files were removed."""
         with self._lock:
             return dict(self._removals)
 
@@ -125,16 +114,14 @@ class MemoryLog:
         """Do nothing: a store in memory ends with its process."""
 
     def files_at(self, version: int) -> Sequence[DataFile] | None:
-        """Return the live files of one of the last versions."""
         state = self._newest if version == self._newest.version else self._past.get(version)
         return None if state is None else state.files
 
     def details(self, version: int) -> Mapping[str, object] | None:
-        """Return the details committed with a version."""
         return self._details[version]
 
 
-class MemoryStore:
+class MemoryStore(QueueStore):
     """Queues of this process; thread-safe. Kept as long as the store or one of its queues is."""
 
     def __init__(self, name: str = "") -> None:
@@ -151,22 +138,7 @@ class MemoryStore:
         """The name under which ``open_store`` finds a shared one."""
         return f"memory://{self._name}"
 
-    @property
-    def is_folder(self) -> bool:
-        """No: no other process sees its folder."""
-        return False
-
-    @property
-    def requests_a_minute(self) -> None:
-        """None."""
-
-    @property
-    def absence(self) -> str:
-        """Nothing: a store in memory is there as long as it is referenced."""
-        return ""
-
     def create(self, name: str, control: Control, now: datetime) -> QueueTable:
-        """Make a queue, or return it when it exists already. Raises QueueNameError."""
         del now
         check_name(name)
         with self._lock:
@@ -180,7 +152,6 @@ class MemoryStore:
         return self.open(name)
 
     def open(self, name: str, *, read_only: bool = False) -> QueueTable:
-        """Return a queue. Raises QueueNameError, QueueNotFoundError, NewerFormatError."""
         check_name(name)
         queue = self._queues.get(name)
         if queue is None:
@@ -190,28 +161,7 @@ class MemoryStore:
         return queue
 
     def names(self) -> Sequence[str]:
-        """Return the queues' names, sorted."""
         return sorted(self._queues)
 
     def copied(self, name: str) -> AbstractContextManager[str]:
-        """Yield the folder of a queue's files, which has no log."""
         return nullcontext(str(Path(self._folder.path, name)))
-
-    def others(self) -> Sequence[str]:
-        """Return nothing."""
-        return []
-
-    def unkept(self, name: str) -> str:
-        """Return nothing: commits of this store depend on no condition of others."""
-        del name
-        return ""
-
-    def sweep(self, safe_age: timedelta) -> Sequence[str]:
-        """Do nothing: a queue that is being made is not seen."""
-        del safe_age
-        return []
-
-    def options_for(self, uri: str) -> Mapping[str, str]:
-        """Return none: a store in memory has no options."""
-        del uri
-        return {}

@@ -10,21 +10,22 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from errno import EACCES
 from functools import wraps
+from io import RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, ParamSpec, TypeVar, cast
 
 from airflow_poison.values.errors import StoreUnreachableError
+from airflow_poison.values.libraries import obstore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from obstore import ObjectMeta
+    from obstore import ObjectMeta, ReadableFile
     from obstore.store import ObjectStore
 
 T = TypeVar("T")
@@ -159,8 +160,6 @@ class Objects:
     @_patient
     def get(self, path: str) -> bytes | None:
         """Return an object; None when there is none."""
-        import obstore
-
         with self._named("get"):
             try:
                 return bytes(obstore.get(self.client, self.prefix + path).bytes())
@@ -170,8 +169,6 @@ class Objects:
     @_patient
     def is_there(self, path: str) -> bool:
         """Whether there is an object of this name."""
-        import obstore
-
         with self._named("head"):
             try:
                 obstore.head(self.client, self.prefix + path)
@@ -182,16 +179,12 @@ class Objects:
     @_patient
     def put(self, path: str, content: bytes) -> None:
         """Write an object, also over another one."""
-        import obstore
-
         with self._named("put"):
             obstore.put(self.client, self.prefix + path, content)
 
     @_patient
     def upload(self, path: str, file: Path) -> None:
         """Write an object with the content of a file, a large one in parts: memory stays at a few of them. Raises FileNotFoundError."""
-        import obstore
-
         with file.open("rb") as content, self._named("put"):
             obstore.put(self.client, self.prefix + path, content)
 
@@ -201,8 +194,6 @@ class Objects:
 
         Raises FileNotFoundError, and PermissionError for an object that this user may not read, or that is archived.
         """
-        import obstore
-
         try:
             with self._named("get"), file.open("wb") as target:
                 found = obstore.get(self.client, self.prefix + path)
@@ -215,10 +206,14 @@ class Objects:
         return self._listed(found.meta)
 
     @_patient
+    def opened(self, path: str) -> BinaryIO:
+        """Return an object as a file whose parts are fetched as they are read. Raises FileNotFoundError."""
+        with self._named("get"):
+            return cast("BinaryIO", _Opened(obstore.open_reader(self.client, self.prefix + path)))
+
+    @_patient
     def may_be_read(self, path: str) -> bool:
         """Whether this user may read an object, and it is not archived."""
-        import obstore
-
         try:
             with self._named("get"):
                 obstore.get(self.client, self.prefix + path)
@@ -238,15 +233,12 @@ class Objects:
 
         :param content: with something in it that no other process writes.
         """
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
         until = time.monotonic() + _PATIENCE
         for more in reversed(range(_TRIES)):
             try:
                 with self._named("create"):
                     obstore.put(self.client, self.prefix + path, content, mode="create")
-            except AlreadyExistsError:
+            except obstore.exceptions.AlreadyExistsError:
                 return self.get(path) == content
             except StoreUnreachableError:
                 if not more or time.monotonic() > until:
@@ -266,15 +258,12 @@ class Objects:
 
         Raises StoreUnreachableError.
         """
-        import obstore
-        from obstore.exceptions import AlreadyExistsError
-
         there, until = False, time.monotonic() + _PATIENCE
         for more in reversed(range(_TRIES)):
             try:
                 with self._named("create"):
                     obstore.put(self.client, self.prefix + path, b"", mode="create")
-            except AlreadyExistsError:
+            except obstore.exceptions.AlreadyExistsError:
                 return True
             except StoreUnreachableError:
                 if not more or time.monotonic() > until:
@@ -289,16 +278,12 @@ class Objects:
     @_patient
     def copy(self, source: str, target: str) -> None:
         """Copy an object within the store. Raises FileNotFoundError."""
-        import obstore
-
         with self._named("copy"):
             obstore.copy(self.client, self.prefix + source, self.prefix + target)
 
     @_patient
     def remove(self, paths: Sequence[str]) -> None:
         """Remove objects; nothing happens for those that are gone."""
-        import obstore
-
         if not paths:
             return
         with self._named("remove"):
@@ -314,8 +299,6 @@ class Objects:
 
         :param after: only those behind this name.
         """
-        import obstore
-
         patience, offset = _Patience(), None if after is None else self.prefix + after
         while True:
             try:
@@ -331,14 +314,12 @@ class Objects:
 
     def list_all(self, prefix: str) -> Sequence[Listed]:
         """Return the objects of a folder, also those whose names obstore refuses, which are odd: one of them ends its list. Of S3 alone."""
-        from obstore.exceptions import InvalidPathError
-
         found: dict[str, Listed] = {}
         try:
             for each in self.list(prefix):
                 found[each.path] = each
         except StoreUnreachableError as error:
-            if not isinstance(error.__cause__, InvalidPathError) or not self.uri.startswith(("s3://", "s3a://")):
+            if not isinstance(error.__cause__, obstore.exceptions.InvalidPathError) or not self.uri.startswith(("s3://", "s3a://")):
                 raise
         else:
             return list(found.values())
@@ -346,14 +327,13 @@ class Objects:
         odd = max(path for path in found if found[path].is_odd)
         if behind := [path for path in found if path > odd]:
             found |= {each.path: each for each in self.list(prefix, min(behind))}
-        looked_at = side_by_side(self._look_at, [each.path for each in found.values() if not each.tag and not each.is_odd])
+        looked_at = side_by_side(self.look_at, [each.path for each in found.values() if not each.tag and not each.is_odd])
         found |= {each.path: each for each in looked_at if each is not None}
         return [each for each in found.values() if each.tag or each.is_odd]
 
     @_patient
-    def _look_at(self, path: str) -> Listed | None:
-        import obstore
-
+    def look_at(self, path: str) -> Listed | None:
+        """Return what an object is now; None: it is not there."""
         with self._named("head"):
             try:
                 return self._listed(obstore.head(self.client, self.prefix + path))
@@ -387,22 +367,18 @@ class Objects:
 
     def signed(self, path: str, within: timedelta) -> str:
         """Return a URL with which an object can be read without credentials. Raises StoreUnreachableError."""
-        import obstore
-
         with self._named("sign"):
             return obstore.sign(cast("Any", self.client), "GET", self.prefix + path, within)
 
     @contextmanager
     def _named(self, kind: str) -> Iterator[None]:
         """Count a request, and turn what it raises into an error of this package. Raises FileNotFoundError and AlreadyExistsError as they are."""
-        from obstore.exceptions import AlreadyExistsError, BaseError
-
         self.requests[kind] += 1
         try:
             yield
-        except AlreadyExistsError:
+        except obstore.exceptions.AlreadyExistsError:
             raise
-        except (BaseError, OSError) as error:
+        except (obstore.exceptions.BaseError, OSError) as error:
             if isinstance(error, OSError) and error.errno:  # of a file of this machine
                 raise
             if isinstance(error, FileNotFoundError) and kind in _OF_AN_OBJECT and "NoSuchBucket" not in str(error):
@@ -413,12 +389,41 @@ class Objects:
             ) from error
 
 
+class _Opened(RawIOBase):
+    """What obstore reads, with all that a file of Python's has."""
+
+    def __init__(self, reader: ReadableFile) -> None:
+        self._reader = reader
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def seekable(self) -> bool:
+        """It is."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place, from the beginning, from here, or from the end."""
+        return self._reader.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._reader.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what fits into a buffer."""
+        part = memoryview(self._reader.read(len(buffer)))
+        buffer[: len(part)] = part
+        return len(part)
+
+
 def _refused(error: StoreUnreachableError) -> PermissionError | None:
     """Return the store's refusal (403) of one object; None for any other error."""
-    from obstore.exceptions import PermissionDeniedError
-
     cause = error.__cause__
-    return PermissionError(EACCES, f"the object store refuses it ({_cause(cause)})") if isinstance(cause, PermissionDeniedError) else None
+    if not isinstance(cause, obstore.exceptions.PermissionDeniedError):
+        return None
+    return PermissionError(EACCES, f"the object store refuses it ({_cause(cause)})")
 
 
 def is_unencrypted(options: Mapping[str, str]) -> bool:

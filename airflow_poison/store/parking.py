@@ -8,17 +8,16 @@ Messages of ``main`` that wait behind others of their groups (`store.parking`), 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.store import data_files
 from airflow_poison.values.errors import SettingError
+from airflow_poison.values.libraries import np
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
@@ -62,8 +61,6 @@ def parts(table: Table, snapshot: Snapshot) -> list[Part]:
 
 def behind(table: Table) -> Behind:
     """Return how many messages of ``main`` wait now, claimed ones included; none unless the queue is set so. Bodies are not read."""
-    import numpy as np
-
     snapshot = table.view().snapshot
     unresolved = _unresolved(table, snapshot) if parks(snapshot.control.desk) else {}
     messages, found = 0, set[str]()
@@ -145,8 +142,6 @@ def waiting(lookup_ids: NDArray[np.int64], groups: pa.Array[Any], unresolved: Ma
     :param groups: of the messages; null or empty: none.
     :param unresolved: the smallest lookup id of the unresolved messages of each group.
     """
-    import numpy as np
-
     codes, names = _coded(groups)
     if not unresolved or not names:
         return np.zeros(len(lookup_ids), bool)
@@ -157,8 +152,6 @@ def waiting(lookup_ids: NDArray[np.int64], groups: pa.Array[Any], unresolved: Ma
 
 def first_of_groups(lookup_ids: NDArray[np.int64], groups: pa.Array[Any]) -> dict[str, int]:
     """Return the smallest lookup id of each group."""
-    import numpy as np
-
     codes, names = _coded(groups)
     firsts = np.full(len(names) + 1, np.iinfo(np.int64).max, np.int64)
     np.minimum.at(firsts, codes, lookup_ids)
@@ -167,8 +160,6 @@ def first_of_groups(lookup_ids: NDArray[np.int64], groups: pa.Array[Any]) -> dic
 
 def waves(lookup_ids: NDArray[np.int64], groups: pa.Array[Any]) -> Iterator[NDArray[np.int64]]:
     """Yield rows so that none has two of a group, and the messages of each group come in the order of their lookup ids."""
-    import numpy as np
-
     codes, names = _coded(groups)
     by_group = np.lexsort((lookup_ids, codes))
     sorted_codes = codes[by_group]
@@ -183,8 +174,6 @@ def waves(lookup_ids: NDArray[np.int64], groups: pa.Array[Any]) -> Iterator[NDAr
 
 def _coded(groups: pa.Array[Any]) -> tuple[NDArray[np.int64], list[str]]:
     """Return a number for the group of each message, and the groups; the number behind the last one says that it has none."""
-    import numpy as np
-
     coded = groups.dictionary_encode()
     names = cast("list[str]", coded.dictionary.to_pylist())
     codes = np.asarray(coded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False), np.int64)

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from airflow_poison.store import entries, log_damage
-from airflow_poison.store.entries import LOG, actions, details_of, files_of
+from airflow_poison.store.entries import LOG, Acknowledged, actions, details_of, files_of
 from airflow_poison.store.files import SEQUENCE, DataFile
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from airflow_poison.store.entries import Acknowledged
+from airflow_poison.values.libraries import deltalake, pa, pq
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +115,6 @@ class Past:
 
 def read_past(root: str) -> Past:
     """Return the history of the table at ``root``."""
-    from deltalake.exceptions import DeltaError
-
     log = Path(root, LOG)
     found = log_damage.diagnose(root)
     torn = [path.name for path in (*found.shortcuts, *found.torn)]
@@ -140,7 +135,7 @@ def read_past(root: str) -> Past:
         return Past((), _NOTHING, torn, damage, lost=found.lost, gap=gap, unmarked=found.unmarked)
     try:
         base = _base(root, history[0].version)
-    except DeltaError as error:
+    except deltalake.exceptions.DeltaError as error:
         return Past((), _NOTHING, torn, f"the checkpoint of version {history[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
     if history[0].version:
         history = history[1:]  # the base is what it has left
@@ -244,9 +239,7 @@ def _base(root: str, first: int) -> Version:
     """Return what was there before the first entry; for a log that was cleaned up what a checkpoint says of that entry's version."""
     if first == 0:
         return _NOTHING
-    from deltalake import DeltaTable
-
-    table = DeltaTable(root, version=first)
+    table = deltalake.DeltaTable(root, version=first)
     seq, metadata, protocol = table.transaction_version(SEQUENCE), table.metadata(), table.protocol()
     return Version(
         version=first,
@@ -272,9 +265,6 @@ def _protocol(action: Mapping[str, Any]) -> str:
 
 
 def _removed(checkpoint: Path) -> Iterator[str]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         with pq.ParquetFile(checkpoint) as parquet:
             cells = parquet.read(["remove.path"]).column("remove").to_pylist()

@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.store import data_files, history
 from airflow_poison.store.data_files import commit_prefix
-from airflow_poison.store.files import Commit, PlanState
+from airflow_poison.store.files import Advance, Commit, DataFile, LogState, PlanState, PlanStep, Snapshot
 from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, PlanUnreadableError, SourceTakenError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.schema import PLAN, SOURCE, message_schema, table_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from datetime import datetime
-
-    import pyarrow as pa
-
-    from airflow_poison.store.files import Advance, DataFile, LogState, PlanStep, Snapshot
     from airflow_poison.store.queue_table import Table, View
 
 _POSITION_RECORD, _KEYS = 0, 1
@@ -69,8 +66,6 @@ def stored_source(table: Table, name: str) -> StoredSource | None:
 
 def source_keys(table: Table, found: StoredSource) -> pa.Table:
     """Return the keys of a source: ``key`` and ``at``. Raises TableChangedError."""
-    import pyarrow as pa
-
     table.bring(found.keys)
     parts = [data_files.read_columns(table.folder, file.path, ["message_id", "lookup_id"]).rename_columns(["key", "at"]) for file in found.keys]
     empty = pa.table({"key": pa.array([], pa.string()), "at": pa.array([], pa.int64())})
@@ -130,9 +125,6 @@ class Advancing:
         return known
 
     def _write_keys(self, joined: StoredSource | None) -> list[DataFile]:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         keys, since = self._advance.keys, self._advance.keys_since
         parts = [] if keys is None else [keys.select(["key", "at"])]
         if joined is not None:
@@ -262,6 +254,22 @@ def stored_plans(table: Table) -> tuple[StoredPlan, ...]:
     return tuple(stored)
 
 
+def plan_states(table: Table, ids: MutableMapping[str, str]) -> dict[str, PlanState]:
+    """Return the states of the recorded plans by their ids, the oldest first, without what they say.
+
+    :param ids: of the plans whose files were read before, by path; what is read now is added.
+    """
+    view, states = table.view(), dict[str, PlanState]()
+    for said in view.snapshot.plans[::2]:
+        if said.path not in ids:
+            [plan] = data_files.read_columns(table.folder, said.path, ["message_id"])["message_id"].to_pylist()
+            ids[said.path] = plan or ""
+        number = view.state.number(_state(ids[said.path]))
+        if number is not None:
+            states[ids[said.path]] = _STATES[number]
+    return states
+
+
 def plan_members(table: Table, plan: StoredPlan) -> pa.Table:
     """Return the messages of a plan: ``lookup_id``, and where each was, as ``message_type`` (sub-queue), ``priority`` (move count) and ``due_at``."""
     return data_files.read_columns(table.folder, plan.members.path, ["lookup_id", "message_type", "priority", "due_at"])
@@ -291,9 +299,6 @@ def bring_back(table: Table, removal: Removal, step: PlanStep, event: Event) -> 
 
     Raises PlanStateError.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     place = data_files.partition_of(removal.path)
     assert place is not None, removal.path
     try:

@@ -11,30 +11,26 @@ import functools
 import inspect
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_poison.store import appending, changing, claiming, compaction, data_files, history, parking, plans, row_groups
 from airflow_poison.store import stage as stages
 from airflow_poison.store.control import Control
 from airflow_poison.store.data_files import CLAIM, CONTROL
-from airflow_poison.store.disk import named, raise_named, raise_of_node
-from airflow_poison.store.files import Claim, Commit, DataFile, Snapshot
+from airflow_poison.store.disk import Folder, named, raise_named, raise_of_node
+from airflow_poison.store.files import Claim, Commit, DataFile, Log, LogState, Shortened, Snapshot
 from airflow_poison.values.errors import PlanStateError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.schema import CONVERSATION, LANDING, OUTBOX, PLAN, SOURCE, TRANSMISSION_QUEUE, SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
-    from datetime import timedelta
-
     import numpy as np
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from airflow_poison.store.disk import Folder
-    from airflow_poison.store.files import Log, LogState, Shortened
 
 T = TypeVar("T")
 _TRIES = 2_000
@@ -344,6 +340,7 @@ class QueueTable(Table):
     record_plan = plans.record_plan
     set_plan_state = plans.set_plan_state
     stored_plans = plans.stored_plans
+    plan_states = plans.plan_states
     plan_members = plans.plan_members
     remove_plans = plans.remove_plans
     removals_of = plans.removals_of

@@ -6,18 +6,17 @@ So neither the memory nor the time that a look takes grows with the bodies of a 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from airflow_poison.store import data_files
 from airflow_poison.store.data_files import placed
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
-
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from airflow_poison.store.disk import Folder
@@ -73,8 +72,6 @@ class RowGroups:
 
     def columns(self, groups: Sequence[int], names: Sequence[str]) -> pa.Table:
         """Return narrow columns of groups, with the place of each row for ``take``."""
-        import pyarrow as pa
-
         rows = pa.concat_tables([self._nothing(names), *(self._parquet.read_row_group(group, list(names)).select(list(names)) for group in groups)])
         places = [(group, self.rows(group)) for group in groups]
         numbers = pa.chunked_array([pa.array(range(count), pa.int32()) for _, count in places], pa.int32())
@@ -87,8 +84,6 @@ class RowGroups:
 
     def take(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """Return columns of the rows at these places of ``columns``, in the order of the file."""
-        import pyarrow as pa
-
         return pa.concat_tables([self._nothing(names), *self.portions(places, names)])
 
     def portions(self, places: pa.Table, names: Sequence[str]) -> Iterator[pa.Table]:
@@ -100,8 +95,6 @@ class RowGroups:
             yield from self._taken(group, sorted(wanted[group]), names)
 
     def _taken(self, group: int, rows: Sequence[int], names: Sequence[str]) -> Iterator[pa.Table]:
-        import pyarrow as pa
-
         begin = done = 0
         for batch in self._parquet.iter_batches(PORTION_ROWS, row_groups=[group], columns=list(names)):
             end = done
@@ -114,8 +107,6 @@ class RowGroups:
                 return
 
     def _nothing(self, names: Sequence[str]) -> pa.Table:
-        import pyarrow as pa
-
         return pa.Table.from_batches([], self._parquet.schema_arrow).select(list(names))
 
     def _statistics(self, group: int, column: str) -> pq.Statistics | None:
@@ -135,8 +126,6 @@ def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | Non
 
     :param columns: ``lookup_id`` and ``priority`` among them; None: as in ``table_schema()``.
     """
-    import pyarrow as pa
-
     with opened(table.folder, file.path) as groups:
         best = groups.columns([], _RECEIVE_COLUMNS)
         for key, group in sorted((_first_key(groups, group), group) for group in range(len(groups))):
@@ -159,8 +148,6 @@ def streamed(parquet: pq.ParquetFile, rows: int, *, use_threads: bool = True) ->
 
 def batches(table: Table, file: DataFile, rows: int) -> Iterator[pa.Table]:
     """Yield a file's rows with the columns of ``table_schema()``, in its order and in portions of so many, which alone are in memory."""
-    import pyarrow as pa
-
     names = message_schema().names
     with data_files.opened(table.folder, file.path, buffer_size=_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(rows, columns=names):
@@ -169,9 +156,6 @@ def batches(table: Table, file: DataFile, rows: int) -> Iterator[pa.Table]:
 
 def select(table: Table, file: DataFile, lookup_ids: Collection[int], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of a file with these lookup ids, in its order; row groups that cannot hold them are not read. Columns as in ``first``."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     wanted = sorted(number for number in lookup_ids if abs(number) < 2**63)  # people type longer ones, too
     with opened(table.folder, file.path) as groups:
         parts = [groups.columns([], ["lookup_id"])]

@@ -16,8 +16,10 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Self
@@ -25,21 +27,15 @@ from uuid import uuid4
 
 from airflow_poison.store import disk
 from airflow_poison.store.data_files import MANIFEST, STAGE, damaged, describe, file_from_dict, file_to_dict, moved_path, new_path, partition_of
-from airflow_poison.store.disk import named, why
-from airflow_poison.store.files import DataFile, Manifest
+from airflow_poison.store.disk import Folder, named, why
+from airflow_poison.store.files import Claim, DataFile, Manifest
 from airflow_poison.values.errors import ClaimLostError, ConservationError, ServerSessionError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.libraries import pa, pc, pq
 from airflow_poison.values.machine import PRIVATE
 from airflow_poison.values.schema import CONVERSATION, EVENT, LANDING, OUTBOX, TALLY, TRANSMISSION_QUEUE, SubQueue, message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from airflow_poison.store.disk import Folder
-    from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import Table
 
 _GROUP_ROWS = 20_000
@@ -75,8 +71,6 @@ class OutcomeWriter:
             self._write(rows)
 
     def _write(self, rows: pa.Table) -> None:
-        import pyarrow.compute as pc
-
         places = rows.group_by(["sub_queue", "move_count"]).aggregate([]).to_pylist()
         for place in places:
             sub_queue, move_count = place["sub_queue"], place["move_count"]
@@ -156,9 +150,6 @@ class _Part:
             self._hidden.unlink(missing_ok=True)
 
     def _flush(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         if not self._waiting:
             return
         if self._writer is None:
@@ -179,8 +170,6 @@ def stage_folder(key: str) -> str:
     """Return the folder of a run key below the root. Keys that cannot be a folder's name are hashed."""
     if _FOLDER.fullmatch(key):
         return f"{STAGE}/{key}"
-    from hashlib import sha256
-
     return f"{STAGE}/{sha256(key.encode()).hexdigest()}"
 
 
@@ -224,15 +213,15 @@ def stage(table: Table, claim: Claim) -> str:
 
     Raises ClaimLostError when a later holder has fenced it.
     """
-    return str(own_folder(table.root, claim))
+    return str(own_folder(table.folder.root, claim))
 
 
 def begin(table: Table, claim: Claim, note: str) -> None:
     """Write a holder's note of how its delivery begins. Raises ClaimLostError when a later holder has fenced it."""
-    own = own_folder(table.root, claim)
+    own = own_folder(table.folder.root, claim)
     try:
         (own / BEGUN).write_text(note)
-        table.folder.share([f"{own.relative_to(table.root)}/{BEGUN}"])
+        table.folder.share([f"{own.relative_to(table.folder.root)}/{BEGUN}"])
     except FileNotFoundError as error:  # fenced while it was written
         raise ClaimLostError(lost(claim)) from error
 
@@ -244,8 +233,8 @@ def sharing(table: Table, claim: Claim) -> Callable[[str, int, bytes], None] | N
 
 def leave(table: Table, claim: Claim) -> None:
     """Take the note back: no journal of this try was lost, and each later holder of the claim can read them. Raises OSError."""
-    own = own_folder(table.root, claim)
-    table.folder.leave(str(own.relative_to(table.root)), BEGUN)
+    own = own_folder(table.folder.root, claim)
+    table.folder.leave(str(own.relative_to(table.folder.root)), BEGUN)
 
 
 def close(table: Table, claim: Claim) -> None:
@@ -289,7 +278,7 @@ def folder_names(key: str, attempt: str) -> tuple[str, str]:
 
 def journals(table: Table, claim: Claim) -> Sequence[str]:
     """Return the journal folders of this claim's earlier holders, fenced: none of them can be opened for writing any more."""
-    return [str(folder / JOURNAL) for folder in earlier_folders(table.root, claim)]
+    return [str(folder / JOURNAL) for folder in earlier_folders(table.folder.root, claim)]
 
 
 def clear(folder: Folder, key: str) -> None:
@@ -311,13 +300,13 @@ _STAGED = _BESIDE | {place.value for place in SubQueue if place is not SubQueue.
 
 def stage_table(table: Table, claim: Claim, outcome: pa.Table) -> None:
     """Write outcome rows (``table_schema()``, ``sub_queue`` and ``move_count`` say where to) into the stage, without Spark."""
-    with OutcomeWriter(own_folder(table.root, claim) / OUT, uuid4().hex) as writer:
+    with OutcomeWriter(own_folder(table.folder.root, claim) / OUT, uuid4().hex) as writer:
         writer.write(outcome)
 
 
 def unstage(table: Table, claim: Claim) -> None:
     """Remove the outcomes that were staged so far: they are made anew. Raises ClaimLostError when a later holder has fenced the stage."""
-    remove_tree(own_folder(table.root, claim) / OUT)
+    remove_tree(own_folder(table.folder.root, claim) / OUT)
 
 
 def manifest(table: Table, claim: Claim) -> Manifest | None:
@@ -325,8 +314,8 @@ def manifest(table: Table, claim: Claim) -> Manifest | None:
 
     Raises TableChangedError for a damaged manifest: it was written whole.
     """
-    for attempt in (*earlier_folders(table.root, claim), own_folder(table.root, claim)):
-        sealed = read_manifest(table.root, attempt)
+    for attempt in (*earlier_folders(table.folder.root, claim), own_folder(table.folder.root, claim)):
+        sealed = read_manifest(table.folder.root, attempt)
         if sealed is not None:
             return sealed
     return None
@@ -352,8 +341,6 @@ def read_manifest(root: str, attempt: Path) -> Manifest | None:
 
 def staged_difference(root: str, staged: str, file: DataFile) -> str:
     """Return how a staged file differs from what the manifest says of it, in words; empty when it does not."""
-    import pyarrow as pa
-
     try:
         found = describe(Path(root, STAGE, staged), staged, (file.sub_queue, file.move_count))
     except FileNotFoundError:
@@ -370,12 +357,12 @@ def seal(table: Table, claim: Claim, account: Callable[[Manifest], Mapping[str, 
     sealed = manifest(table, claim)
     if sealed is not None:
         return sealed
-    own = own_folder(table.root, claim)
+    own = own_folder(table.folder.root, claim)
     reach("store.seal.before_listing")
     staged = list(_staged(own))
     listed = Manifest(files=tuple(_listed(own, staged)), tallies=tuple(_tallies(own, staged)))
     made = replace(listed, result=dict(account(listed)))
-    prefix = own.relative_to(Path(table.root, STAGE))
+    prefix = own.relative_to(Path(table.folder.root, STAGE))
     table.folder.share([f"{STAGE}/{prefix}/{name}" for name, _ in made.files])
     reach("store.seal.before_manifest")
     try:
@@ -394,7 +381,7 @@ def _write(table: Table, own: Path, made: Manifest) -> None:
         "result": dict(made.result),
     }
     beside.write_text(json.dumps(body))
-    table.folder.place(beside, str((own / MANIFEST).relative_to(table.root)))
+    table.folder.place(beside, str((own / MANIFEST).relative_to(table.folder.root)))
     reach("store.seal.after_rename")
 
 
@@ -423,8 +410,6 @@ def _listed(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterato
 
 
 def _tallies(own: Path, staged: Sequence[tuple[str, tuple[str, int]]]) -> Iterator[Mapping[str, object]]:
-    import pyarrow.parquet as pq
-
     for name, place in staged:
         if place[0] == TALLY:
             with pq.ParquetFile(own / name) as parquet:

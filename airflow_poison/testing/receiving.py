@@ -4,32 +4,26 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from types import GeneratorType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from airflow_poison.delivery.handlers import (
-    Transformation,
-    check_given,
-    check_returned,
-    load_handler,
-    load_types,
-    resolve_handler,
-)
+from airflow_poison.delivery.handlers import Transformation, check_given, check_returned, load_handler, load_types, resolve_handler
 from airflow_poison.delivery.verdicts import failure_of
 from airflow_poison.dialogs.acts import ConversationEndpoint, ConversationState, target_handle
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, Service
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.declaration import Receive
+from airflow_poison.passes.declaration import Receive, ReceiveOptions
 from airflow_poison.passes.due import return_due
-from airflow_poison.passes.engines import LocalEngine
+from airflow_poison.passes.engines import Engine, LocalEngine
 from airflow_poison.passes.land import prepared
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import SENT, checked
@@ -37,24 +31,18 @@ from airflow_poison.store.control import NOT_BEFORE_RESTART
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import InputError, SettingError
-from airflow_poison.values.events import EventType
+from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.message import Message
 from airflow_poison.values.schema import SubQueue, message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from datetime import timedelta
-
     from pyspark.sql import SparkSession
 
     from airflow_poison.delivery.handlers import Handler, HandlerLike
-    from airflow_poison.passes.declaration import ReceiveOptions
-    from airflow_poison.passes.engines import Engine
     from airflow_poison.passes.runs import ReceiveResult
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.values.events import Event
 
 
 MOST_PASSES = 1_000
@@ -295,7 +283,6 @@ def _spark_engine(spark: SparkSession | None) -> Callable[[], Engine]:
 
 
 def _delivered(events: Iterable[Event]) -> dict[int, list[Call]]:
-    """Return the deliveries of each message, by lookup id."""
     calls: dict[int, list[Call]] = {}
     for event in events:
         if event.type is EventType.DELIVERED:
@@ -336,7 +323,6 @@ class _Watched:
         self._handler, self._clock, self._lands = handler, clock, lands
 
     def __call__(self, received: Any) -> Any:
-        """Hand a message, or a session, on."""
         at = self._clock.now()
         error: BaseException | None = None
         try:

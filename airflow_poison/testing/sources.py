@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import pickle
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.take import positions, reset_position, take
+from airflow_poison.passes.take import TakeResult, positions, reset_position, take
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.sources.source import Position
+from airflow_poison.sources.source import Position, Source
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.fault_points import install
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from airflow_poison.passes.take import TakeResult
-    from airflow_poison.sources.source import Source
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.mapping import ColumnMapping
 

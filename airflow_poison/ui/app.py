@@ -18,14 +18,17 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from anyio import to_thread
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from pydantic import AwareDatetime
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import answers, decisions, desk, page_data, posts
-from airflow_poison.ui.answers import HEADERS, ConnId, answer, answered, written
+from airflow_poison.ui import answers, decisions, desk, page_data, posts, shapes
+from airflow_poison.ui.answers import HEADERS, ConnId, answer, answered, tag_of, tagged, written
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
 
 FORBIDDEN, UNSUPPORTED = 403, 415
+SCRIPT_SECONDS = 300
+"""So long a browser uses the script without asking; then it asks whether that has changed."""
 _JSON = "application/json"
 
 
@@ -62,8 +65,8 @@ PlanId = Annotated[str, Query(min_length=1, max_length=100)]
 Selected = Annotated[str, Query(max_length=10_000, description="A selection as JSON.")]
 
 
-async def _answering(user: GetUserDep) -> Callable[..., Awaitable[Response]]:
-    return partial(answer, user.get_id())
+async def _answering(request: Request, user: GetUserDep) -> Callable[..., Awaitable[Response]]:
+    return partial(answer, user.get_id(), request.headers.get("if-none-match", ""))
 
 
 Answer = Annotated[Callable[..., Awaitable[Response]], Depends(_answering)]
@@ -75,11 +78,19 @@ def app() -> FastAPI:
     """Return the app. It has neither documentation pages nor a schema; every route has a guard, and those that change something have two more."""
     guard = [Depends(answers.reads)]
     served = FastAPI(
-        title="Poison queues", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, dependencies=guard, lifespan=_serving
+        title="Poison queues",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+        dependencies=guard,
+        lifespan=_serving,
     )
     served.get("/ui/poison.js")(_script)
-    for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _groups, _plans, _plan, _decisions, _rights):
-        served.get(f"/api/{read.__name__.removeprefix('_')}")(read)
+    for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _groups, _samples, _plans, _plan, _decisions, _rights):
+        name = read.__name__.removeprefix("_")
+        served.get(f"/api/{name}", responses={200: {"model": shapes.ANSWERS[name]}})(read)
     for change in posts.ROUTES:
         served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(answers.acts)])(change)
     return served
@@ -92,11 +103,12 @@ async def _serving(_app: FastAPI) -> AsyncIterator[None]:
     await to_thread.run_sync(desk.end)
 
 
-async def _script() -> Response:
-    return Response(_bundle(), media_type="text/javascript", headers={**HEADERS, "Cache-Control": "no-cache"})
+async def _script(request: Request) -> Response:
+    found = Response(_bundle(), media_type="text/javascript", headers={**HEADERS, "Cache-Control": f"private, max-age={SCRIPT_SECONDS}"})
+    return tagged(found, tag_of(_bundle()), request.headers.get("if-none-match", ""))
 
 
-def _decisions(user: GetUserDep, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
+def _decisions(user: GetUserDep, queue: QueueName | None = None, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
     return answered(written(decisions.pending(user, conn_id, queue)))
 
 
@@ -128,8 +140,35 @@ async def _messages(  # noqa: PLR0917  (of the query)
     return await answers(desk.messages, conn_id, queue, place and place.value, selection, page)
 
 
-async def _groups(answers: Answer, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name, selection: Selected = "") -> Response:
-    return await answers(desk.groups, conn_id, queue, selection)
+def _listed(
+    order: Column = "messages",
+    search: Annotated[str, Query(max_length=200, description="A part of a group's id, type or text.")] = "",
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 1_000,
+    since: Annotated[AwareDatetime | None, Query(description="Groups that were first seen then or later are new.")] = None,
+    *,
+    desc: Annotated[bool, Query()] = True,
+) -> desk.Listed:
+    return desk.Listed(order, desc, search, limit, since)
+
+
+async def _groups(
+    answers: Answer,
+    queue: QueueName,
+    listed: Annotated[desk.Listed, Depends(_listed)],
+    conn_id: ConnId = QueueHook.default_conn_name,
+    selection: Selected = "",
+) -> Response:
+    return await answers(desk.groups, conn_id, queue, selection, listed)
+
+
+async def _samples(
+    answers: Answer,
+    queue: QueueName,
+    conn_id: ConnId = QueueHook.default_conn_name,
+    selection: Selected = "",
+    limit: Annotated[int, Query(ge=1, le=10)] = 10,
+) -> Response:
+    return await answers(desk.samples, conn_id, queue, selection, limit)
 
 
 async def _plans(answers: Answer, queue: QueueName, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
@@ -185,7 +224,7 @@ async def _conversation(
 
 
 @cache
-def _bundle() -> str:
+def _bundle() -> bytes:
     """Return the page's script; where it was not built, one that says how to build it."""
     built, unbuilt = (files("airflow_poison.ui") / name for name in ("poison.js", "unbuilt.js"))
-    return (built if built.is_file() else unbuilt).read_text(encoding="utf-8")
+    return (built if built.is_file() else unbuilt).read_bytes()

@@ -37,8 +37,8 @@ MOST = 500
 FORBIDDEN, BAD = 403, 400
 
 
-def pending(user: GetUserDep, conn_id: str, queue: str) -> dict[str, object]:
-    """Return what people are asked about a queue, as far as the user may see it in Airflow, the newest question first."""
+def pending(user: GetUserDep, conn_id: str, queue: str | None) -> dict[str, object]:
+    """Return what people are asked about a queue, or all queues, as far as the user may see it in Airflow, the newest question first."""
     with create_session(scoped=False) as session:
         asked = [each for each in _pending(session) if _is_about(each, conn_id, queue)]
     return {"conn_id": conn_id, "queue": queue, "decisions": [_plain(each, user) for each in asked if _may(user, "GET", each.dag_id)]}
@@ -114,6 +114,7 @@ def _plain(asked: Any, user: GetUserDep) -> dict[str, object]:
     mapped = f"/mapped/{asked.map_index}" if asked.map_index >= 0 else ""
     return {
         **_task(asked),
+        "queue": asked.rendered_fields["queue_name"],
         "subject": asked.subject,
         "body": asked.body or "",
         "options": list(asked.options),

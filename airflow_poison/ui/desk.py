@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from threading import Event, Lock, Timer
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk.sql import Limits, limited
 from airflow_poison.store.files import PlanState
-from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, shown
+from airflow_poison.ui.answers import THREADS, large
+from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, shown, with_body
 from airflow_poison.values import errors
 from airflow_poison.values.errors import PoisonError
 
@@ -27,11 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
     from contextlib import AbstractContextManager
 
-    from airflow_poison.desk.plans import PlanView
+    from airflow_poison.desk.plans import Plan, PlanView
     from airflow_poison.desk.selection import Selection
     from airflow_poison.queue import Queue
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.ui.posts import Action, Applied, Asked, OfPlan, OnQueue, Planned
+    from airflow_poison.ui.posts import ActionRequest, Applied, Asked, OfPlan, OnQueue, Planned
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +66,7 @@ AGAIN_SECONDS = 10.0
 """After so long a plan is tried again that waits for passes: they have claimed the rest of its messages, or have to receive its canary."""
 REMEMBERED = 100
 _WAITS = frozenset({PlanState.RUNNING.value, PlanState.CANARY.value})
+OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED, PlanState.FAILED})
 
 Key = tuple[str, str, str]
 """Connection, queue, plan."""
@@ -182,15 +186,18 @@ def end() -> None:
 
 # What was read of a version does not change; the page asks for it every 15 seconds, for everybody who looks.
 
-LIMITS = Limits(memory="512MB", seconds=20.0, only_plain=True)
+LIMITS = Limits(memory="512MB", threads=THREADS, seconds=20.0, only_plain=True)
 """What a query may take in the API server."""
 MOST_KEPT = 64
 _kept: OrderedDict[Hashable, dict[str, object]] = OrderedDict()
 _kept_lock = Lock()
 
 
-def _of_version(table: QueueTable, question: Hashable, ask: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """Return the answer to a question about the newest version of a queue, from memory where it was asked before."""
+def _of_version(table: QueueTable, question: Hashable, ask: Callable[[], dict[str, object]], what: str) -> dict[str, object]:
+    """Return the answer to a question about the newest version of a queue, from memory where it was asked before. Raises LargeReadError.
+
+    :param what: it is, in words.
+    """
     version = table.snapshot().version
     mark = table.mark(version)
     key = (table.uri, version, mark, question)
@@ -198,6 +205,7 @@ def _of_version(table: QueueTable, question: Hashable, ask: Callable[[], dict[st
         if mark is not None and key in _kept:
             _kept.move_to_end(key)
             return _kept[key]
+    large(what)
     with limited(LIMITS):
         found = ask()
     with _kept_lock:
@@ -206,6 +214,36 @@ def _of_version(table: QueueTable, question: Hashable, ask: Callable[[], dict[st
             while len(_kept) > MOST_KEPT:
                 _kept.popitem(last=False)
     return found
+
+
+# A plan that was shown is applied as it is: a million messages take seconds to be found again.
+
+MOST_PLANNED, MOST_PLANNED_BYTES, PLANNED_SECONDS = 4, 32 * 1024 * 1024, 900.0
+"""The last plan of so many people is kept, of so many bytes in all, for so long. Others are made again when they are applied."""
+_planned: OrderedDict[str, tuple[Hashable, float, Plan]] = OrderedDict()
+
+
+def _question(queue: Queue, given: Planned, version: int) -> Hashable:
+    """Return what a plan was asked for: equal questions have equal plans. None where a version cannot be told from another one of the same number."""
+    mark = queue.reading.mark(version)
+    asked = json.dumps([given.selection, _values(given.action), given.limit], sort_keys=True, default=str)
+    return None if mark is None else (queue.reading.uri, version, mark, asked)
+
+
+def _keep(who: str, question: Hashable, planned: Plan) -> None:
+    with _kept_lock:
+        _planned.pop(who, None)
+        if question is not None and planned.view.messages and planned.members.nbytes <= MOST_PLANNED_BYTES:
+            _planned[who] = question, time.monotonic() + PLANNED_SECONDS, planned
+        while len(_planned) > MOST_PLANNED or sum(each.members.nbytes for *_, each in _planned.values()) > MOST_PLANNED_BYTES:
+            _planned.popitem(last=False)
+
+
+def _kept_plan(who: str, question: Hashable) -> Plan | None:
+    """Return the plan that was shown; it is kept no longer."""
+    with _kept_lock:
+        asked, until, planned = _planned.pop(who, (None, 0.0, None))
+        return planned if asked == question and time.monotonic() < until else None
 
 
 @contextmanager
@@ -252,15 +290,58 @@ def messages(conn_id: str, name: str, place: str | None, selection: str, page: P
     with asking(conn_id, name) as queue:
         wanted = _selection(selection, place)
         where = None if wanted.sub_queue is None else wanted.sub_queue.value
-        answer = _of_version(queue.reading, ("messages", _text(wanted), page), ask)
+        answer = _of_version(queue.reading, ("messages", _text(wanted), page), ask, f"messages of queue {name!r} {wanted}")
         return {"conn_id": conn_id, "queue": name, "sub_queue": where, **answer}
 
 
-def groups(conn_id: str, name: str, selection: str) -> dict[str, object]:
-    """Return the error groups of a selection."""
+def samples(conn_id: str, name: str, selection: str, limit: int) -> dict[str, object]:
+    """Return some messages of a selection with their bodies, without what the queue hides."""
     with asking(conn_id, name) as queue:
         wanted = _selection(selection)
-        return {"conn_id": conn_id, **_of_version(queue.reading, ("groups", _text(wanted)), lambda: queue.groups(wanted).to_dict())}
+
+        def ask() -> dict[str, object]:
+            found = queue.find(wanted, limit=limit)
+            rows = queue.look_up([row.lookup_id for row in found.messages])
+            return {"version": found.version, "samples": [with_body(row) for row in rows], "total": found.total}
+
+        return {
+            "conn_id": conn_id,
+            "queue": name,
+            **_of_version(queue.reading, ("samples", _text(wanted), limit), ask, f"samples of queue {name!r} {wanted}"),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Which error groups are shown, and in which order.
+
+    :param since: groups that were first seen then or later are new; None: in the last day.
+    """
+
+    order: str
+    desc: bool
+    search: str
+    limit: int
+    since: datetime | None
+
+
+def groups(conn_id: str, name: str, selection: str, listed: Listed) -> dict[str, object]:
+    """Return the error groups of a selection."""
+    from airflow_poison.desk.queries import NEW
+
+    def ask() -> dict[str, object]:
+        return queue.groups(wanted, limit=listed.limit, order=listed.order, descending=listed.desc, search=listed.search).to_dict()
+
+    with asking(conn_id, name) as queue:
+        wanted = _selection(selection)
+        question = ("groups", _text(wanted), replace(listed, since=None))
+        answer = _of_version(queue.reading, question, ask, f"error groups of queue {name!r} {wanted}")
+        return {"conn_id": conn_id, **answer, "groups": _marked(answer["groups"], listed.since or queue.clock.now() - NEW)}
+
+
+def _marked(found: Any, since: datetime) -> list[dict[str, Any]]:
+    """Return groups with whether they are new now: what is kept of a version may be older."""
+    return [group | {"new": bool(group["first_seen"]) and datetime.fromisoformat(group["first_seen"]) >= since} for group in found]
 
 
 def plans(conn_id: str, name: str) -> dict[str, object]:
@@ -270,9 +351,26 @@ def plans(conn_id: str, name: str) -> dict[str, object]:
 
 
 def plan(conn_id: str, name: str, plan_id: str) -> dict[str, object]:
-    """Return a recorded plan, and what this server does with it."""
+    """Return a recorded plan, what this server does with it, and how its canary fares as long as that decides whether it goes on."""
     with asking(conn_id, name) as queue:
-        return _plain(conn_id, queue.find_plan(plan_id))
+        return _plain(conn_id, queue.find_plan(plan_id)) | {"canary_seen": _canary_seen(queue.reading, plan_id)}
+
+
+def _canary_seen(table: QueueTable, plan_id: str) -> dict[str, object] | None:
+    """Return how many messages of a plan's canary were settled, have failed by which errors, and wait; None: there is none, or it is decided."""
+    from airflow_poison.desk.plans import canary_errors, judged, stored
+
+    found = stored(table, plan_id)
+    if found.record.get("canary") is None or found.canary_passed or found.state not in OPEN:
+        return None
+
+    def ask() -> dict[str, object]:
+        seen = judged(table, found)
+        errors = [each.to_dict() for each in canary_errors(table, seen.again)]
+        return {"version": version, "settled": seen.settled, "failed": seen.failed, "waiting": seen.waiting, "errors": errors}
+
+    version = table.snapshot().version
+    return _of_version(table, ("canary", plan_id), ask, f"the canary of plan {plan_id}")
 
 
 def _plain(conn_id: str, view: PlanView) -> dict[str, object]:
@@ -321,7 +419,9 @@ def dry_run(asked: Asked[Planned]) -> dict[str, object]:
     """Say what an action would do to a selection's messages (``plan``); nothing is written."""
     given = asked.fields
     with asking(asked.conn_id, given.queue) as queue, limited(LIMITS):
-        return queue.plan(given.selection, _values(given.action), limit=given.limit).to_dict()
+        planned = queue.planned(given.selection, _values(given.action), limit=given.limit)
+        _keep(asked.who, _question(queue, given, planned.view.version), planned)
+        return planned.view.to_dict()
 
 
 def begin(asked: Asked[Applied]) -> dict[str, object]:
@@ -329,18 +429,15 @@ def begin(asked: Asked[Applied]) -> dict[str, object]:
     if applies().full:
         raise NotReadableError(_FULL)
     given = asked.fields
+    pace: dict[str, Any] = {"rate": given.rate, "chunk": given.chunk, "canary": None if given.canary is None else given.canary.model_dump()}
     with changing(asked) as queue:
+        shown_before = _kept_plan(asked.who, _question(queue, given, given.version))
         with limited(LIMITS):
-            plan_id = queue.record(
-                given.selection,
-                _values(given.action),
-                limit=given.limit,
-                rate=given.rate,
-                chunk=given.chunk,
-                canary=None if given.canary is None else given.canary.model_dump(),
-                reason=given.reason,
-                version=given.version,
-            )
+            if shown_before is None:
+                action = _values(given.action)
+                plan_id = queue.record(given.selection, action, limit=given.limit, reason=given.reason, version=given.version, **pace)
+            else:
+                plan_id = queue.record_plan(shown_before, reason=given.reason, **pace)
         return _begun(asked, queue, plan_id, lambda stop: queue.apply(plan_id, stop=stop))
 
 
@@ -387,7 +484,7 @@ def _begun(asked: Asked[Any], queue: Queue, plan_id: str, work: Work) -> dict[st
     return _plain(asked.conn_id, queue.find_plan(plan_id))
 
 
-def _values(action: Action) -> dict[str, Any]:
+def _values(action: ActionRequest) -> dict[str, Any]:
     """Return the values of a request's action; refuses one that would run code by a name from the request. Raises RefusedError."""
     if action.function:
         raise RefusedError(BAD, f"function={action.function[:100]!r}: {_OF_CODE}.")

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from urllib.parse import quote
 from airflow_poison.dialogs.acts import ConversationState
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.rules.queue_disabling import REMOVAL
+from airflow_poison.store.files import PlanState
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import (
     CheckpointDamagedError,
@@ -36,7 +37,7 @@ from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import counted, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Hashable, Iterator
     from datetime import datetime
 
     from airflow_poison.hooks.connection import StoreConnection
@@ -64,6 +65,8 @@ class _Seen:
     settings: StoreConnection
     reader: QueueReader
     trends: Trends
+    plans: dict[str, tuple[Hashable, Mapping[str, str]]] = field(default_factory=dict)
+    plan_ids: dict[str, str] = field(default_factory=dict)
     lock: Lock = field(default_factory=Lock)
 
 
@@ -94,7 +97,8 @@ def queues(conn_id: str) -> dict[str, object]:
             shown = overview_of(sight.table, sight.snapshot, now)
             trend = _trend(memory.trends, sight, now, until)
             overviews.append(shown)
-            found.append(plain_overview(shown) | {"needs": list(needs(shown, trend)), "trend": None if trend is None else trend.to_dict()})
+            wants = list(needs(shown, trend, _open_plans(memory, sight)))
+            found.append(plain_overview(shown) | {"needs": wants, "trend": None if trend is None else trend.to_dict()})
     return {
         "conn_id": conn_id,
         "at": now.isoformat(),
@@ -129,6 +133,21 @@ def _trend(trends: Trends, sight: Reading, now: datetime, until: float) -> Trend
         return None
 
 
+def _open_plans(memory: _Seen, sight: Reading) -> Mapping[str, str]:
+    """Return the states of a queue's plans that have not ended, by their ids; nothing where a plan's file is damaged: all else can be shown."""
+    name, version = sight.table.name, (sight.snapshot.version, sight.mark)
+    if not sight.snapshot.plans:
+        return {}
+    if sight.mark is None or name not in memory.plans or memory.plans[name][0] != version:
+        try:
+            states = sight.table.plan_states(memory.plan_ids)
+        except DAMAGED as error:
+            log.warning("The plans of queue %r cannot be read: %s", name, error)
+            return {}
+        memory.plans[name] = version, {plan: state.value for plan, state in states.items() if state in _OPEN_PLANS}
+    return memory.plans[name][1]
+
+
 def _totals(seen: Sequence[QueueOverview]) -> dict[str, object]:
     return {
         "queues": len(seen),
@@ -141,20 +160,42 @@ def _totals(seen: Sequence[QueueOverview]) -> dict[str, object]:
 # What needs a person, the most urgent first -----------------------------------------------------------------------------
 
 
-def needs(seen: QueueOverview, trend: Trend | None) -> Iterator[Mapping[str, str]]:
-    """Yield what in a queue needs a person."""
+_STUCK = {
+    PlanState.FAILED: "has failed; its page says why",
+    PlanState.STOPPED: "was stopped by its canary: too few of the messages that went first were settled",
+    PlanState.PAUSED: "is paused: nothing more happens until it is resumed",
+}
+_AT_WORK = {PlanState.RUNNING: "is under way", PlanState.CANARY: "waits for its canary", PlanState.UNDOING: "is being undone"}
+_OPEN_PLANS = frozenset(_STUCK) | frozenset(_AT_WORK)
+
+
+def needs(seen: QueueOverview, trend: Trend | None, plans: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """Yield what in a queue needs a person. Instants are ISO 8601 in UTC: the page shows them in the zone of its user.
+
+    :param plans: the states of those that have not ended, by id.
+    """
     if seen.halted:
         state, reason = (seen.state, seen.reason) if seen.state != "enabled" else (seen.poison_state, seen.poison_reason)
         yield {"kind": "halted", "text": f"{state}: {reason}" if reason else state}
     for outage in filter(None, (seen.outage, seen.poison_outage)):
         yield {"kind": "outage", "text": f"What its handler needs is away since {_instant(outage.since)}."}
-    if trend is not None and (more := min(trend.growth, seen.sub_queues[SubQueue.POISON].messages)) > 0:
-        yield {"kind": "poison_growing", "text": f"{counted(more, 'poison message')} more than an hour ago."}
+    yield from _of_plans(plans, _STUCK, "plan")
+    if poison := seen.sub_queues[SubQueue.POISON].messages:
+        more, new = (0, 0) if trend is None else (min(trend.growth, poison), min(sum(trend.poison), poison))
+        grown = f", {more:,} more than an hour ago" if more > 0 else f", {new:,} of them new since yesterday" if new else ""
+        yield {"kind": "poison_growing" if more > 0 else "poison", "text": f"{counted(poison, 'poison message')}{grown}."}
     yield from _overdue(seen)
     expired = [claim for claim in seen.claims if claim.expired and not claim.given_up]
     if expired:
         held = counted(sum(claim.messages for claim in expired), "message")
         yield {"kind": "expired_claim", "text": f"A pass that held {held} has not answered in time; the next one goes on with them."}
+    yield from _of_plans(plans, _AT_WORK, "plan_at_work")
+
+
+def _of_plans(plans: Mapping[str, str], words: Mapping[PlanState, str], kind: str) -> Iterator[Mapping[str, str]]:
+    for plan_id, state in plans.items():
+        if PlanState(state) in words:
+            yield {"kind": kind, "text": f"Plan {plan_id} {words[PlanState(state)]}.", "plan": plan_id}
 
 
 def _overdue(seen: QueueOverview) -> Iterator[Mapping[str, str]]:
@@ -166,7 +207,7 @@ def _overdue(seen: QueueOverview) -> Iterator[Mapping[str, str]]:
 
 
 def _instant(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M UTC")
+    return at.astimezone(UTC).isoformat(timespec="seconds")
 
 
 MOST_EVENTS = 200
@@ -191,7 +232,7 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
         return {
             "conn_id": conn_id,
             "queue": name,
-            "message": _with_body(row),
+            "message": with_body(row),
             "original": _original(row),
             "masked": [] if mask is None else list(mask.paths),
             "history": _history(queue, lookup_id),
@@ -199,13 +240,21 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
 
 
 def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[EventType], limit: int) -> dict[str, object]:
-    """Return the newest events of a queue or of one of its messages, oldest first. Raises NotThereError, NotReadableError."""
+    """Return the newest events of a queue or of one of its messages, oldest first, with where the task that has acted is in Airflow.
+
+    Raises NotThereError, NotReadableError.
+    """
+    from airflow_poison.passes.history import plain
+
     with opened(conn_id, name) as queue:
         found = queue.history(lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
-        return {"conn_id": conn_id, **found.to_dict()}
+        told = [
+            each | {"links": links_of(str(event.details.get(WHO, "")))} for each, event in zip(map(plain, found.events), found.events, strict=True)
+        ]
+        return {"conn_id": conn_id, "queue": found.queue, "events": told, "earlier": found.earlier}
 
 
-def _with_body(row: MessageRow) -> dict[str, object]:
+def with_body(row: MessageRow) -> dict[str, object]:
     """Return a message with its body as people read it; XML in another encoding than plain UTF-8 says which."""
     from airflow_poison.passes.browse import MOST_BODY_BYTES
 
@@ -220,7 +269,7 @@ def _original(row: MessageRow) -> dict[str, object] | None:
     body = original_body(row.body, row.properties)
     if body is None:
         return None
-    sent = _with_body(replace(row, body=body))
+    sent = with_body(replace(row, body=body))
     return {name: sent[name] for name in ("body", "body_encoding", "body_bytes", "body_cut")}
 
 

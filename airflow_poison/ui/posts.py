@@ -6,6 +6,7 @@ The audit log: what people do at the pages, written to Airflow's own log before 
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Annotated, Any, Generic, TypeVar
@@ -16,12 +17,12 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]  # it has no pu
 from airflow.utils.session import create_session
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, HTTPException, Request, Response
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import decisions, desk
-from airflow_poison.ui.answers import HEADERS, ConnId, answered, busy, refusal, written
+from airflow_poison.ui import decisions, desk, shapes
+from airflow_poison.ui.answers import HEADERS, ConnId, alone, answered, busy, refusal, written
 from airflow_poison.ui.page_data import NotReadableError, NotThereError, RefusedError, neutral_text
 from airflow_poison.values import json_text
 
@@ -121,12 +122,12 @@ def _patch(given: object) -> object:
     return json_text.values(given) if isinstance(given, str) else given
 
 
-class Action(_Fields):
+class ActionRequest(_Fields):
     """What is to become of messages; see PlanAction. A patch may be JSON text: its numbers keep their digits."""
 
     verb: Annotated[str, Field(max_length=20)]
     target: Annotated[str, Field(max_length=100)] = ""
-    patch: Annotated[dict[str, Any] | None, BeforeValidator(_patch)] = None
+    patch: Annotated[dict[str, Any] | None, BeforeValidator(_patch, json_schema_input_type=dict[str, Any] | str | None)] = None
     body: str | None = None
     function: Annotated[str, Field(max_length=200)] = ""
     properties: dict[str, str | None] = {}
@@ -142,8 +143,8 @@ class First(_Fields):
 class Planned(_OfQueue):
     """A selection of a queue's messages, and what is to become of them."""
 
-    selection: dict[str, Any]
-    action: Action
+    selection: Annotated[dict[str, Any], WithJsonSchema(shapes.Selection.model_json_schema())]
+    action: ActionRequest
     limit: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -172,6 +173,11 @@ class Answer(_Fields):
     map_index: Annotated[int, Field(ge=-1, lt=2**31)] = -1
     option: Annotated[str, Field(min_length=1, max_length=1_000)]
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
+
+
+REQUESTS: dict[str, type[BaseModel]] = {"plan": Planned, "apply": Applied, "enable": OnQueue, "disable": OnQueue, "decide": Answer}
+REQUESTS |= dict.fromkeys(("pause", "resume", "cancel", "undo"), OfPlan)
+"""The bodies of requests, by path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,14 +243,18 @@ def _checked(kind: type[Fields], body: dict[str, Any]) -> Fields:
         raise HTTPException(BAD, neutral_text(told), HEADERS) from error
 
 
-async def _done(act: Callable[[Asked[Any]], dict[str, object]], asked: Asked[Any]) -> Response:
-    """Carry a change out in a thread and answer with what it gives. It is not given up when who asked goes away. Raises HTTPException."""
+async def _done(act: Callable[[Asked[Any]], dict[str, object]], asked: Asked[Any], *, large: bool) -> Response:
+    """Carry a change out in a thread and answer with what it gives. It is not given up when who asked goes away. Raises HTTPException.
+
+    :param large: it looks at many messages first, as large reads do.
+    """
     global _acts  # noqa: PLW0603  (of the event loop alone)
     if _acts >= MOST_ACTS:
         raise busy(_BUSY)
     _acts += 1
     try:
-        return answered(written(await to_thread.run_sync(partial(act, asked), limiter=_actors())))
+        async with alone(asked.user.get_id(), f"a plan for queue {asked.fields.queue!r}") if large else nullcontext():
+            return answered(written(await to_thread.run_sync(partial(act, asked), limiter=_actors())))
     except (NotThereError, NotReadableError, RefusedError) as error:
         raise refusal(error) from error
     finally:
@@ -262,24 +272,24 @@ def _begun(asked: Asked[Applied]) -> dict[str, object]:
     return begun
 
 
-def _route(name: str, kind: type[BaseModel], act: Callable[[Asked[Any]], dict[str, object]]) -> Callable[..., Awaitable[Response]]:
+def _route(name: str, act: Callable[[Asked[Any]], dict[str, object]], *, large: bool = False) -> Callable[..., Awaitable[Response]]:
     """Return the route of a change; it has the name of its path."""
 
-    async def change(asked: Annotated[Any, Depends(_asked(kind))]) -> Response:
-        return await _done(act, asked)
+    async def change(asked: Annotated[Any, Depends(_asked(REQUESTS[name]))]) -> Response:
+        return await _done(act, asked, large=large)
 
     change.__name__ = name
     return change
 
 
 ROUTES = (
-    _route("plan", Planned, desk.dry_run),
-    _route("apply", Applied, _begun),
-    _route("pause", OfPlan, desk.pause),
-    _route("resume", OfPlan, desk.resume),
-    _route("cancel", OfPlan, desk.cancel),
-    _route("undo", OfPlan, desk.undo),
-    _route("enable", OnQueue, desk.enable),
-    _route("disable", OnQueue, desk.disable),
-    _route("decide", Answer, decisions.answer),
+    _route("plan", desk.dry_run, large=True),
+    _route("apply", _begun, large=True),
+    _route("pause", desk.pause),
+    _route("resume", desk.resume),
+    _route("cancel", desk.cancel),
+    _route("undo", desk.undo),
+    _route("enable", desk.enable),
+    _route("disable", desk.disable),
+    _route("decide", decisions.answer),
 )

@@ -7,14 +7,15 @@ ISO 8601; it is imported when there is one, for it takes longer than a command o
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Final, Protocol
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Final, Protocol
 
 from airflow_poison.values.errors import SettingError
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
 
 
 class Clock(Protocol):
@@ -62,8 +63,8 @@ _UNITS: Final = {
 _NUMBER: Final = r"(\d{1,18}(?:\.\d{1,18})?)"
 _PART: Final = re.compile(rf"{_NUMBER}\s*(ms|s|min|m|h|d|w)\s*", re.IGNORECASE | re.ASCII)
 _PARTS: Final = re.compile(rf"(?:{_PART.pattern})+", re.IGNORECASE | re.ASCII)
-_UNREADABLE: Final = re.compile(r"[PT]$|\d{10}|[+-]", re.IGNORECASE)
-"""What pendulum reads as something else: no number behind the last letter, and numbers beyond its range, which begin again at 0."""
+_UNREADABLE: Final = re.compile(r"[PT]$|\d{10}|[+-]|([WDHMS])[^T]*\1", re.IGNORECASE)
+"""What pendulum reads as something else: no number behind the last letter, numbers beyond its range, which begin again at 0, and a unit twice."""
 
 
 def read_duration(text: str) -> timedelta | None:
@@ -123,14 +124,39 @@ SYSTEM: Final = "system"
 """What names the machine's own time zone, as in Airflow's configuration."""
 
 
-def zone_of_people(setting: str, name: str) -> tzinfo | None:
-    """Return the time zone that people read instants in; None: the machine's own. Raises SettingError."""
+_chosen: ContextVar[tuple[str, str] | None] = ContextVar("_chosen", default=None)
+
+
+@contextmanager
+def in_zone(setting: str, name: str) -> Iterator[None]:
+    """Read and write instants of a block in a time zone. Raises SettingError, for the setting that names it."""
+    token = _chosen.set((setting, name))
+    try:
+        zone_of_people()
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def zone_of_people() -> tzinfo | None:
+    """Return the time zone that people read instants in; None: the machine's own. Raises SettingError.
+
+    It is the one of ``in_zone``; without that, Airflow's default in a process that has read Airflow's configuration, else UTC.
+    """
+    airflow = sys.modules.get("airflow.configuration")
+    default = "UTC" if airflow is None else str(airflow.conf.get("core", "default_timezone", fallback="UTC"))
+    setting, name = _chosen.get() or ("default_timezone", default)
     return None if name.lower() == SYSTEM else time_zone(setting, name)
 
 
-def show_instant(at: datetime, zone: tzinfo | None = UTC) -> str:
-    """Return an instant to the second, with its zone: ``2026-03-29 03:00:00 CEST``."""
-    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S %Z}"
+def show_instant(at: datetime) -> str:
+    """Return an instant in people's time zone, to the second and with the zone: ``2026-03-29 03:00:00 CEST``."""
+    return f"{at.astimezone(zone_of_people()):%Y-%m-%d %H:%M:%S %Z}"
+
+
+def show_recorded(text: str) -> str:
+    """Return an instant that is recorded in ISO 8601 as ``show_instant`` does."""
+    return show_instant(datetime.fromisoformat(text))
 
 
 def _iso_duration(text: str) -> timedelta | None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from airflow_poison.values.errors import SettingError
+from airflow_poison.values.libraries import pa
 from airflow_poison.values.texts import folded, nearest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MAX_PRECISION = 38
 _DEFAULT_PRECISION = 10
@@ -40,9 +38,9 @@ _NAMES = {
 _DECIMALS = ("decimal", "dec", "numeric")
 _TYPES = (*_NAMES, "decimal(p,s)", "array<type>", "map<key,value>", "struct<name: type, …>")
 _ELSEWHERE = {
-    "char": "write string: the length would be held by nobody",
-    "character": "write string: the length would be held by nobody",
-    "varchar": "write string: the length would be held by nobody",
+    "char": "write string: no column keeps the length",
+    "character": "write string: no column keeps the length",
+    "varchar": "write string: no column keeps the length",
     "interval": "write long for a number of seconds, or string",
     "variant": "write string for a text of JSON",
 }
@@ -106,7 +104,6 @@ class _Parser:
         self._tokens = [(str(found.lastgroup), found[found.lastgroup or 0], found.start(found.lastgroup or 0)) for found in _TOKEN.finditer(text)]
 
     def columns(self) -> tuple[_Column, ...]:
-        """Return all columns."""
         found = self._fields(colon=False)
         if self._at < len(self._tokens):
             raise self._wrong("a comma before the next column, or the end")
@@ -228,20 +225,14 @@ class _Parser:
 
 @lru_cache(64)
 def _schema(columns: tuple[_Column, ...]) -> pa.Schema:
-    import pyarrow as pa
-
     return pa.schema([_field(column) for column in columns])
 
 
 def _field(column: _Column) -> pa.Field[pa.DataType]:
-    import pyarrow as pa
-
     return pa.field(column.name, _arrow(column.kind), column.nullable, {"comment": column.comment} if column.comment is not None else None)
 
 
 def _arrow(kind: tuple[Any, ...]) -> pa.DataType:
-    import pyarrow as pa
-
     match kind:
         case ("decimal", precision, scale):
             return pa.decimal128(precision, scale)
@@ -255,8 +246,6 @@ def _arrow(kind: tuple[Any, ...]) -> pa.DataType:
 
 
 def _simple(name: str) -> pa.DataType:
-    import pyarrow as pa
-
     kinds: dict[str, pa.DataType] = {
         "boolean": pa.bool_(),
         "byte": pa.int8(),
@@ -277,8 +266,6 @@ def _simple(name: str) -> pa.DataType:
 
 def ddl_type(kind: pa.DataType) -> str:
     """Return how Spark writes a type that ``parse_ddl`` returns; of another one how Arrow does."""
-    import pyarrow as pa
-
     if pa.types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
     if pa.types.is_map(kind):

@@ -5,18 +5,12 @@ Who acts, and why: what people do to a queue is recorded with both, whichever ve
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
 
 
 class EventType(StrEnum):
@@ -92,6 +86,7 @@ class Event:
     :param abort_count: the message's abort count after the event.
     :param move_count: the message's move count after the event.
     :param details: further facts as text, for example ``place`` (sub-queue or queue the message went to) or ``error``.
+    :param error: the error group of the failure that has caused it; empty: none has. Written, and read by columns alone (``desk.failures``).
     """
 
     type: EventType
@@ -100,6 +95,7 @@ class Event:
     abort_count: int = 0
     move_count: int = 0
     details: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
 
 
 WHO, WHY = "who", "why"
@@ -134,15 +130,6 @@ def acting(who: str, why: str = "") -> Iterator[None]:
         yield
     finally:
         _acting.reset(token)
-
-
-def shell_user() -> str:
-    """Return who acts in a shell or a script: ``shell:<user>@<host>``."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
-        user = str(os.getuid())
-    return f"shell:{user}@{socket.gethostname()}"
 
 
 def is_anybody_acting() -> bool:

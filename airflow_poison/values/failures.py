@@ -9,17 +9,14 @@ import hashlib
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from airflow_poison.values.errors import ErrorHandlerError, PoisonMessageError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 
 class Unprocessable(Exception):  # noqa: N818  (a verdict on the message, named by users; not an error of this package)

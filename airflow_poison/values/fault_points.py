@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 VARIABLE = "AIRFLOW_POISON_FAULT"
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

@@ -1,10 +1,11 @@
-"""Which machine this is.
+"""Which machine this is, and who acts in a shell on it.
 
 Modes of files with texts of messages and handlers: for their owner and their group, as far as the umask lets them.
 """
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 from typing import Final
@@ -26,3 +27,12 @@ def machine() -> str:
             return file.read().strip()
     except OSError:
         return socket.gethostname()
+
+
+def shell_user() -> str:
+    """Return who acts in a shell or a script: ``shell:<user>@<host>``."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = str(os.getuid())
+    return f"shell:{user}@{socket.gethostname()}"

@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.schema import DEFAULT_PRIORITY, OWN_PROPERTIES, is_reserved, message_schema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
 
 HIGHEST_PRIORITY = 10
 BATCH = 10_000
@@ -110,8 +107,6 @@ def check_named_once(columns: Sequence[str], where: str) -> None:
 
 def rows_to_batches(rows: Iterable[object], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
     """Return batches of messages from Python values: dicts are mapped like a frame's rows; bytes and text are bodies. Raises InputError."""
-    import pyarrow as pa
-
     check_several(rows)
     messages = (_message(number, row, mapping, now) for number, row in enumerate(rows))
     while chunk := list(islice(messages, BATCH)):
@@ -130,8 +125,6 @@ def check_several(messages: object) -> None:
 
 def check_priorities(batch: pa.RecordBatch, column: str | None) -> pa.RecordBatch:
     """Return the batch. Raises InputError when a priority is out of range."""
-    import pyarrow.compute as pc
-
     if "priority" in batch.schema.names:
         bounds: dict[str, int | None] = pc.min_max(batch.column("priority")).as_py()  # type: ignore[assignment]  # a struct of the two
         for value in (bounds["min"], bounds["max"]):
@@ -300,7 +293,6 @@ def expires_at(now: datetime, seconds: float, expires_after: object) -> datetime
 
 
 def _text(value: object, column: str) -> str | None:
-    """Return a value as text. Raises InputError."""
     if value is None:
         return None
     try:
@@ -319,7 +311,6 @@ def _label(value: object) -> str:
 
 
 def _number(value: object) -> object:
-    """Return a number of JSON as a number."""
     return json_text.values(value) if isinstance(value, json_text.Number) else value
 
 

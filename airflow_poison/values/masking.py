@@ -15,19 +15,17 @@ from __future__ import annotations
 import base64
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json.encoder import encode_basestring
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 from urllib.parse import quote, quote_plus
 
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.json_text import Number, Pairs
 from airflow_poison.values.texts import Plain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 HIDDEN = "***"
 """What stands in the place of a value."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, error_of, is_system
+from airflow_poison.dialogs.system_messages import DIALOG_TIMER, END_DIALOG, ERROR, ErrorDocument, error_of, is_system
 from airflow_poison.values.json_text import natural_values
 from airflow_poison.values.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
     import pyarrow as pa
 
-    from airflow_poison.dialogs.system_messages import ErrorDocument
     from airflow_poison.dialogs.transaction import Conversation
 
 

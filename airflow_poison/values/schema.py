@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_poison.values.events import Event, EventType
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from datetime import datetime
-
-    import pyarrow as pa
+from airflow_poison.values.libraries import pa
 
 
 class SubQueue(StrEnum):
@@ -103,8 +100,6 @@ def message_schema() -> pa.Schema:
     | last_error | the failure of its last delivery |
     | reason | its last failure, one line; null before the first |
     """
-    import pyarrow as pa
-
     instant = pa.timestamp("us", tz="UTC")
     fields: list[pa.Field[Any]] = [
         pa.field("lookup_id", pa.int64(), nullable=True),
@@ -140,12 +135,14 @@ def message_schema() -> pa.Schema:
 @cache
 def table_schema() -> pa.Schema:
     """Return the columns of a queue table: the columns of a data file and the two partition columns."""
-    import pyarrow as pa
-
     return message_schema().append(pa.field("sub_queue", pa.string())).append(pa.field("move_count", pa.int32()))
 
 
 EVENT_COLUMNS = ("lookup_id", "message_type", "enqueued_at", "abort_count", "priority", "body")
+LAST_ERROR = "last_error"
+"""Of a message: the failure of its last delivery. Of an event that a failure has caused: the failure's error group, and nothing else of it."""
+ERROR_GROUP = f"{LAST_ERROR}.fingerprint"
+"""The same group as a column of a Parquet file."""
 STANDS_FOR = "crash_count"
 """The column that says for how many messages a row stands: an event of a whole file for all of its messages."""
 
@@ -155,8 +152,6 @@ def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:
 
     :param first: number of the first one in its writer's order; kept in the column ``priority``, since writers may shuffle rows.
     """
-    import pyarrow as pa
-
     rows = [
         {
             "lookup_id": event.lookup_id,
@@ -165,6 +160,7 @@ def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:
             "abort_count": event.abort_count,
             STANDS_FOR: int(event.details["count"]) if {"count", "path"} <= event.details.keys() else 1,
             "priority": number,
+            LAST_ERROR: {"fingerprint": event.error} if event.error else None,
             "body": json.dumps({"move_count": event.move_count, **event.details}).encode(),
             "sub_queue": EVENT,
             "move_count": 0,
@@ -172,6 +168,13 @@ def events_to_table(events: Iterable[Event], first: int = 0) -> pa.Table:
         for number, event in enumerate(events, first)
     ]
     return pa.Table.from_pylist(rows, schema=table_schema())
+
+
+def of_groups(groups: pa.Array[Any]) -> pa.Array[Any]:
+    """Return the column ``last_error`` of events, by the error groups of what has caused them."""
+    kind = table_schema().field(LAST_ERROR).type
+    cells = [groups if each.name == "fingerprint" else pa.nulls(len(groups), each.type) for each in kind]
+    return pa.StructArray.from_arrays(cells, fields=list(kind), mask=groups.is_null())
 
 
 def table_to_events(table: pa.Table) -> Iterator[Event]:

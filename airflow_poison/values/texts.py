@@ -6,15 +6,11 @@ import codecs
 import difflib
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+from typing import Any
 
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
 _MARK_8 = codecs.BOM_UTF8
@@ -142,3 +138,11 @@ def plain(value: object) -> Any:
             return [plain(each) for each in value]
         case _:
             return value
+
+
+_GLOB = re.compile(r"([\\\[\]{}*?])")
+
+
+def literal_path(path: str) -> str:
+    """Return a path as Spark's readers take it by itself: they take signs of patterns for patterns."""
+    return _GLOB.sub(r"\\\1", path)

@@ -6,24 +6,21 @@ All they look at is the control row and the files' statistics: no message is rea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from airflow_poison.passes.due import due_files, due_postponed, ended_times, next_time
 from airflow_poison.passes.halts import ENDPOINTS, Endpoints
-from airflow_poison.rules.settings import check, duration, from_json, optional, to_json, whole_number
+from airflow_poison.rules.settings import Check, Settings, check, duration, from_json, optional, to_json, whole_number
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
-
-    from airflow_poison.rules.settings import Check, Settings
     from airflow_poison.store.files import DataFile, Snapshot
 
 Places = StrEnum("Places", ["MAIN", "RETRY", "POISON", "POSTPONED", "TRANSMISSION"])

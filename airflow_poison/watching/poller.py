@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections.abc import Collection, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.clock import Clock, SystemClock
 from airflow_poison.values.errors import PoisonError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Mapping
-    from datetime import datetime
-
     from airflow_poison.store import QueueStore
     from airflow_poison.store.files import Snapshot
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.values.clock import Clock
     from airflow_poison.watching.conditions import Answer, Condition
 
 

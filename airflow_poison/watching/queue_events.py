@@ -9,7 +9,9 @@ is found.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import cache
 from hashlib import blake2s
@@ -21,17 +23,13 @@ from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.runs import run_key
 from airflow_poison.rules.decisions import HALTS
 from airflow_poison.store.control import QueueState
-from airflow_poison.values.events import EventType
+from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import CONVERSATION, SubQueue, place_name
 from airflow_poison.watching.conditions import RetryDue, free_or_due, receivable, receives, returning
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
     from airflow_poison.store.files import DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.values.events import Event
 
 
 class Happening(StrEnum):
@@ -133,7 +131,6 @@ def ripens(happening: Happening, snapshot: Snapshot, now: datetime) -> datetime 
 
 
 def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event], versions: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    """Yield one happening for all messages of a range of versions."""
     from airflow_poison.passes.alerts import NAMED, UNTOLD
 
     kinds, lookup_ids = Counter[str](), list[int]()
@@ -172,7 +169,6 @@ def _endpoint(table: QueueTable, event: Event) -> SubQueue:
 
 
 def _found_halted(table: QueueTable, snapshot: Snapshot, place: SubQueue, now: datetime) -> dict[str, Any]:
-    """Return the happening of a halt that nothing records."""
     state, reason = snapshot.control.endpoint(place)
     details = {"endpoint": place_name(table.name, place), "state": state.value, "reason": reason}
     facts = {"kind": None, "at": now.isoformat(), "lookup_id": None, "details": details}
@@ -180,7 +176,6 @@ def _found_halted(table: QueueTable, snapshot: Snapshot, place: SubQueue, now: d
 
 
 def _change(happening: Happening, table: QueueTable, event: Event) -> dict[str, Any]:
-    """Return the happening of a recorded change of an endpoint's state."""
     facts = {"kind": event.type.value, "at": event.at.isoformat(), "lookup_id": event.lookup_id, "details": dict(event.details)}
     return _payload(happening, table, (event.type, event.at, event.lookup_id, sorted(event.details.items())), **facts)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.passes.history import BY_HAND
 from airflow_poison.store import row_groups
 from airflow_poison.values.events import EventType
+from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.schema import EVENT, STANDS_FOR, SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping
-
-    import pyarrow as pa
-
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.store.row_groups import RowGroups
     from airflow_poison.watching.poller import Reading
@@ -67,8 +65,6 @@ class _Counted:
 
 @dataclass(slots=True)
 class _History:
-    """What is known of one queue."""
-
     table: QueueTable
     seen: tuple[int, Hashable] | None = None
     events: dict[str, _Counted] = field(default_factory=dict)
@@ -198,9 +194,6 @@ def _counted(table: QueueTable, path: str, since: int) -> _Counted:
 
 def _count(groups: RowGroups, group: int, arrived: Counter[int], left: Counter[int]) -> int:
     """Count the events of a row group; return the last slot. What an event says of itself is read only where some may have left poison."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     leaving = groups.may_hold(group, "message_type", _LEAVING)
     newest = -1
     for batch in groups.batches([group], ["message_type", "enqueued_at", STANDS_FOR, *(["body"] if leaving else [])]):
@@ -220,8 +213,6 @@ def _left(rows: pa.Table) -> Any:
 
     Those that do not say where the message was are of single messages that people have removed or sent on: most of these were poison.
     """
-    import pyarrow.compute as pc
-
     came_from = pc.match_substring(rows["body"], _ORIGIN)
     poison = pc.and_(_are(rows, *_LEAVING), pc.match_substring(rows["body"], _FROM_POISON))
     by_hand = pc.and_(pc.match_substring(rows["body"], _BY_HAND), pc.invert(pc.or_(came_from, pc.match_substring(rows["body"], _BY_PLAN))))
@@ -229,17 +220,11 @@ def _left(rows: pa.Table) -> Any:
 
 
 def _are(rows: pa.Table, *kinds: str) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     return pc.is_in(rows["message_type"], pa.array(kinds, pa.string()))
 
 
 def _add(counts: Counter[int], slots: Any, events: Any, mask: Any) -> None:
     """Count events by slot: events of single messages together, events of whole files one by one."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     single: Any = pc.is_in(events, pa.array([1], pa.int32()))
     for found in slots.filter(pc.and_(mask, single)).value_counts().to_pylist():
         counts[found["values"]] += found["counts"]

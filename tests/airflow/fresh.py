@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping  # noqa: TC003  (as light as can be)
+from collections.abc import Mapping
 
 PRELOADED = ("airflow.sdk", "airflow.sdk.bases.decorator", "airflow.triggers.base", "airflow.__main__", "airflow.cli.cli_parser", __name__)
 HEAVY = {"pyarrow", "deltalake", "numpy", "pandas", "pyspark"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -48,27 +48,29 @@ def test_every_flight_that_arrived_lands_once_and_the_others_end_in_poison(  # n
 
     runs = [run_dag(bag.dags["flight_arrivals"], datetime(2026, 1, day, tzinfo=UTC)) for day in (1, 2, 3)]
 
-    with (home / f"flights-{EVERY}.csv").open(newline="") as file:
-        flights = list(csv.DictReader(file))
+    flights = pq.read_table(home / f"flights-{EVERY}.parquet").to_pylist()
     others = {row["tailnum"] for row in flights if row["carrier"] != "VX"}
-    arrived = [row for row in flights if row["arr_delay"].lstrip("-").isdigit()]
+    arrived = [row for row in flights if row["arr_delay"] is not None]
     hopeless = len(flights) - len(arrived)
     late = sum(row["tailnum"] not in others for row in arrived)
     assert hopeless
     assert late
     assert [run.state for run in runs] == ["success"] * 3
     passes: list[dict[str, Any]] = [run.returned["retry_cycle.receive"] for run in runs]
-    assert [done["received"] for done in passes] == [len(flights), hopeless + late, hopeless]
-    assert [done["settled"] for done in passes] == [len(flights) - hopeless - late, late, 0]
+    failed = hopeless + late
+    read = {"read": len(flights), "landed": len(flights) - failed, "filtered": 0, "messages": failed}
+    assert [done["in_place"] for done in passes] == [read, {}, {}], "the file is taken once"
+    assert [done["received"] for done in passes] == [failed, failed, hopeless]
+    assert [done["settled"] for done in passes] == [0, late, 0]
     assert [done["poisoned"] for done in passes] == [0, 0, hopeless]
-    assert sum(done["deliveries"] for done in passes) == len(arrived) - late + 7 * late + 18 * hopeless
+    assert sum(done["deliveries"] for done in passes) == 7 * late + 18 * hopeless
 
     landed = DeltaTable(str(home / "landed")).to_pyarrow_table().to_pylist()
-    assert Counter(tuple(str(row[name]) for name in KEY) for row in landed) == Counter(tuple(row[name] for name in KEY) for row in arrived)
+    assert Counter(tuple(row[name] for name in KEY) for row in landed) == Counter(tuple(row[name] for name in KEY) for row in arrived)
     by_key = {tuple(row[name] for name in KEY): row for row in arrived}
     for row in landed:
-        flight = by_key[tuple(str(row[name]) for name in KEY)]
-        assert row["made_up"] == int(flight["dep_delay"]) - int(flight["arr_delay"])
+        flight = by_key[tuple(row[name] for name in KEY)]
+        assert row["made_up"] == flight["dep_delay"] - flight["arr_delay"]
         assert row["tailnum"] == flight["tailnum"]
         assert row["model"]
     assert not {"lookup_id", "_poison"} & landed[0].keys()

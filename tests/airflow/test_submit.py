@@ -11,11 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from airflow_poison import Msmq4
+from airflow_poison import DeltaChanges, Msmq4
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.send import messages_to_batches, send
@@ -30,7 +31,6 @@ from .conftest import define_connection
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import pyarrow as pa
     from airflow.sdk import Context
     from pyspark.sql import DataFrame
 
@@ -223,6 +223,23 @@ def test_a_submitted_transformation_lands_its_rows_and_names_its_culprits(
     assert landed["until"].to_pylist() == [datetime(9999, 12, 31, tzinfo=UTC)] * 5
     [poison] = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
     assert poison["last_error"]["type"] == "ValueError"
+
+
+def test_a_submitted_pass_takes_a_source_in_place(submitted: Callable[..., QueueReceiveSubmitOperator], store: QueueStore, tmp_path: Path) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    def doubled(df: DataFrame) -> DataFrame:
+        return df.selectExpr("id", "2 * cast(amount AS int) AS amount")
+
+    table, raw, output = sent(store, '{"id": 0, "amount": "1"}'), str(tmp_path / "raw"), str(tmp_path / "landed")
+    write_deltalake(raw, pa.table({"id": [1, 2, 3], "amount": ["1", "bad", "3"]}))
+
+    numbers = submitted(None, "client", transform=doubled, source=DeltaChanges(raw), output=output).execute(context())
+
+    assert (numbers["received"], numbers["settled"], numbers["poisoned"], numbers["landed"]) == (2, 1, 1, {"output": 3})
+    assert DeltaTable(output).to_pyarrow_table().sort_by("id")["id"].to_pylist() == [0, 1, 3]
+    [poison] = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+    assert poison["body"] == b'{"id":2,"amount":"bad"}'
 
 
 @pytest.mark.parametrize("deploy_mode", ["client", "cluster"])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from random import Random
 from typing import TYPE_CHECKING
 
 import pendulum
@@ -14,7 +16,6 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 
 from airflow_poison import Msmq3, Msmq4, ServiceBroker
-from airflow_poison.operators.base import here
 from airflow_poison.operators.manage import QueueReturnOperator
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.engines import LocalEngine
@@ -22,8 +23,9 @@ from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.taskgroups import retry_cycle
 from airflow_poison.timetables import RetryCycleTimetable, retry_cycle_schedule
-from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.clock import SystemClock, show_instant
 from airflow_poison.values.errors import SettingError
+from tests.unit.rules.test_retry_schedule import at, drawn, drawn_runs
 
 if TYPE_CHECKING:
     from airflow_poison import Message
@@ -56,7 +58,8 @@ def test_a_serialized_dag_has_the_timetable_again_with_delay_and_window() -> Non
         retry_cycle("orders", POLICY, "shop.orders:land")
     again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
     assert again.timetable == RetryCycleTimetable(POLICY) != EACH_HALF_HOUR
-    assert again.timetable.summary == "every 30 minutes, and at the beginning of 22:10-06:00 Europe/Berlin"
+    assert again.timetable.summary == "every 30 minutes, and when its window opens (22:10-06:00 Europe/Berlin)"
+    assert again.timetable.description == f"E{again.timetable.summary[1:]}. A run while nothing waits starts no Spark."
 
 
 def test_a_schedule_of_the_queue_has_its_asset_and_the_cycles() -> None:
@@ -116,6 +119,35 @@ def test_a_backfill_has_a_run_for_each_cycle() -> None:
     assert found[-1].start == last
     openings = {pendulum.datetime(2026, 3, 28, 21, 10)}  # 22:10 before clocks are set forward
     assert {each.start for each in found} == {first + number * HALF_HOUR for number in range(21)} | openings
+
+
+def check_runs(seed: int | str) -> None:
+    """The runs of a backfill of two weeks are those of a reckoning that looks at each minute; each begins where the one before has ended."""
+    random = Random(seed)
+    window = random.choice((drawn(random), None))
+    every, first, runs = drawn_runs(random, window)
+    policy = Msmq4(retry_cycle_delay=timedelta(minutes=every), retry_window=None if window is None else window.text)
+    timetable = RetryCycleTimetable.deserialize(RetryCycleTimetable(policy).serialize())
+    wanted = TimeRestriction(pendulum.instance(at(first)), pendulum.instance(at(first + 20_159)), catchup=True)
+    found, info = list[DataInterval](), None
+    while len(found) < 200 and (info := timetable.next_dagrun_info(last_automated_data_interval=info and info.data_interval, restriction=wanted)):
+        assert info.data_interval is not None
+        assert info.run_after == info.data_interval.end
+        found.append(info.data_interval)
+    assert [each.start for each in found] == [at(minute) for minute in sorted(runs)][:200], (every, window)
+    assert all(earlier.end == later.start for earlier, later in pairwise(found))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_backfill_has_the_runs_that_a_wall_clock_shows(seed: int) -> None:
+    check_runs(seed)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_backfills_of_a_thousand_policies_have_the_runs_that_a_wall_clock_shows() -> None:
+    for seed in range(1_000):
+        check_runs(f"long {seed}")
 
 
 def test_a_run_by_hand_has_the_last_cycle_that_had_ended() -> None:
@@ -203,6 +235,6 @@ def test_a_return_leaves_waiting_what_is_not_due(store: QueueStore) -> None:
 
 def test_logs_show_instants_in_the_time_zone_of_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     at = datetime(2026, 11, 27, 20, tzinfo=UTC)
-    assert here(at) == "2026-11-27 20:00:00 UTC"
+    assert show_instant(at) == "2026-11-27 20:00:00 UTC"
     monkeypatch.setenv("AIRFLOW__CORE__DEFAULT_TIMEZONE", "Asia/Kolkata")
-    assert here(at) == "2026-11-28 01:30:00 IST"
+    assert show_instant(at) == "2026-11-28 01:30:00 IST"

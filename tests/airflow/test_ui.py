@@ -20,28 +20,33 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from anyio import CapacityLimiter
 from fastapi import HTTPException
 from fastapi.routing import APIRoute
 
 from airflow_poison import Contract, Dialog, Msmq4, Service, ServiceBroker
 from airflow_poison.desk.actions import PlanAction, Verb
-from airflow_poison.desk.plans import plan, record
+from airflow_poison.desk.plans import cancel, pause, plan, record
 from airflow_poison.desk.selection import Selection
 from airflow_poison.dialogs.acts import target_handle
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import declare_services
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on
 from airflow_poison.passes.engines import LocalEngine
+from airflow_poison.passes.move import put_back
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.relay import transmit
 from airflow_poison.passes.send import send
+from airflow_poison.queue import Queue
 from airflow_poison.store import open_store
 from airflow_poison.store.files import Transaction
 from airflow_poison.ui.plugin import PoisonPlugin
 from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.events import acting
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.values.schema import CONVERSATION, SubQueue, table_schema
 from tests.airflow.conftest import define_connection
+from tools import api_types
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
@@ -49,8 +54,10 @@ with warnings.catch_warnings():
 
     import airflow_poison.ui.app as page_app
     from airflow_poison.ui import answers as served
+    from airflow_poison.ui import page_data
     from airflow_poison.ui.app import app
     from airflow_poison.ui.page_data import NotReadableError
+    from airflow_poison.ui.shapes import ANSWERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -78,6 +85,7 @@ READS: dict[str, dict[str, Any]] = {
     "/api/conversations": {"queue": "warehouse"},
     "/api/conversation": {"queue": "warehouse", "handle": HANDLE},
     "/api/groups": {"queue": "orders"},
+    "/api/samples": {"queue": "orders"},
     "/api/plans": {"queue": "warehouse"},
     "/api/plan": {"queue": "warehouse", "plan": PLAN},
     "/api/decisions": {"queue": "orders"},
@@ -170,6 +178,7 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> Iterator[Browser]:
     from airflow.api_fastapi.core_api import security
 
     create_auth_manager()
+    monkeypatch.setattr("airflow_poison.ui.page_data.TREND_SECONDS", 60.0)  # a trend that a busy machine has no time for comes with a later answer
 
     async def user_of(token: str | None) -> SimpleAuthManagerUser:
         if not token:
@@ -194,7 +203,10 @@ class Browser:
     def read(self, path: str, **query: Any) -> Any:
         answer = self.ask(path, **query)
         assert answer.status_code == 200, answer.text
-        return answer.json()
+        found = answer.json()
+        if "asked" not in found:  # SlowReads has no other answer
+            ANSWERS[path.removeprefix("/api/")].model_validate(found)
+        return found
 
 
 class SlowReads:
@@ -284,6 +296,126 @@ def test_a_read_that_fails_fails_for_all_who_wait_for_it_and_for_nobody_else(
     assert browser.read("/api/queue", queue="orders")["queue"] == "orders"
 
 
+# Large reads ----------------------------------------------------------------------------------------------------------
+
+
+class LargeReads(SlowReads):
+    """Searches for messages that wait until they may go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun = []
+        self.go_on = Event()
+        find = Queue.find
+
+        def slow(queue: Queue, selection: Any, **more: Any) -> Any:
+            self.begun.append((selection.where,))
+            assert self.go_on.wait(60)
+            return find(queue, selection, **more)
+
+        monkeypatch.setattr(Queue, "find", slow)
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[LargeReads]:
+    monkeypatch.setattr(served, "WAIT_SECONDS", 0.5)
+    reads = LargeReads(monkeypatch)
+    yield reads
+    reads.go_on.set()
+
+
+def search(browser: Browser, where: str, role: str = "viewer") -> Any:
+    return browser.ask("/api/messages", role, queue="orders", selection=json.dumps({"sub_queue": None, "where": where}))
+
+
+def test_one_large_read_of_a_user_goes_on_at_a_time_and_the_next_is_told_which(browser: Browser, large: LargeReads, orders: QueueTable) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(search, browser, "lookup_id = 1")
+        large.until_begun(1)
+        refused = search(browser, "lookup_id = 2")
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, str(served.AGAIN_SECONDS))
+        assert "messages of queue 'orders' everywhere, where=lookup_id = 1" in refused.json()["detail"]
+        assert browser.read("/api/queue", queue="orders")["queue"] == "orders"
+        assert large.begun == [("lookup_id = 1",)]
+        large.go_on.set()
+        assert first.result().json()["total"] == 1
+    assert search(browser, "lookup_id = 2").json()["total"] == 1
+
+
+def test_a_large_read_waits_for_its_turn(browser: Browser, large: LargeReads, orders: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "WAIT_SECONDS", 60.0)
+    with ThreadPoolExecutor(4) as threads:
+        asked = [threads.submit(search, browser, f"lookup_id = {number}") for number in (1, 2, 7)]
+        large.until_begun(1)
+        time.sleep(0.2)  # a second one would have begun by now
+        assert len(large.begun) == 1
+        large.go_on.set()
+        assert sorted(each.result().json()["total"] for each in asked) == [0, 1, 1]
+
+
+def test_nobody_is_told_what_others_read(browser: Browser, large: LargeReads, orders: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = CapacityLimiter(1)  # however many cores this machine has
+    monkeypatch.setattr(served, "_large_reads", lambda: turns)
+    with ThreadPoolExecutor(4) as threads:
+        threads.submit(search, browser, "message_id = 'secret'")
+        large.until_begun(1)
+        refused = search(browser, "lookup_id = 2", "viewer 2")
+        large.go_on.set()
+    assert (refused.status_code, "secret" in refused.text, "of others" in refused.json()["detail"]) == (503, False, True)
+
+
+def test_what_is_known_of_a_version_waits_for_no_large_read(browser: Browser, large: LargeReads, orders: QueueTable) -> None:
+    before = browser.read("/api/groups", queue="orders")
+    with ThreadPoolExecutor(4) as threads:
+        threads.submit(search, browser, "lookup_id = 1")
+        large.until_begun(1)
+        assert browser.read("/api/groups", queue="orders") == before
+        large.go_on.set()
+
+
+def test_a_plan_is_a_large_read(browser: Browser, large: LargeReads, orders: QueueTable) -> None:
+    planned = {"queue": "orders", "selection": {}, "action": {"verb": "put_back"}}
+    headers = {"Authorization": "Bearer admin"}
+    with ThreadPoolExecutor(4) as threads:
+        threads.submit(search, browser, "lookup_id = 1", "admin")
+        large.until_begun(1)
+        refused = browser.client.post("/api/plan", json=planned, headers=headers)
+        assert (refused.status_code, "lookup_id = 1" in refused.json()["detail"]) == (503, True)
+        large.go_on.set()
+    assert browser.client.post("/api/plan", json=planned, headers=headers).status_code == 200
+
+
+# What has not changed -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", sorted(set(READS) - {"/api/decisions", "/api/rights"}))
+def test_what_has_not_changed_is_not_sent_again(browser: Browser, both: QueueTable, path: str) -> None:
+    first = browser.ask(path, **READS[path])
+    headers = {"Authorization": "Bearer viewer", "If-None-Match": f'"other", W/{first.headers["ETag"]}'}
+    again = browser.client.get(path, params=READS[path], headers=headers)
+    assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
+    assert again.headers["Cache-Control"] == first.headers["Cache-Control"]
+    other = browser.client.get(path, params=READS[path], headers=headers | {"If-None-Match": '"other"'})
+    assert other.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/api/groups", "/api/messages", "/api/queue", "/api/queues", "/api/events"])
+def test_a_change_of_the_queue_is_sent(browser: Browser, orders: QueueTable, path: str) -> None:
+    first = browser.ask(path, **READS[path])
+    put_back(orders, SystemClock())
+    headers = {"Authorization": "Bearer viewer", "If-None-Match": first.headers["ETag"]}
+    assert browser.client.get(path, params=READS[path], headers=headers).status_code == 200
+
+
+def test_who_may_not_read_is_not_told_that_nothing_has_changed(browser: Browser, orders: QueueTable) -> None:
+    tag = browser.ask("/api/groups", queue="orders").headers["ETag"]
+    answer = browser.client.get("/api/groups", params={"queue": "orders"}, headers={"Authorization": "Bearer nobody", "If-None-Match": tag})
+    assert answer.status_code == 403
+
+
+def test_the_script_is_kept_for_some_minutes(browser: Browser) -> None:
+    assert browser.ask("/ui/poison.js").headers["Cache-Control"] == f"private, max-age={page_app.SCRIPT_SECONDS}"
+
+
 # Guards ---------------------------------------------------------------------------------------------------------------
 
 
@@ -318,6 +450,29 @@ def test_every_route_is_guarded_and_there_is_no_documentation() -> None:
         guards = [getattr(each.dependency, "__qualname__", "").partition(".")[0] for each in route.dependencies]
         more = [] if route.methods == {"GET"} else ["refuse_forged", "acts"]
         assert guards == ["requires_access_asset", *more], route.path
+
+
+def test_every_answer_has_its_shape_and_the_page_has_the_types_of_all(browser: Browser, both: QueueTable) -> None:
+    for path, query in READS.items():
+        if path.startswith("/api/"):
+            browser.read(path, **query)
+    assert {f"/api/{name}" for name in ANSWERS} == {path for path in READS if path.startswith("/api/")}
+    assert api_types.TARGET.read_text(encoding="utf-8") == api_types.text(), "the shapes have changed: run 'make types'"
+
+
+@pytest.mark.parametrize(
+    ("schema", "type_"),
+    [
+        ({"type": "array", "items": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}, "readonly (number | null)[]"),
+        ({"type": "object", "additionalProperties": {"$ref": "#/components/schemas/Depth"}}, "Readonly<Record<string, Depth>>"),
+        ({"type": "object", "additionalProperties": True}, "Readonly<Record<string, unknown>>"),
+        ({"const": "a"}, '"a"'),
+        ({"enum": ["a", "b"], "type": "string"}, '"a" | "b"'),
+        ({}, "unknown"),
+    ],
+)
+def test_a_schema_becomes_a_type(schema: dict[str, Any], type_: str) -> None:
+    assert api_types._type(schema) == type_
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/redoc", "/openapi.json", "/api", "/ui", "/ui/", "/ui/app.py", "/ui/../app.py", "/ui/%2e%2e/app.py"])
@@ -396,13 +551,19 @@ def test_queues_with_their_depths(browser: Browser, orders: QueueTable) -> None:
 def test_queues_say_what_needs_somebody_how_it_went_and_how_much_there_is(browser: Browser, both: QueueTable) -> None:
     told = browser.read("/api/queues")
     orders, shop, warehouse = told["queues"]
-    assert orders["needs"] == [{"kind": "poison_growing", "text": "1 poison message more than an hour ago."}]
+    assert orders["needs"] == [{"kind": "poison_growing", "text": "1 poison message, 1 more than an hour ago."}]
     assert (orders["trend"]["hours"], sum(orders["trend"]["poison"]), sum(orders["trend"]["settled"])) == (24, 1, 0)
     assert shop["needs"] == []
-    [halted] = warehouse["needs"]
+    halted, at_work = warehouse["needs"]
     assert (halted["kind"], halted["text"].startswith("disabled: ")) == ("halted", True)
+    assert at_work == {"kind": "plan_at_work", "text": f"Plan {PLAN} is under way.", "plan": PLAN}
     assert (told["totals"]["queues"], told["totals"]["halted"], told["totals"]["outages"]) == (3, 1, 0)
     assert told["totals"]["messages"] == {"main": 3, "retry": 0, "poison": 1, "postponed": 0, "transmission": 0}
+
+
+def test_a_large_read_takes_memory_that_goes_back_to_the_system(browser: Browser, both: QueueTable) -> None:
+    browser.read("/api/groups", queue="orders")
+    assert pa.default_memory_pool().backend_name == "system"
 
 
 def test_a_look_at_queues_that_have_not_changed_reads_none_of_them(browser: Browser, both: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,6 +576,22 @@ def test_a_look_at_queues_that_have_not_changed_reads_none_of_them(browser: Brow
     assert [queue | {"at": ""} for queue in again["queues"]] == [queue | {"at": ""} for queue in before["queues"]]
     disable(both, CLOCK, reason="stocktaking")
     assert browser.read("/api/queues")["queues"][0]["needs"][0] == {"kind": "halted", "text": "disabled: stocktaking"}
+
+
+def test_plans_that_have_not_ended_are_told_and_those_whose_files_are_damaged_hide_nothing_else(browser: Browser, warehouse: QueueTable) -> None:
+    def plans() -> list[str]:
+        return [each["text"] for queue in browser.read("/api/queues")["queues"] for each in queue["needs"] if "plan" in each]
+
+    assert plans() == [f"Plan {PLAN} is under way."]
+    pause(warehouse, PLAN, CLOCK, who="shell:ann@desk")
+    assert plans() == [f"Plan {PLAN} is paused: nothing more happens until it is resumed."]
+    cancel(warehouse, PLAN, CLOCK, who="shell:ann@desk")
+    assert plans() == []
+    page_data._seen.clear()
+    for file in (_path(warehouse) / "sub_queue=_plan").rglob("*.parquet"):
+        file.write_bytes(b"x")
+    assert len(browser.read("/api/queues")["queues"]) == 2
+    assert plans() == []
 
 
 def test_a_trend_that_cannot_be_read_leaves_the_rest_of_the_queue(browser: Browser, orders: QueueTable) -> None:
@@ -472,8 +649,17 @@ def test_a_body_is_cut_and_says_so(browser: Browser, orders: QueueTable) -> None
 def test_events_of_a_queue_and_of_a_message(browser: Browser, orders: QueueTable) -> None:
     told = browser.read("/api/events", queue="orders")
     assert [event["event"] for event in told["events"]] == ["POISON_EXCEPTION", "MOVED_POISON"]
+    assert [event["links"] for event in told["events"]] == [{"dag_run": None, "task_log": None}] * 2
     assert browser.read("/api/events", queue="orders", lookup_id=2)["events"] == []
     assert [event["event"] for event in browser.read("/api/events", queue="orders", event="MOVED_POISON")["events"]] == ["MOVED_POISON"]
+
+
+def test_events_of_a_task_say_where_airflow_shows_it(browser: Browser, orders: QueueTable) -> None:
+    with acting("dag:shop/monday/receive"):
+        disable(orders, CLOCK, reason="stocktaking")
+    newest = browser.read("/api/events", queue="orders")["events"][-1]
+    run = "dags/shop/runs/monday"
+    assert newest["links"] == {"dag_run": run, "task_log": f"{run}/tasks/receive"}
 
 
 @pytest.mark.parametrize("path", [path for path in READS if path.startswith("/api")])

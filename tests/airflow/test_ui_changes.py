@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 import warnings
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from threading import Event
@@ -30,6 +30,7 @@ from airflow_poison.passes.send import send
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.values.schema import SubQueue
 from tests.airflow.conftest import define_connection, serialize
 
 with warnings.catch_warnings():
@@ -41,6 +42,8 @@ with warnings.catch_warnings():
     from airflow_poison.ui.app import app
     from airflow_poison.ui.desk import Applies
     from airflow_poison.ui.page_data import links_of
+    from airflow_poison.ui.shapes import ANSWERS
+    from airflow_poison.values.errors import PlanStateError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -238,10 +241,11 @@ class Poster:
     def get(self, name: str, **query: Any) -> Any:
         return self.client.get(f"/api/{name}", params=query, headers={"Authorization": "Bearer viewer"})
 
-    def decisions(self, role: str, queue: str = "orders") -> Any:
-        found = self.client.get("/api/decisions", params={"queue": queue}, headers={"Authorization": f"Bearer {role}"})
+    def decisions(self, role: str, queue: str | None = "orders") -> Any:
+        of_queue = {} if queue is None else {"queue": queue}
+        found = self.client.get("/api/decisions", params=of_queue, headers={"Authorization": f"Bearer {role}"})
         assert found.status_code == 200, found.text
-        return found.json()["decisions"]
+        return ANSWERS["decisions"].model_validate(found.json()) and found.json()["decisions"]
 
     def rights(self, role: str, conn_id: str = "poison_default") -> Any:
         return self.client.get("/api/rights", params={"conn_id": conn_id}, headers={"Authorization": f"Bearer {role}"}).json()
@@ -495,6 +499,7 @@ def test_pending_questions_of_a_queue_are_told_to_who_may_read_them(poster: Post
         "run_id": "monday",
         "task_id": "ask",
         "map_index": -1,
+        "queue": "orders",
         "subject": "Queue orders is disabled.",
         "body": r"**orders** \x1b[31m",
         "options": ["Enable", "Leave it disabled"],
@@ -503,6 +508,7 @@ def test_pending_questions_of_a_queue_are_told_to_who_may_read_them(poster: Post
     }
     assert [each["may_answer"] for each in poster.decisions("op")] == [True, True]
     assert poster.decisions("op", queue="nowhere") == []
+    assert [each["queue"] for each in poster.decisions("op", queue=None)] == ["orders", "bills", "orders"]
 
 
 def test_questions_of_dags_that_a_user_may_not_see_are_not_told(poster: Poster, asked: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -602,7 +608,7 @@ class Desk:
     @staticmethod
     def _told(answer: Any) -> Any:
         assert answer.status_code == 200, answer.text
-        return answer.json()
+        return ANSWERS["plan"].model_validate(answer.json()) and answer.json()
 
 
 @pytest.fixture
@@ -628,6 +634,52 @@ def test_an_edit_shows_samples_before_and_after(at_desk: Desk) -> None:
     told = at_desk.plan({"verb": "edit", "patch": {"carrier": "ZZ"}})
     sample = told["samples"][0]
     assert (json.loads(sample["before"])["carrier"], json.loads(sample["after"])["carrier"]) == ("VX", "ZZ")
+
+
+def test_a_group_of_messages_has_ten_samples_with_what_an_edit_makes_of_them(at_desk: Desk) -> None:
+    told = at_desk.plan({"verb": "edit", "patch": {"carrier": "ZZ"}})
+    assert [each["lookup_id"] for each in told["samples"]] == [3, 1, 2, 4, 5, 6]  # one of each group first
+    assert [json.loads(each["after"])["carrier"] for each in told["samples"]] == ["ZZ"] * 6
+
+
+def test_samples_have_bodies(at_desk: Desk) -> None:
+    told = at_desk.poster.get("samples", queue="orders", selection=json.dumps({"error_type": "ValueError"}), limit=3).json()
+    assert (told["total"], [each["lookup_id"] for each in told["samples"]]) == (4, [3, 4, 5])
+    assert json.loads(told["samples"][0]["body"]) == {"number": 3, "carrier": "VX"}
+    assert at_desk.poster.get("samples", queue="orders", limit=11).status_code == 422
+
+
+def test_a_plan_that_was_shown_is_applied_without_being_made_again(at_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = at_desk.plan(limit=4)
+    with monkeypatch.context() as patch:
+        patch.setattr("airflow_poison.queue.plan", lambda *_, **__: pytest.fail("it was planned again"))
+        begun = at_desk.apply(version=shown["version"], limit=4)
+    assert at_desk.until(begun["plan"], "done")["done"] == 4
+    assert at_desk.poster.post("apply", ACTS["apply"] | {"version": shown["version"], "limit": 4}).status_code == 200  # planned again: kept once
+
+
+@pytest.mark.parametrize("changed", [{"limit": 3}, {"selection": {"error_type": "ValueError"}}, {"action": {"verb": "remove"}}])
+def test_another_plan_than_the_one_that_was_shown_is_made(at_desk: Desk, changed: dict[str, Any]) -> None:
+    shown = at_desk.plan()
+    begun = at_desk.apply(version=shown["version"], **changed)
+    assert begun["messages"] == {"limit": 3, "selection": 4, "action": 6}[next(iter(changed))]
+    assert begun["action"]["verb"] == changed.get("action", PUT_BACK)["verb"]
+
+
+def test_plans_that_were_shown_take_little_memory_and_are_forgotten(at_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in range(1, 7):
+        shown = at_desk.plan(limit=limit)
+    assert [plan.view.messages for who, (*_, plan) in desk._planned.items() if who == "airflow:op"] == [6], "a person's last one"
+    with monkeypatch.context() as patch:
+        patch.setattr(desk, "MOST_PLANNED_BYTES", 10)
+        at_desk.plan()
+        assert len(desk._planned) == 0
+    at_desk.plan(limit=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(desk, "PLANNED_SECONDS", 0.0)
+        at_desk.plan(limit=2)
+        patch.setattr("airflow_poison.queue.plan", lambda *_, **__: (_ for _ in ()).throw(PlanStateError("planned again")))
+        assert at_desk.poster.post("apply", ACTS["apply"] | {"version": shown["version"], "limit": 2}).status_code == 409
 
 
 def test_an_applied_plan_goes_on_in_the_server_and_says_who_and_why(at_desk: Desk) -> None:
@@ -745,8 +797,37 @@ def test_a_canary_waits_for_the_pass_and_goes_on_by_itself(at_desk: Desk) -> Non
     begun = at_desk.apply(canary={"messages": 2, "share": 0.5})
     waits = at_desk.until(begun["plan"], "canary")
     assert (waits["done"], waits["canary"]) == (2, {"messages": 2, "share": 0.5})
+    assert (waits["canary_seen"]["settled"], waits["canary_seen"]["failed"], waits["canary_seen"]["waiting"]) == (0, 0, 2)
     ReceivePass(table=at_desk.table, policy=Msmq4(), handler=lambda _message: None, engine=LocalEngine, clock=CLOCK, isolation="none").run("1" * 40)
-    assert at_desk.until(begun["plan"], "done")["done"] == 6
+    done = at_desk.until(begun["plan"], "done")
+    assert (done["done"], done["canary_seen"]) == (6, None)
+
+
+def test_a_canary_that_has_passed_is_no_more_counted(at_desk: Desk) -> None:
+    begun = at_desk.apply(canary={"messages": 1})
+    at_desk.until(begun["plan"], "canary")
+    assert at_desk.table.claim("pass", lease=timedelta(hours=1), now=CLOCK.now(), max_messages=9, sub_queue=SubQueue.POISON)  # the plan waits for it
+    ReceivePass(table=at_desk.table, policy=Msmq4(), handler=lambda _message: None, engine=LocalEngine, clock=CLOCK, isolation="none").run("1" * 40)
+    assert at_desk.until(begun["plan"], "running")["canary_seen"] is None
+    at_desk.act("pause", begun["plan"])
+    assert at_desk.until(begun["plan"], "paused")["canary_seen"] is None
+
+
+def test_a_canary_that_has_failed_says_by_which_errors(at_desk: Desk) -> None:
+    begun = at_desk.apply(canary={"messages": 4, "share": 0.9})
+    at_desk.until(begun["plan"], "canary")
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+    ReceivePass(table=at_desk.table, policy=policy, handler=refuse_some, engine=LocalEngine, clock=CLOCK, isolation="none").run("1" * 40)
+    stopped = at_desk.until(begun["plan"], "stopped")["canary_seen"]
+    assert (stopped["settled"], stopped["failed"], stopped["waiting"]) == (1, 3, 0)
+    assert [(each["type"], each["messages"]) for each in stopped["errors"]] == [("KeyError", 2), ("ZeroDivisionError", 1)]
+
+
+def refuse_some(message: Message) -> None:
+    if message.lookup_id < 3:
+        raise KeyError("carrier")
+    if message.lookup_id == 3:
+        raise ZeroDivisionError
 
 
 def test_few_plans_are_applied_at_once_and_the_others_wait_and_say_so(at_desk: Desk, applies: Applies, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -872,6 +953,20 @@ def test_error_groups_of_a_selection(at_desk: Desk) -> None:
     [group] = at_desk.poster.get("groups", queue="orders", selection='{"error_type": "KeyError"}').json()["groups"]
     found = at_desk.poster.get("messages", queue="orders", selection=json.dumps({"error": group["error"]})).json()
     assert [row["lookup_id"] for row in found["messages"]] == [1, 2]
+
+
+def test_error_groups_in_an_order_searched_and_marked_as_new(at_desk: Desk) -> None:
+    def told(**query: Any) -> Any:
+        return at_desk.poster.get("groups", queue="orders", **query).json()
+
+    assert [group["type"] for group in told(order="type", desc=False)["groups"]] == ["KeyError", "ValueError"]
+    assert [group["type"] for group in told(desc=False)["groups"]] == ["KeyError", "ValueError"]
+    assert ([group["type"] for group in told(limit=1)["groups"]], told(limit=1)["more"]) == (["ValueError"], 1)
+    assert ([group["type"] for group in told(search="DELAY")["groups"]], told(search="DELAY")["messages"]) == (["KeyError"], 6)
+    assert [group["new"] for group in told()["groups"]] == [True, True]
+    assert [group["new"] for group in told(since="2999-01-01T00:00:00+00:00")["groups"]] == [False, False]
+    assert at_desk.poster.get("groups", queue="orders", since="2026-01-01").status_code == 422
+    assert at_desk.poster.get("groups", queue="orders", order="colour").status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -1015,7 +1110,9 @@ def test_nobody_finds_out_hidden_values_by_conditions_groups_or_plans(at_desk: D
     assert at_desk.poster.get("messages", queue="orders", selection=json.dumps(selection)).json()["total"] == 0
     assert at_desk.plan(selection=selection)["messages"] == 0
     told = at_desk.plan({"verb": "edit", "patch": {"seen": True}})
-    assert [json.loads(sample["before"])["carrier"] for sample in told["samples"]] == ["***", "***"]
+    assert [json.loads(sample["before"])["carrier"] for sample in told["samples"]] == ["***"] * 6
+    samples = at_desk.poster.get("samples", queue="orders").json()["samples"]
+    assert [json.loads(sample["body"])["carrier"] for sample in samples] == ["***"] * 6
     begun = at_desk.apply({"verb": "edit", "patch": {"carrier": "ZZ"}}, selection={"lookup_ids": [3]})
     at_desk.until(begun["plan"], "done")
     message = at_desk.poster.get("message", queue="orders", lookup_id=3).text

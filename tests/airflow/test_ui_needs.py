@@ -1,4 +1,4 @@
-"""What of a queue needs somebody: in words, the most urgent first."""
+"""What of a queue needs attention: in words, the most urgent first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison.passes.browse import ClaimView, QueueOverview
 from airflow_poison.store.control import OutageState
-from airflow_poison.store.files import SubQueueDepth
+from airflow_poison.store.files import PlanState, SubQueueDepth
 from airflow_poison.ui.page_data import needs
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.trends import Trend
@@ -41,6 +41,10 @@ def growth(number: int) -> Trend:
     return Trend((0,) * 24, (0,) * 24, number)
 
 
+def new(number: int) -> Trend:
+    return Trend((number,) + (0,) * 23, (0,) * 24, 0)
+
+
 def due(hours: float, messages: int = 3) -> SubQueueDepth:
     return replace(EMPTY, messages=9, due=messages, next_due_at=NOW - timedelta(hours=hours))
 
@@ -57,23 +61,25 @@ CLAIM = ClaimView("key", "main", 1, NOW, expired=False)
         (replace(QUIET, state="disabled", reason="no driver"), None, [("halted", "disabled: no driver")]),
         (replace(QUIET, state="stopped"), None, [("halted", "stopped")]),
         (replace(QUIET, poison_state="faulted", poison_reason="5 rollbacks"), None, [("halted", "faulted: 5 rollbacks")]),
-        (replace(QUIET, outage=OUTAGE), None, [("outage", "What its handler needs is away since 2026-03-01 10:00 UTC.")]),
-        (replace(QUIET, poison_outage=OUTAGE), None, [("outage", "What its handler needs is away since 2026-03-01 10:00 UTC.")]),
-        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), None, []),
-        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), growth(0), []),
-        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), growth(-2), []),
-        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), growth(2), [("poison_growing", "2 poison messages more than an hour ago.")]),
-        (holding(SubQueue.POISON, replace(EMPTY, messages=1)), growth(2), [("poison_growing", "1 poison message more than an hour ago.")]),
+        (replace(QUIET, outage=OUTAGE), None, [("outage", "What its handler needs is away since 2026-03-01T10:00:00+00:00.")]),
+        (replace(QUIET, poison_outage=OUTAGE), None, [("outage", "What its handler needs is away since 2026-03-01T10:00:00+00:00.")]),
+        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), None, [("poison", "9 poison messages.")]),  # until somebody has dealt with it
+        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), growth(0), [("poison", "9 poison messages.")]),
+        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), growth(-2), [("poison", "9 poison messages.")]),
+        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), new(4), [("poison", "9 poison messages, 4 of them new since yesterday.")]),
+        (holding(SubQueue.POISON, replace(EMPTY, messages=3)), new(4), [("poison", "3 poison messages, 3 of them new since yesterday.")]),
+        (holding(SubQueue.POISON, replace(EMPTY, messages=9)), growth(2), [("poison_growing", "9 poison messages, 2 more than an hour ago.")]),
+        (holding(SubQueue.POISON, replace(EMPTY, messages=1)), growth(2), [("poison_growing", "1 poison message, 1 more than an hour ago.")]),
         (holding(SubQueue.RETRY, due(0.9)), None, []),
         (
             holding(SubQueue.RETRY, due(1)),
             None,
-            [("overdue", "3 messages in retry should have been returned; the oldest since 2026-03-01 11:00 UTC.")],
+            [("overdue", "3 messages in retry should have been returned; the oldest since 2026-03-01T11:00:00+00:00.")],
         ),
         (
             holding(SubQueue.POSTPONED, due(2, 1)),
             None,
-            [("overdue", "1 message in postponed should have been returned; the oldest since 2026-03-01 10:00 UTC.")],
+            [("overdue", "1 message in postponed should have been returned; the oldest since 2026-03-01T10:00:00+00:00.")],
         ),
         (replace(QUIET, claims=(CLAIM,)), None, []),
         (
@@ -84,7 +90,22 @@ CLAIM = ClaimView("key", "main", 1, NOW, expired=False)
     ],
 )
 def test_each_need_says_what_is_the_matter(seen: QueueOverview, trend: Trend | None, found: list[tuple[str, str]]) -> None:
-    assert [(each["kind"], each["text"]) for each in needs(seen, trend)] == found
+    assert [(each["kind"], each["text"]) for each in needs(seen, trend, {})] == found
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "text"),
+    [
+        (PlanState.FAILED, "plan", "Plan p1 has failed; its page says why."),
+        (PlanState.STOPPED, "plan", "Plan p1 was stopped by its canary: too few of the messages that went first were settled."),
+        (PlanState.PAUSED, "plan", "Plan p1 is paused: nothing more happens until it is resumed."),
+        (PlanState.RUNNING, "plan_at_work", "Plan p1 is under way."),
+        (PlanState.CANARY, "plan_at_work", "Plan p1 waits for its canary."),
+        (PlanState.UNDOING, "plan_at_work", "Plan p1 is being undone."),
+    ],
+)
+def test_a_plan_that_has_not_ended_is_told_until_it_has(state: PlanState, kind: str, text: str) -> None:
+    assert list(needs(QUIET, None, {"p1": state.value})) == [{"kind": kind, "text": text, "plan": "p1"}]
 
 
 def test_the_most_urgent_comes_first() -> None:
@@ -95,4 +116,12 @@ def test_the_most_urgent_comes_first() -> None:
         sub_queues={**QUIET.sub_queues, SubQueue.POISON: replace(EMPTY, messages=9), SubQueue.RETRY: due(5)},
         claims=(replace(CLAIM, expired=True),),
     )
-    assert [each["kind"] for each in needs(everything, growth(3))] == ["halted", "outage", "poison_growing", "overdue", "expired_claim"]
+    assert [each["kind"] for each in needs(everything, growth(3), {"p1": "running", "p2": "failed"})] == [
+        "halted",
+        "outage",
+        "plan",
+        "poison_growing",
+        "overdue",
+        "expired_claim",
+        "plan_at_work",
+    ]

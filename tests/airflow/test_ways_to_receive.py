@@ -38,6 +38,7 @@ GIVEN: dict[str, Any] = {
     "output_keys": ["n"],
     "evolve": True,
     "provenance": True,
+    "on_bad_cell": "null",
 }
 BATCHES: dict[str, Any] = {"batch": "polars", "batch_size": 77, "schema": "carrier string"}
 SEVERAL = {"queues", "parallelism"}
@@ -250,7 +251,7 @@ def test_the_decorator_wants_no_name_of_a_transformation() -> None:
 
 def test_these_are_all_settings_that_a_pass_has() -> None:
     """Another one has to be given to every way, and to be shown here."""
-    of_all = {*GIVEN, *BATCHES, "transform", "mixes_rows", "policy", "deliver", "park_group", "spans"}
+    of_all = {*GIVEN, *BATCHES, "transform", "mixes_rows", "policy", "deliver", "park_group", "spans", "source"}
     assert own(QueueReceiveOperator) - SEVERAL - ALERTS - {"spark_conn_id"} == {*of_all, "queue_name", "handler"}
     assert own(QueueReceiveSubmitOperator) - {"spark_conn_id"} == {*of_all, "queue_name", "handler"}
     assert {*of_all, *ALERTS, "spark_conn_id"} <= set(inspect.signature(retry_cycle).parameters)

@@ -45,7 +45,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_says_what_it_is(page: Path) -> None:
     for block in blocks(page):
-        assert block.language in {"python", "bash", "console", ""}, f"{name(page)}:{block.line} is {block.language!r}"
+        assert block.language in {"python", "bash", "console", "diff", ""}, f"{name(page)}:{block.line} is {block.language!r}"
 
 
 def test_the_index_names_every_page() -> None:

@@ -53,18 +53,17 @@ _ELSEWHERE = (
     "desk.redrive.",
     "desk.to_kafka.",
     "desk.rules.",
-    "delivery.batch.",
     "pass.notification.",
     "pass.spanning.",
-    "frames.",
-    "delivery.outage.",
-    "pass.outage.",
+    "pass.in_place.",
+    "delivery.batch.",
 )
 """Points of what nobody does in the campaign. Unit tests die at each of them and go on: tests/unit/passes/test_decide.py for decisions of people
 (test_recover_conversations.py for those that end a conversation), tests/unit/passes/test_backlog.py for alerts of backlogs,
 tests/unit/passes/test_results.py for a function that takes rows, test_release.py for a driver that gives tasks on other nodes up,
 test_ways_back_killed.py for messages that people give up, tests/sessions/test_search_killed.py for handlers of batches,
-tests/spark/test_data_frames.py for transformations, tests/unit/passes/test_outage.py for outages, tests/store/test_plans.py for old plans,
+tests/spark/test_data_frames.py for transformations, test_in_place.py for rows in place, tests/unit/passes/test_outage.py for outages,
+tests/store/test_plans.py for old plans,
 tests/unit/sources/test_take.py for positions that people reset, tests/live/test_kafka.py for messages that are sent to Kafka,
 tests/unit/passes/test_event_notifications.py, tests/unit/passes/test_spanning.py for transactions over several queues,
 tests/unit/desk (test_redrive.py, test_rules.py, test_rule_exports.py) for what a queue's own settings do with its poison."""

@@ -12,7 +12,7 @@ from airflow_poison.passes import runs
 from airflow_poison.store import open_store
 from tests.faults.powerloss import Disk
 from tests.faults.talks import TALKERS
-from tests.faults.world import LEASE, FastClock, Strangers, queues
+from tests.faults.world import LEASE, TRANSFORMED, FastClock, Strangers, queues
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -51,7 +51,7 @@ class Task:
     @property
     def kind(self) -> str:
         """What tasks have in common that reach the same points."""
-        return f"{self.role} of a talker" if self.queue in TALKERS else self.role
+        return f"{self.role} of a talker" if self.queue in TALKERS else f"{self.role} of rows" * (self.queue == TRANSFORMED) or self.role
 
 
 @dataclass(frozen=True, slots=True)

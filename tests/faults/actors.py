@@ -27,7 +27,7 @@ from tests.faults.talkers import mends as ends_conversations
 from tests.faults.talks import TALKERS
 from tests.faults.watches import watch_bucket_commits, watch_claims, watch_commits
 from tests.faults.workers import alerts, declares, receives, returns, sends
-from tests.faults.world import LONGEST_STOP_IN_A_BUCKET, queues
+from tests.faults.world import LONGEST_STOP_IN_A_BUCKET, calm, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -104,6 +104,7 @@ def drain(place: Place, group: tuple[str, ...], unsent: list[Task], patience: fl
     watch_claims()
     _watch_commits(place)
     until, ordinal = time.monotonic() + patience, 0
+    calm(place.folder).touch()
     for name in (*group, *map(dead_letter_queue, group)):
         if name in place.store.names():  # a letter that somebody sent back may wait in the outbox of its dead-letter queue
             mends(Actor.of(Task("damage", name, "last", 0), place))

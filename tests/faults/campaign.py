@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.faults import spark_server
 from tests.faults.bucket import made
 from tests.faults.episode import Episode
 from tests.faults.score import Score
+from tests.faults.world import TRANSFORMED, queues
 from tools.servers import s3 as server
 
 if TYPE_CHECKING:
@@ -65,7 +67,8 @@ def run_campaign(
 
     :param in_bucket: the queues are in a bucket of an S3 server on this machine, behind a proxy that does harm.
     """
-    with server.running() if in_bucket else nullcontext() as port:
+    transforms = TRANSFORMED in (budget.queues or queues())
+    with spark_server.running() if transforms else nullcontext(), server.running() if in_bucket else nullcontext() as port:
         return _run_episodes(seed, budget, port, bug, tell, stop_at_first=stop_at_first)
 
 

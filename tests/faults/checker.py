@@ -26,16 +26,18 @@ from tests.faults.handler import LANDED
 from tests.faults.history import OUTBOX, History, read_histories
 from tests.faults.ledger import Reader
 from tests.faults.rules_of_commits import check_commits
+from tests.faults.transforming import charged, fails
 from tests.faults.verdict import Verdict
-from tests.faults.world import RETENTION, output_of, queues
+from tests.faults.world import RETENTION, TRANSFORMED, WITH_OUTAGES, output_of, queues
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from tests.faults.ledger import Line
 
-_TOLD_OF = frozenset({"MOVED_POISON", "DROPPED", "REJECTED", "DEAD_LETTERED", "REQUEUED", "EXCEPTIONED", "BLOCKED"})
+_TOLD_OF = frozenset({"MOVED_POISON", "DROPPED", "REJECTED", "DEAD_LETTERED", "REQUEUED", "EXCEPTIONED", "BLOCKED", "OUTAGE_BEGAN", "OUTAGE_OVER"})
 _TOLD_OF_HALTS = frozenset({"QUEUE_DISABLED", "STOPPED", "FAULTED"})
+_AWAY = "away"
 _UNCOUNTED = frozenset({"postpone", "unprocessable"})
 Key = tuple[str, int]
 """Of a message: its queue and its lookup id."""
@@ -211,6 +213,7 @@ class Deaths:
     :param quiet: whether all passes were finished.
     :param unwritten: runs in which it could not be written down what a delivery had done in its conversation: it has not committed.
     :param lost: whether there were passes that nodes were lost of, or that went on on other nodes.
+    :param transforming: those of the runs that transformed messages.
     """
 
     processes: frozenset[Process]
@@ -219,6 +222,7 @@ class Deaths:
     quiet: bool = True
     unwritten: frozenset[int] = frozenset()
     lost: bool = False
+    transforming: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, lines: Sequence[Line], calls: Mapping[Key, list[Call]], killed: Mapping[int, bool], *, quiet: bool, lost: bool) -> Deaths:
@@ -228,7 +232,8 @@ class Deaths:
         busy_runs = {run for run, _ in busy} - with_children
         late = sum(late and run not in busy_runs for run, late in killed.items())
         unwritten = {line["run"] for line in lines if line["kind"] == "fault" and _prevents_effects(line)}
-        return cls(frozenset(children), frozenset(killed), late + len(children - busy), quiet, frozenset(unwritten), lost)
+        transforming = {line["run"] for line in lines if line["kind"] == "transforms"} & killed.keys()
+        return cls(frozenset(children), frozenset(killed), late + len(children - busy), quiet, frozenset(unwritten), lost, frozenset(transforming))
 
     def of_sections(self, made: Iterable[Call]) -> bool:
         """Whether a message that was called like this may have been charged with losses of whole sections of the journal."""
@@ -329,17 +334,23 @@ def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call
             verdict.lost.append(f"{name} was called, and its queue is gone")
             continue
         _check_returned(name, heard, histories[queue].committed(number), deaths, verdict)
-        _check_counted(name, heard, verdict)
+        if queue == WITH_OUTAGES:
+            _check_counted_with_outages(name, heard, verdict)
+        else:
+            _check_counted(name, heard, verdict)
         if rules[queue].tells:
             extras += _check_told(name, made, histories[queue].delivered[number], deaths, verdict)
         else:
             extras += [name for _ in range(_skipped(heard)) if not deaths.of_sections(made)]
     for queue, history in histories.items():
-        if queue in rules and rules[queue].tells:
+        if queue in rules and rules[queue].tells and queue != TRANSFORMED:
             for number, told in history.delivered.items():
                 if (queue, number) not in calls:
                     extras += [f"{queue} {number} at {counts}" for counts in told.elements()]
-        _check_settled(queue, history, calls, verdict)
+        if queue == TRANSFORMED:
+            _check_transformed(history, deaths, verdict)
+        else:
+            _check_settled(queue, history, calls, verdict)
     verdict.innocents_charged += extras[deaths.innocents :]
 
 
@@ -359,6 +370,31 @@ def _check_counted(name: str, made: Sequence[Call], verdict: Verdict) -> None:
             verdict.uncounted.append(f"{name} saw {before.seen} in run {before.run} and then {now.seen} in run {now.run}")
 
 
+def _check_counted_with_outages(name: str, made: Sequence[Call], verdict: Verdict) -> None:
+    """The same where a probe calls a handler once, uncounted, and an outage gives what failed in it last back with the counts that it came with."""
+    came, was_away, probed = None, False, set[int]()
+    for before, now in pairwise(made):
+        came = came or before.seen
+        was_away |= before.how == _AWAY
+        free = was_away or before.how in _UNCOUNTED or before.run not in probed
+        if now.seen == before.seen:
+            probed.add(before.run)
+        least = came if was_away else before.seen
+        if (now.seen < least or (now.seen == before.seen and not free)) and not before.forgotten(now.at):
+            verdict.uncounted.append(f"{name} saw {before.seen} in run {before.run} and then {now.seen} in run {now.run}")
+        if before.told and now.run != before.run:
+            came, was_away = None, False
+
+
+def _check_transformed(history: History, deaths: Deaths, verdict: Verdict) -> None:
+    """A message that always fails is never settled, one that never fails is never charged; a driver that is killed may charge one that was alone."""
+    for row in history.settled:
+        if fails(history.bodies[row.body]):
+            verdict.lost.append(f"{history.name} {row.number} ({row.message_id}) was settled, and always fails")
+    rows = charged(history)
+    verdict.innocents_charged += [f"{history.name} {row.number} at {row.m, row.a, row.crashes}" for row in rows[len(deaths.transforming) :]]
+
+
 def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]], deaths: Deaths, verdict: Verdict) -> list[str]:
     """Every call has its event; return the events that have no call.
 
@@ -367,9 +403,13 @@ def _check_told(name: str, made: Sequence[Call], told: Counter[tuple[int, int]],
     """
     seen = Counter(call.seen for call in made)
     wanted = Counter(call.seen for call in made if not call.forgotten() and (call.told or deaths.quiet))
+    if _AWAY in {call.how for call in made}:
+        wanted.clear()
+    for _ in {call.run for call in made if name.startswith(f"{WITH_OUTAGES} ")}:  # each may have been a probe, which calls a handler uncounted
+        wanted -= Counter([*(wanted - told).elements()][:1])
+    found_out = (Counter(call.seen for call in made if call.forgotten()) & (seen - told)).total()
     for counts in (wanted - told).elements():
         verdict.uncounted.append(f"{name} was called at {counts}, which no event tells")
-    found_out = (Counter(call.seen for call in made if call.forgotten()) & (seen - told)).total()
     return [] if deaths.of_sections(made) else [f"{name} at {counts}" for counts in (told - seen).elements()][found_out:]
 
 
@@ -403,7 +443,7 @@ def _check_landed(
             continue
         landed = _landed(output_of(folder, queue))
         returned = {number for (of, number), made in calls.items() if of == queue and any(call.how == "ok" and not call.in_dialog for call in made)}
-        settled = {row.number for row in history.settled} & returned
+        settled = {row.number for row in history.settled} & (returned if queue != TRANSFORMED else {row.number for row in history.settled})
         verdict.doubled += [f"{queue} {number} is {len(rows)} times in the output" for number, rows in landed.items() if len(rows) > 1]
         bodies = {row.number: history.bodies[row.body][:LANDED] for row in history.settled}
         verdict.changed += [

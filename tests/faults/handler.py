@@ -12,11 +12,13 @@ from airflow_poison.values.failures import Postpone, Unprocessable
 from airflow_poison.values.fault_points import reach
 from tests.faults.conversing import converse
 from tests.faults.exact import digest, digest_of_given
-from tests.faults.ledger import PARENT, QUEUE, note
+from tests.faults.ledger import FOLDER, PARENT, QUEUE, note
 from tests.faults.records import deed_of
-from tests.faults.world import FastClock
+from tests.faults.world import WITH_OUTAGES, FastClock, is_away
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from airflow_poison.values.message import Message
 
 ORIGIN = "POISON_FAULTS_ORIGIN"
@@ -38,12 +40,14 @@ def handle(message: Message) -> dict[str, object] | None:
     if conversation is not None:
         converse(message, conversation, queue, call)
         return None
+    if queue == WITH_OUTAGES and is_away(os.environ[FOLDER], _now()):
+        _end(queue, number, "away", ConnectionError("the system is away"))
     first = message.abort_count == message.move_count == 0
     match deed_of(message.body):
         case [b"bad"]:
-            _end(queue, number, "bad", ValueError("always"))
+            _end(queue, number, "bad", _unlike(number)("always"))
         case [b"flaky", times] if message.move_count == 0 and message.abort_count < int(times):
-            _end(queue, number, "bad", ValueError("for now"))
+            _end(queue, number, "bad", _unlike(number)("for now"))
         case [b"unprocessable"]:
             _end(queue, number, "unprocessable", Unprocessable("never"))
         case [b"postpone"] if _early(message):
@@ -63,6 +67,11 @@ def _end(queue: str, number: int, how: str, error: Exception) -> None:
     raise error
 
 
+def _unlike(number: int) -> type[ValueError]:
+    """Return an exception of which no other message's has the fingerprint: messages that fail alike are an outage, where passes look for one."""
+    return type(f"Bad{number}", (ValueError,), {})
+
+
 def _note_end(queue: str, number: int, how: str) -> None:
     note("end", queue=queue, id=number, how=how, pid=os.getpid())
 
@@ -74,4 +83,8 @@ def _die() -> None:
 
 def _early(message: Message) -> bool:
     assert message.enqueued_at is not None
-    return FastClock(float(os.environ[ORIGIN])).now() < message.enqueued_at + _POSTPONED_FOR
+    return _now() < message.enqueued_at + _POSTPONED_FOR
+
+
+def _now() -> datetime:
+    return FastClock(float(os.environ[ORIGIN])).now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.delivery import crash_attribution, dialogs, host, journal, work
+from airflow_poison.delivery import dialogs, host, journal, recovered, work
 from airflow_poison.delivery.journal import MessageState, word
+from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.unit_counts import ClaimCounts
 from airflow_poison.desk import actions, applying
 from airflow_poison.dialogs.transaction import Conversation
 from airflow_poison.passes import relay, runs, take
@@ -80,12 +83,12 @@ def _charge_the_batch() -> None:
                 words[words & 0xFF == MessageState.UNTOUCHED] += np.int32(word(MessageState.UNTOUCHED, 1, 1))
             yield section
 
-    replace(crash_attribution, "sections", sections)
+    replace(recovered, "sections", sections)
 
 
 def _ghosts() -> None:
     """What a delivery that was rolled back did in its conversation counts all the same."""
-    rolled_back = host.DialogHost.rolled_back
+    rolled_back = host.EndpointHost.rolled_back
 
     def call(self: Any, message: Any, begun: Any, services: Any) -> Any:
         conversation = Conversation(begun, services, self.job.clock.now)
@@ -93,12 +96,12 @@ def _ghosts() -> None:
         return failure, conversation.close()
 
     def applied(self: Any, entries: Any, culprit: Any, failure: Any) -> None:
-        for entry in entries:
+        for entry in entries if self._dialogs is not None else ():
             self._dialogs.done(entry.row, self._done.pop(entry.row, None))
         rolled_back(self, entries, culprit, failure)
 
     replace(work.Endpoint, "call_in_dialog", call)
-    replace(host.DialogHost, "rolled_back", applied)
+    replace(host.EndpointHost, "rolled_back", applied)
 
 
 def _remove_first() -> None:
@@ -180,6 +183,27 @@ def _outcomes_as_text() -> None:
     replace(stage.OutcomeWriter, "write", as_text)
 
 
+def _outage_takes_commits_back() -> None:
+    """What has committed before a pass finds an outage is given back, too."""
+    without = RecoveredAttempts.without
+
+    def careless(known: RecoveredAttempts, fingerprints: Any) -> tuple[RecoveredAttempts, int]:
+        found, given_back = without(known, fingerprints)
+        return dataclasses.replace(found, words=np.zeros_like(found.words)), given_back
+
+    replace(RecoveredAttempts, "without", careless)
+
+
+def _charge_the_next() -> None:
+    """A message of a transformation is charged for the one before it."""
+    charge = ClaimCounts.charge
+
+    def careless(counts: Any, failed: Any) -> None:
+        charge(counts, {min(row + 1, len(counts.lookup_ids) - 1): failure for row, failure in failed.items()} | failed)
+
+    replace(ClaimCounts, "charge", careless)
+
+
 BUGS: dict[str, Callable[[], None]] = {
     "no-claim-check": _no_claim_check,
     "no-held-check": _no_held_check,
@@ -196,4 +220,6 @@ BUGS: dict[str, Callable[[], None]] = {
     "patch-by-values": _patch_by_values,
     "bodies-as-text": _bodies_as_text,
     "outcomes-as-text": _outcomes_as_text,
+    "outage-takes-commits-back": _outage_takes_commits_back,
+    "charge-the-next": _charge_the_next,
 }

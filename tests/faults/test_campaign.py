@@ -32,6 +32,8 @@ FOUND = {
     "one-airflow": (_SHARED, "move", {"lost"}),
     "skip-a-row": (_QUIET, "move", {"lost"}),
     "outcomes-as-text": (_QUIET, "messages", {"changed"}),
+    "outage-takes-commits-back": (_QUIET, "weather", {"doubled"}),
+    "charge-the-next": (_QUIET, "frames", {"innocents_charged"}),
     "ghosts": (_QUIET, "conversations", {"doubled"}),
 }
 """Of each planted bug: the seed, the queues among which it shows (one queue ends sooner than six), and what the checker may call it."""

@@ -20,7 +20,8 @@ from tests.faults.exact import digest_of_given
 from tests.faults.ledger import note
 from tests.faults.records import exactly, hard_body, hard_properties, largest
 from tests.faults.takers import takes
-from tests.faults.world import LEASE, SPEED, bodies, output_of, queues
+from tests.faults.transforming import TRANSFORMATION, engine
+from tests.faults.world import LEASE, OUTAGE, SPEED, TRANSFORMED, WITH_OUTAGES, bodies, output_of, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,19 +70,21 @@ class Lingering(LocalEngine):
 
 
 def receives(actor: Actor) -> None:
-    engine = Lingering if actor.chance.random() < 0.1 else LocalEngine
+    lingering, queue = actor.chance.random() < 0.1, actor.task.queue
+    is_transformed = queue == TRANSFORMED
     ReceivePass(
         table=actor.table,
-        policy=queues()[actor.task.queue].policy,
-        handler=HANDLER,
-        engine=engine,
+        policy=queues()[queue].policy,
+        handler=TRANSFORMATION if is_transformed else HANDLER,
+        engine=engine if is_transformed else Lingering if lingering else LocalEngine,
         clock=actor.clock,
         max_messages=actor.chance.choice([5, 20, 1_000]),
-        isolation=actor.task.isolation,
+        isolation="process" if is_transformed else actor.task.isolation,
         lease=actor.place.lease,
         record_all=True,
         store=actor.store,
-        outputs=outputs_of(output_of(actor.place.folder, actor.task.queue), schema="id bigint, body binary"),
+        outputs=outputs_of(output_of(actor.place.folder, queue), schema="id bigint, body binary"),
+        outage=OUTAGE if queue == WITH_OUTAGES and not actor.task.key.startswith("drain-") else None,
     ).run(actor.task.run_key)
     note("received", queue=actor.task.queue)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from tests.faults.talks import TALKERS
 
@@ -26,6 +27,9 @@ SPEED = 60.0
 """Seconds of the queues' clock in a second: a lease is over, and a retry cycle, in less than a second."""
 LEASE = timedelta(seconds=45)
 DELAY = timedelta(seconds=20)
+TRANSFORMED, WITH_OUTAGES = "frames", "weather"
+"""The queue that a transformation receives, and the one whose passes tell outages from poison."""
+OUTAGE = Outage(at_least=4, probe=2, every=timedelta(seconds=5))
 LONGEST_STOP, LONGEST_STOP_IN_A_BUCKET = 4.0, 12.0
 """Seconds of the world's clock that a stopped process stands still: in a bucket, another one needs longer to take its claim over."""
 RETENTION, RETENTION_IN_A_BUCKET = timedelta(seconds=2 * LONGEST_STOP), timedelta(seconds=2 * LONGEST_STOP_IN_A_BUCKET)
@@ -83,6 +87,8 @@ def queues() -> Mapping[str, Rules]:
                 tells=False,
             ),
             "engine": Rules(DefaultMessaging(max_failed_deliveries=2, persist_redelivery_count=True)),
+            TRANSFORMED: Rules(_msmq4("Move", retries=1, cycles=1)),
+            WITH_OUTAGES: Rules(_msmq4("Move", retries=2, cycles=1)),
             **dict.fromkeys(TALKERS, Rules(ServiceBroker(rollback_limit=3), tells=False)),
         }
 
@@ -95,8 +101,9 @@ _BODIES = {b"ok": 70, b"bad": 8, b"flaky 1": 8, b"flaky 2": 3, b"die": 3, b"kill
 
 _MORE_FOR = {"reject": {b"unprocessable": 12}}
 """What is sent to a queue more often: what is rejected at once fills the dead-letter queue while there are faults, and people send it back."""
-_NOT_FOR = {"move": set[bytes](), "broker": {b"postpone", b"killer"}}
-"""What is not sent to a queue: Service Broker's counter dies with its host, so a message that always ends its host never disables the queue."""
+_NOT_FOR = {"move": set[bytes](), "broker": {b"postpone", b"killer"}, TRANSFORMED: {b"postpone", b"killer"}}
+"""What is not sent to a queue: Service Broker's counter dies with its host, so a message that always ends its host never disables the queue; and the
+Python of a transformation takes seconds to begin again."""
 
 
 def bodies(chance: random.Random, queue: str) -> list[bytes]:
@@ -105,6 +112,16 @@ def bodies(chance: random.Random, queue: str) -> list[bytes]:
     found = chance.choices([*weights], [*weights.values()], k=chance.randint(1, 14))
     left_out = _NOT_FOR.get(queue, {b"postpone"})
     return [b"ok" if body in left_out else body for body in found]
+
+
+def calm(folder: str) -> Path:
+    """Return the file from whose coming on the system stays that handlers of the queue with outages need."""
+    return Path(folder, "calm")
+
+
+def is_away(folder: str, now: datetime) -> bool:
+    """Whether that system is away: three seconds of eight, so it goes and comes within passes."""
+    return now.timestamp() % 8 < 3 and not calm(folder).exists()
 
 
 def output_of(folder: str, queue: str) -> str:

@@ -88,6 +88,10 @@ def _page_of(folder: Path, process: subprocess.Popen[bytes]) -> str:
     return str(next(each["webSocketDebuggerUrl"] for each in pages if each["type"] == "page"))
 
 
+class NavigatedError(Exception):
+    """The document that was asked is being replaced by another one."""
+
+
 class _Protocol:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection, self._numbers = connection, count(1)
@@ -99,6 +103,8 @@ class _Protocol:
         while True:
             said = json.loads(self._connection.recv(PATIENCE))
             if said.get("id") == number:
+                if any(text in said.get("error", {}).get("message", "") for text in ("navigated", "context")):
+                    raise NavigatedError(said)
                 assert "error" not in said, said
                 return said["result"]
             self.events.append(said)
@@ -139,10 +145,12 @@ class Page:
     def until(self, script: str, seconds: float = PATIENCE) -> Any:
         """Wait until an expression is true, and return its value."""
         deadline = time.monotonic() + seconds
-        while not (value := self.run(f"(() => {{ try {{ return {script} }} catch (error) {{ return null }} }})()")):
-            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {script}\n{self.text()}\n{self.complaints()}"
+        while True:
+            with contextlib.suppress(NavigatedError):
+                if value := self.run(f"(() => {{ try {{ return {script} }} catch (error) {{ return null }} }})()"):
+                    return value
+                assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {script}\n{self.text()}\n{self.complaints()}"
             time.sleep(0.1)
-        return value
 
     def until_text(self, text: str, seconds: float = PATIENCE) -> None:
         """Wait until a text is to be seen."""
@@ -151,8 +159,7 @@ class Page:
     def click(self, text: str) -> None:
         """Click on the link or button with this text."""
         wanted = f"[...document.querySelectorAll('a, button')].find((each) => each.innerText.trim() === {json.dumps(text)})"
-        self.until(f"!!{wanted}")
-        self.run(f"{wanted}.click()")
+        self.until(f"({wanted}.click(), true)")  # found and clicked in one go: React may replace it in between
 
     def fill(self, field: str, text: str) -> None:
         """Write a text into a field, as a person does.

@@ -32,7 +32,7 @@ def test_it_ends_with_the_figures_of_the_data_and_leaves_no_process_also_when_it
     place, out = Place(tmp_path / "s3" / "airflow"), tmp_path / "out"
     servers = home_of_servers(place)
     first = demo(tmp_path, out)
-    while "send_flights" not in out.read_text():
+    while "retry_cycle.receive" not in out.read_text():
         assert first.poll() is None, out.read_text()
         time.sleep(0.2)
     assert "java" in {process.name() for process in processes(servers)}, "the cluster is among the demo's processes"
@@ -48,8 +48,10 @@ def test_it_ends_with_the_figures_of_the_data_and_leaves_no_process_also_when_it
     said, figures = " ".join(out.read_text().split()), Figures.of_year(EVERY)
     assert figures.poison
     assert "what the last one had left there was removed" in said
-    assert f"{figures.sent:,} flights sent = settled + in main + in retry + in poison" in said
-    assert f"Landed (s3://flights/lake/landed, a Delta table): {figures.settled:,} rows of {figures.settled:,} flights" in said
+    all_of = f"{figures.read:,} flights read = 0 landed in place + 0 filtered + {figures.read:,} became messages"
+    assert all_of in said
+    landed = f"{figures.landed:,} rows of {figures.landed:,} flights = 0 in place + {figures.landed:,} settled"
+    assert f"Landed (s3://flights/lake/landed, a Delta table): {landed}" in said
     assert f"{figures.poison:,} messages of queue 'flights': moved to the poison sub-queue" in said
     assert "no arr_time, arr_delay, air_time" in said
     assert processes(place) + processes(servers) == []

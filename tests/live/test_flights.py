@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from airflow_poison.values.schema import SubQueue
@@ -30,16 +30,17 @@ def test_hopeless_flights_end_in_poison_and_late_planes_are_cured_by_a_retry_cyc
     runs = [airflow.wait(airflow.wait_for_run(dag_id, number)) for number in (1, 2, 3)]
     airflow.remove_dag(dag_id)
 
-    with (home / f"flights-{EVERY}.csv").open(newline="") as file:
-        flights = [(row["carrier"], row["arr_delay"].lstrip("-").isdigit()) for row in csv.DictReader(file)]
+    rows = pq.read_table(home / f"flights-{EVERY}.parquet", columns=["carrier", "arr_delay"]).to_pylist()
+    flights = [(row["carrier"], row["arr_delay"] is not None) for row in rows]
     hopeless, late = sum(not arrived for _, arrived in flights), sum(carrier == "VX" and arrived for carrier, arrived in flights)
     assert hopeless
     assert late
-    sends = [airflow.result(run, "send_flights") for run in runs]
-    assert [(sent["sent"], sent["repeated"]) for sent in sends] == [(len(flights), False), (len(flights), True), (len(flights), True)]
     passes = [airflow.result(run, "retry_cycle.receive") for run in runs]
-    assert [done["received"] for done in passes] == [len(flights), hopeless + late, hopeless]
-    assert [done["settled"] for done in passes] == [len(flights) - hopeless - late, late, 0]
+    failed = hopeless + late
+    read = {"read": len(flights), "landed": len(flights) - failed, "filtered": 0, "messages": failed}
+    assert [done["in_place"] for done in passes] == [read, {}, {}], "the file is taken once"
+    assert [done["received"] for done in passes] == [failed, failed, hopeless]
+    assert [done["settled"] for done in passes] == [0, late, 0]
     assert [done["poisoned"] for done in passes] == [0, 0, hopeless]
     snapshot = airflow.store.open("flights").snapshot()
     waiting = {place.value: snapshot.depth(place, datetime.now(UTC)).messages for place in SubQueue}

@@ -34,6 +34,11 @@ POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling
 SHOTS = os.environ.get("POISON_SCREENSHOTS")
 
 
+def group_of(kind: str) -> str:
+    """Return the id of the error group of a type."""
+    return f"{len(kind):012x}"
+
+
 def failure(number: int) -> dict[str, str]:
     """What a shipment failed with: most with an outage, the others for reasons of their own."""
     if number <= OUTAGE:
@@ -46,7 +51,7 @@ def failure(number: int) -> dict[str, str]:
         "kind": "exception",
         "type": kind,
         "message": text,
-        "fingerprint": f"{len(kind):012x}",
+        "fingerprint": group_of(kind),
         "trace": '  File "/dags/shop.py", line 31, in price',
     }
 
@@ -100,7 +105,19 @@ def test_an_outage_at_night_is_found_tried_with_a_canary_and_redriven(page: Page
     page.go(f"/plugin/poison?queue={QUEUE}&sub_queue=poison")
     page.until_text("182,000")
     page.until_text("KeyError")
+    page.until_text("All 200,000:")
     shoot(page, "night-groups")
+    page.go(f"/plugin/poison?queue={QUEUE}&view=group&sub_queue=poison&error={group_of('KeyError')}")
+    page.until_text("17,000, 9 % of all")
+    page.until_text("Try it on 10 samples")
+    page.run("document.querySelector('textarea').focus() ?? document.querySelector('textarea').select()")
+    page.fill("textarea", '{"currency": "EUR"}')
+    page.click("Try it on 10 samples")
+    page.until("document.querySelectorAll('ins').length >= 10")
+    page.run("document.querySelector('.poison').scrollTop = 250")
+    shoot(page, "night-group")
+    page.go(f"/plugin/poison?queue={QUEUE}&sub_queue=poison")
+    page.until_text("182,000")
     page.click("Redrive …")
     page.click("Plan: nothing is done yet")
     page.until_text("Redrive 182,000 messages")
@@ -108,7 +125,7 @@ def test_an_outage_at_night_is_found_tried_with_a_canary_and_redriven(page: Page
     assert places(shipments) == {"poison": MESSAGES}
     page.click("Redrive 182,000 messages")
     canary = airflow.until(lambda: places(shipments).get("main"), "the canary is in main")
-    page.until_text("canary")
+    page.until_text(f"Canary: of {canary} messages, 0 settled, 0 failed again, {canary} still to be received or tried again.")
     shoot(page, "night-canary")
     assert canary < 1_000
     assert receive(shipments, "1") == canary
@@ -118,4 +135,26 @@ def test_an_outage_at_night_is_found_tried_with_a_canary_and_redriven(page: Page
     shoot(page, "night-done")
     assert receive(shipments, "2") == OUTAGE - canary
     assert places(shipments) == {"poison": MESSAGES - OUTAGE}
+    assert page.complaints() == []
+
+
+def look_up(message: Message) -> None:
+    """Fail at the third plane, as a register that does not know it."""
+    if message.lookup_id == 3:
+        raise LookupError("no plane N619AA in the register")
+
+
+def test_a_halted_queue_opens_on_the_message_that_halts_it(page: Page, airflow: LiveAirflow) -> None:
+    policy, clock = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Fault"), SystemClock()
+    table = declare(airflow.store, "gates", policy, clock)
+    bodies = [json.dumps({"plane": n, "gate": n % 9}).encode() for n in range(1, 41)]
+    send(table, [pa.RecordBatch.from_pydict({"body": pa.array(bodies, pa.binary())})], key="morning", clock=clock)
+    ReceivePass(table=table, policy=policy, handler=look_up, engine=LocalEngine, clock=clock, isolation="none").run("3" * 40)
+    page.go("/plugin/poison?queue=gates")
+    page.until_text("gates is faulted")
+    page.until_text("Message 3")
+    page.until_text("Trace of its last failure")
+    assert page.run("document.title").startswith("message 3 · gates - ")
+    page.protocol.call("Emulation.setDeviceMetricsOverride", width=1280, height=505, deviceScaleFactor=1, mobile=False)  # traces name this machine
+    shoot(page, "queue-page")
     assert page.complaints() == []

@@ -66,7 +66,10 @@ def test_cycles_follow_the_delay_with_nothing_and_something_waiting_and_a_pause_
     dag_id = airflow.dag(CYCLES, environment={"AIRFLOW_CONN_POISON_QUICK": json.dumps(poison)})
 
     airflow.wait(airflow.wait_for_run(dag_id, 3))  # nothing waits
-    assert airflow.client.call("GET", f"{API}/dags/{quote(dag_id)}")["timetable_summary"] == "every 10 seconds"
+    shown = airflow.client.call("GET", f"{API}/dags/{quote(dag_id)}")
+    assert shown["timetable_summary"] == "every 10 seconds"
+    assert shown["timetable_description"] == "Every 10 seconds. A run while nothing waits starts no Spark."
+    assert moment(shown, "next_dagrun_run_after").timestamp() % DELAY.total_seconds() == 0
 
     queue = airflow.store.open("cycled")
     send(queue, messages_to_batches([b"bad"]), key="one", clock=SystemClock())

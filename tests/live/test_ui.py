@@ -224,6 +224,9 @@ def test_a_viewer_walks_from_the_queues_to_a_poison_message(page: Page, orders: 
     shoot(page, "queues")
     page.click(QUEUE)
     page.until_text("the lorry has no driver")
+    page.until_text("Messages in poison")
+    assert page.run("document.title").startswith(f"poison · {QUEUE} - ")
+    page.click("main")
     page.until_text("Messages in main")
     page.until_text("1–50 of 60")
     shoot(page, "queue")
@@ -264,14 +267,14 @@ def test_a_person_who_was_alerted_finds_the_conversation_its_partner_and_what_en
     page.until_text(f"{WAREHOUSE}\n→ {SHOP}")
     page.click(handle)
     page.click("its side")
-    page.until_text("Not sent yet")
-    page.until_text("The queue of //Page/Warehouse is disabled: these wait here until it is enabled.")
+    page.until_text("not sent yet")
+    page.until_text("The queue of //Page/Warehouse is disabled: what is not sent yet waits here until it is enabled.")
     shoot(page, "conversation-of-initiator")
     assert page.run("document.title") != "taken"
     assert page.run("document.querySelectorAll('.poison script, .poison img').length") == 0
     page.go("/plugin/poison?queue=page-warehouse&conversation=nowhere")
     page.until_text("Queue 'page-warehouse' has no conversation 'nowhere'")
-    page.go(f"/plugin/poison?queue={QUEUE}")
+    page.go(f"/plugin/poison?queue={QUEUE}&sub_queue=main")
     page.until_text("Messages in main")
     assert "conversations" not in page.text()
     assert [each for each in page.complaints() if "404" not in each] == []
@@ -319,13 +322,13 @@ def test_the_page_follows_the_dark_mode(page: Page, orders: QueueTable, warehous
         page.go("/")
         page.until("document.readyState === 'complete'")
         page.run(f"localStorage.setItem('theme', '{theme}')")
-        page.go(f"/plugin/poison?queue={QUEUE}")
+        page.go(f"/plugin/poison?queue={QUEUE}&sub_queue=main")
         page.until_text("Messages in main")
         shoot(page, f"queue-{theme}")
         ink, ground = (_brightness(page, what) for what in ("color", "backgroundColor"))
         assert (ink < ground) == (theme == "light")
         for name, query, text in (
-            ("conversation", f"conversation={handle}", "Messages that wait for it"),
+            ("conversation", f"conversation={handle}", "waits in main for"),
             ("conversations", "view=conversations", "started inbound"),
             ("suspect", "lookup_id=1", "end-conversation"),
         ):
@@ -341,26 +344,55 @@ def test_axe_finds_nothing(page: Page, airflow: LiveAirflow, orders: QueueTable,
         pytest.skip("The packages of the page are not installed: that takes Node (make setup).")
     page.sign_in(airflow.client.call("POST", "/auth/token", {"username": "admin", "password": "admin-password"})["access_token"])
     page.protocol.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500)
+    [handle] = [row.handle for row in conversations(warehouse) if row.waiting == {ORDER: 2}]
     found: dict[str, object] = {}
     for theme in ("light", "dark"):
         page.go("/")
         page.until("document.readyState === 'complete'")
         page.run(f"localStorage.setItem('theme', '{theme}')")
-        for query, text in (
-            ("", "All queues"),
-            (f"?queue={QUEUE}&sub_queue=poison", "All 1:"),
-            (f"?queue={QUEUE}&lookup_id=1", "MOVED_POISON"),
-            (f"?queue={QUEUE}&view=settings", "No pass is at work."),
-            ("?queue=page-warehouse&view=conversations", "started inbound"),
-        ):
+        for number, (query, text, presses) in enumerate(screens(handle)):
             page.go(f"/plugin/poison{query}")
             page.until_text(text)
-            shoot(page, f"axe-{width}-{theme}-{len(found)}")
+            for each in presses:
+                page.click(each)
+            page.until("document.getAnimations().every((each) => each.playState !== 'running')")
+            shoot(page, f"axe-{width}-{theme}-{number:02}")
             page.run(f"{AXE.read_text()};0")
-            check = "axe.run('.poison', {resultTypes: ['violations']}).then((found) => found.violations.map(({id, nodes}) => [id, nodes[0].html]))"
-            found[f"{theme} {query}"] = page.run(check)
-    assert {where: violations for where, violations in found.items() if violations} == {}
-    assert page.run("document.querySelector('.poison').scrollWidth - document.querySelector('.poison').clientWidth") == 0
+            found[f"{theme} {query} {presses}"] = page.run(
+                """(async () => {
+                    const seen = document.querySelector('[role=dialog]') ?? document.querySelector('.poison');
+                    const {violations} = await axe.run(seen, {resultTypes: ['violations']});
+                    const wide = seen.scrollWidth - seen.clientWidth;
+                    return [...violations.map(({id, nodes}) => [id, nodes[0].html]), ...(wide ? [[`${wide} pixels are cut off`]] : [])];
+                })()"""
+            )
+    assert {where: problems for where, problems in found.items() if problems} == {}
+
+
+def screens(handle: str) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Return all screens and dialogs: their addresses, a text that they have, and what to press there."""
+    poison, message = f"?queue={QUEUE}&sub_queue=poison", f"?queue={QUEUE}&lookup_id=1"
+    return [
+        ("", "All queues", ()),
+        (poison, "All 1:", ()),
+        *((poison, "All 1:", (f"{each} …",)) for each in ("Redrive", "Edit and redrive", "Edit", "Move", "Send to", "Remove")),
+        (poison, "All 1:", ("Put back …", "Plan: nothing is done yet")),
+        (poison, "All 1:", ("All fields",)),
+        (f"?queue={QUEUE}&sub_queue=main&selection=%7B%22text%22%3A%22order%22%7D", "All 60:", ()),
+        (f"?queue={QUEUE}&view=groups&sub_queue=poison", "Search errors", ()),
+        (f"?queue={QUEUE}&view=groups&sub_queue=poison", "Search errors", ("ValueError", "Try it on 1 sample")),
+        (message, "MOVED_POISON", ()),
+        (message, "MOVED_POISON", ("Edit and put back …",)),
+        *(
+            (f"?queue={QUEUE}&view={view}", text, ())
+            for view, text in (("events", "MOVED_POISON"), ("plans", "Plans"), ("settings", "No pass is at work."))
+        ),
+        (f"?queue={QUEUE}&view=settings", "No pass is at work.", ("Enable …",)),
+        ("?queue=nowhere", "There is no queue", ()),
+        ("?queue=page-warehouse&view=conversations", "started inbound", ()),
+        (f"?queue=page-warehouse&conversation={handle}", "waits in main for", ()),
+        ("?queue=page-warehouse&lookup_id=1", "end-conversation", ()),
+    ]
 
 
 def _brightness(page: Page, what: str) -> int:
@@ -423,7 +455,7 @@ def press(page: Page, text: str) -> None:
 
 def test_an_answer_that_takes_longer_than_the_refresh_is_shown_and_asked_for_once(gated: Page, orders: QueueTable) -> None:
     gated.prepare("window.held = true;")
-    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.go(f"/plugin/poison?queue={QUEUE}&sub_queue=main")
     gated.until("window.asked.length === 2")  # the queue, and what may be done with it
     gated.run("new Promise((go) => setTimeout(go, 1500))")  # five refreshes
     assert (gated.run("window.asked.length"), gated.run("window.together")) == (2, 1)
@@ -435,7 +467,7 @@ def test_an_answer_that_takes_longer_than_the_refresh_is_shown_and_asked_for_onc
 
 
 def test_a_failed_refresh_leaves_the_last_good_answer_and_says_from_when_it_is(gated: Page, orders: QueueTable) -> None:
-    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.go(f"/plugin/poison?queue={QUEUE}&sub_queue=main")
     gated.until_text("1–50 of 60")
     gated.run("window.failure = 'no network'")
     gated.until_text("The last try to read it again has failed: The server cannot be reached (no network).")
@@ -454,7 +486,7 @@ def test_a_failed_refresh_leaves_the_last_good_answer_and_says_from_when_it_is(g
 def test_a_click_keeps_the_focus_and_the_place(gated: Page, orders: QueueTable) -> None:
     gated.go("/plugin/poison")
     press(gated, QUEUE)
-    gated.until_text("Messages in main")
+    gated.until_text("Messages in poison")
     gated.until(f"{FOCUSED} === '{QUEUE}'")  # its link is gone: the heading of its page
     for tile in ("poison", "events", "main"):
         press(gated, tile)
@@ -467,8 +499,19 @@ def test_a_click_keeps_the_focus_and_the_place(gated: Page, orders: QueueTable) 
     gated.until("document.querySelector('.poison').contains(document.activeElement)")
 
 
+def test_a_search_keeps_the_focus_while_it_is_typed(gated: Page, orders: QueueTable) -> None:
+    gated.go("/plugin/poison")
+    gated.until_text("Search by name")
+    gated.fill("input[type=search]", "p")  # it is in the address: Airflow makes the page anew
+    gated.until("location.search.includes('search=p')")
+    gated.until("document.activeElement.type === 'search'")
+    gated.protocol.call("Input.insertText", text="age")
+    gated.until("location.search.includes('search=page')")
+    assert gated.run("document.activeElement.value") == "page"
+
+
 def test_a_click_keeps_the_place_while_what_it_wants_is_read(gated: Page, orders: QueueTable) -> None:
-    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.go(f"/plugin/poison?queue={QUEUE}&sub_queue=main")
     gated.until_text("1–50 of 60")
     gated.protocol.call("Emulation.setDeviceMetricsOverride", width=1280, height=250, deviceScaleFactor=1, mobile=False)
     gated.run("window.held = true; document.querySelector('.poison').scrollTop = 100")
@@ -481,7 +524,7 @@ def test_a_click_keeps_the_place_while_what_it_wants_is_read(gated: Page, orders
 
 
 def test_a_refresh_keeps_the_focus_and_what_is_selected(gated: Page, orders: QueueTable) -> None:
-    gated.go(f"/plugin/poison?queue={QUEUE}")
+    gated.go(f"/plugin/poison?queue={QUEUE}&sub_queue=main")
     gated.until_text("1–50 of 60")
     gated.run("[...document.querySelectorAll('.poison td a, .poison th a')].at(-1).focus()")
     gated.run("getSelection().selectAllChildren(document.querySelector('.poison tbody tr:nth-child(3)'))")

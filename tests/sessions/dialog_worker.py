@@ -11,7 +11,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.delivery.crash_attribution import read_history
+from airflow_poison.delivery.recovered import read_history
 from airflow_poison.values import fault_points
 from tests.given.endpoints import broker
 from tests.sessions.conftest import opened_session

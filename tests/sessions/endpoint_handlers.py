@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from airflow_poison.delivery.journal import MessageState, sections, states_of
+from airflow_poison.delivery.journal import STATE_MASK, MessageState, sections
 from airflow_poison.values.failures import Postpone
 from tests.sessions.sample_handlers import script
 
@@ -122,7 +122,7 @@ def _parents_worker_and_all() -> None:
 def _halted(folder: Path) -> bool:
     """Whether some message of the journals has halted its endpoint; read beside its writer."""
     found = [words for path in folder.glob("journal/*.journal") for _, words, _ in sections(path.read_bytes())]
-    return any((states_of(words) == MessageState.HALTED).any() for words in found)
+    return any((words & STATE_MASK == MessageState.HALTED).any() for words in found)
 
 
 def _write(folder: str, what: str, message: Message) -> None:

@@ -10,7 +10,7 @@ import os
 import warnings
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.crash_attribution import read_history
+from airflow_poison.delivery.recovered import read_history
 from tests.given.endpoints import saying
 from tests.given.messages import batch_of
 from tests.sessions.conftest import opened_session

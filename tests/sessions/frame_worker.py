@@ -7,8 +7,8 @@ import signal
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.handlers import Batching
+from airflow_poison.delivery.recovered import read_journals
 from airflow_poison.values import fault_points
 from tests.given.messages import batch_of
 from tests.sessions.conftest import opened_session, policy

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from airflow_poison.delivery import failurelog
-from airflow_poison.delivery.crash_attribution import read_history
 from airflow_poison.delivery.journal import MessageState
+from airflow_poison.delivery.recovered import read_history
 from airflow_poison.values import fault_points
 from tests.given import forked
 from tests.given.endpoints import deliveries

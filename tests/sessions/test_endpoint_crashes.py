@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from airflow_poison.delivery import wire, zygote
-from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.journal import MessageState
+from airflow_poison.delivery.recovered import read_journals
 from airflow_poison.values.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.values.failures import FailureKind
 from tests.given.endpoints import deliveries, saying, specification, written

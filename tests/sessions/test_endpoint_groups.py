@@ -100,7 +100,7 @@ def test_what_is_delivered_after_the_halt_of_another_task_is_bounded(session: Op
 
 
 def test_a_task_that_runs_again_tells_of_its_halt_again(session: Opener, journals: Path, tmp_path: Path) -> None:
-    from airflow_poison.delivery.crash_attribution import read_journals
+    from airflow_poison.delivery.recovered import read_journals
 
     stop = tmp_path / "halted"
     policy = broker(1, scope="conversation_group", rollback_limit=1)

@@ -153,7 +153,7 @@ def test_without_room_for_its_journal_nothing_of_a_batch_is_delivered(
 def test_without_room_for_a_failures_text_its_rollback_is_counted_by_the_next_try(
     session: Opener, isolation: str, journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from airflow_poison.delivery.crash_attribution import read_journals
+    from airflow_poison.delivery.recovered import read_journals
 
     opened = session(RECORDED, isolation, policy=specification(1))
     monkeypatch.setattr(platform, "write_all", full)
@@ -169,7 +169,7 @@ def test_what_the_others_do_is_finished_when_a_session_cannot_be_started(
     session: Opener, journals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow_poison.delivery import zygote
-    from airflow_poison.delivery.crash_attribution import read_journals
+    from airflow_poison.delivery.recovered import read_journals
 
     opened = session(RECORDED, policy=specification(3))
     start, started = zygote.start_child, list[int]()

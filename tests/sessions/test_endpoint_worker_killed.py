@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.journal import MessageState
+from airflow_poison.delivery.recovered import read_journals
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from tests.given import forked
 from tests.given.endpoints import NEVER, deliveries, specification

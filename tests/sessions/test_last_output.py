@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.delivery import output, platform
-from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.output import LastOutput, last_output
+from airflow_poison.delivery.recovered import read_journals
 from airflow_poison.delivery.verdicts import MAX_TRACE
 from airflow_poison.values.failures import Failure, FailureKind
 from tests.given import forked

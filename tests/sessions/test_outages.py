@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.delivery.handlers import Batching
-from airflow_poison.delivery.journal import MessageState, attempts_of, crashes_of, states_of
-from airflow_poison.delivery.outage import Detection, Verdict
+from airflow_poison.delivery.journal import STATE_MASK, MessageState, attempts_of, crashes_of
+from airflow_poison.delivery.outage import Detection
+from airflow_poison.delivery.recovered import Verdict
 from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.failures import FailureKind, origin
@@ -37,7 +38,7 @@ def test_a_session_stops_where_messages_fail_alike_and_says_why(session: Opener,
     assert {origin(failure) for failure in report.failures.values()} == {verdict.fingerprint}
     assert 0 < int(attempts_of(report.words).sum()) <= OUTAGE.at_least
     assert report.failures.keys() == {row for row, value in enumerate(report.words.tolist()) if attempts_of(value)}
-    assert MessageState.HALTED not in states_of(report.words)
+    assert MessageState.HALTED not in report.words & STATE_MASK
 
 
 @SYSTEMS
@@ -58,12 +59,12 @@ def test_what_is_tried_besides_commits_or_is_as_it_was(session: Opener, isolatio
 
     assert Verdict.read(journals) is None
     if isinstance(system, ServiceBroker):
-        assert states_of(report.words)[0] == MessageState.HALTED
+        assert (report.words & STATE_MASK)[0] == MessageState.HALTED
         if system.max_queue_readers == 1:  # with several a commit of another reader begins the count anew
             assert (attempts_of(report.words)[:2] == [5, 0]).all()
         return
     assert (attempts_of(report.words)[:2] == [3, 1]).all()
-    assert (states_of(report.words)[2:] == MessageState.COMMITTED).all()
+    assert ((report.words & STATE_MASK)[2:] == MessageState.COMMITTED).all()
 
 
 @pytest.mark.parametrize("system", [policy(), ServiceBroker()], ids=["msmq", "broker"])
@@ -87,7 +88,7 @@ def test_a_batch_that_fails_for_an_outage_is_not_searched_through(session: Opene
     assert verdict is not None
     assert verdict.error.startswith("ValueError: bad ")
     assert {origin(failure) for failure in report.failures.values()} <= {verdict.fingerprint}
-    assert MessageState.HALTED not in states_of(report.words)
+    assert MessageState.HALTED not in report.words & STATE_MASK
     assert report.searched.unstable == ()
     assert report.searched.rows_handed <= 600 + 3 * 100
 
@@ -99,7 +100,7 @@ def test_a_search_whose_last_part_finds_an_outage_tells_of_no_unstable_batch(ses
     ).deliver(batch_of([*["ok"] * 201, *["raise"] * 50]))
 
     assert Verdict.read(journals) is not None
-    assert (states_of(report.words)[:201] == MessageState.COMMITTED).all()
+    assert ((report.words & STATE_MASK)[:201] == MessageState.COMMITTED).all()
     assert not report.words[201:].any()
     assert report.searched.unstable == ()
 
@@ -112,7 +113,7 @@ def test_a_crash_in_a_batch_is_charged_to_its_message_and_is_no_outage(session: 
     ).deliver(batch_of(words))
 
     assert Verdict.read(journals) is None
-    assert (states_of(report.words) == MessageState.COMMITTED).sum() == 149
+    assert (report.words & STATE_MASK == MessageState.COMMITTED).sum() == 149
     assert crashes_of(report.words)[70] == attempts_of(report.words)[70] > 0
 
 

@@ -1,4 +1,4 @@
-"""kill -9 of the worker in the middle of a search: nobody is charged who was not alone, no success is repeated, and the search goes on."""
+"""kill -9 of the worker in the middle of a search: no message is charged who was not alone, no success is repeated, and the search goes on."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.crash_attribution import TryNote, read_history, read_journals
 from airflow_poison.delivery.journal import Journal, MessageState, doubt_batches, left_open, settle, word
+from airflow_poison.delivery.recovered import TryNote, read_history, read_journals
 from tests.given import forked
 from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions import frame_worker

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.journal import MessageState
+from airflow_poison.delivery.recovered import read_journals
 from airflow_poison.values.failures import FailureKind
 from tests.given import forked
 from tests.given.messages import batch_of

@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery.crash_attribution import read_journals
+from airflow_poison.delivery.recovered import read_journals
 from tests.given.messages import batch_of
 from tests.sessions.conftest import opened_session, policy
 

@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison.cli.main import main
@@ -22,6 +24,18 @@ def start(line: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "airflow_poison", *line.split()]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, process_group=0)
+
+
+def test_a_source_is_received_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    pq.write_table(pa.table({"id": [1, 2], "amount": ["1", "bad"], "price": [1.5, 2.5], "at": [None, None]}), "in/a.parquet")
+    os.utime("in/a.parquet", (0, 0))
+    options = f"--source {tmp_path}/in/*.parquet --transform tests.spark.test_in_place:cast --output-table {tmp_path}/clean --spark local[2] -o json"
+    with start(f"receive orders --store q --system Msmq4 --set receive_error_handling=Move {options}") as process:
+        out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    assert json.loads(out)["in_place"] == {"read": 2, "landed": 1, "filtered": 0, "messages": 1}
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark import messages
 from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.spark.function import _TOLD, expected, has_python, optimized_plan
-from airflow_poison.spark.messages import SPREAD, ClaimFrames, _pieces, is_of_body, shares
+from airflow_poison.spark.messages import SPREAD, ClaimFrames, is_of_body, pieces, shares
 from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
@@ -75,7 +75,7 @@ def test_a_clean_claim_is_one_job(tmp_path: Path, spark: SparkSession) -> None:
 
     assert (result.received, result.settled, result.deliveries) == (300, 300, 300)
     assert work.rows() == {}
-    assert "300 messages transformed in 1 units" in lines[-1]
+    assert "300 messages transformed in 1 unit and" in lines[-1]
 
 
 def test_whom_a_verdict_names_is_poison_and_nobody_else_is_run_again(tmp_path: Path, spark: SparkSession) -> None:
@@ -263,9 +263,9 @@ def test_a_python_that_cannot_make_columns_is_found_before_anything_is_claimed(
 def test_bodies_are_made_columns_of_some_megabytes_at_a_time(size: int) -> None:
     batch = pa.record_batch([pa.array(range(1, 41)), pa.array([b" " * size + b"{}"] * 40, pa.binary())], names=["lookup_id", "body"])
 
-    pieces = [piece.num_rows for piece in _pieces(batch)]
+    sizes = [piece.num_rows for piece in pieces(batch)]
 
-    assert pieces == ([40] if size == 100 else [5] * 8)
+    assert sizes == ([40] if size == 100 else [5] * 8)
 
 
 @pytest.mark.long

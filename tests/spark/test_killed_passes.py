@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery.crash_attribution import read_history
+from airflow_poison.delivery.recovered import read_history
 from airflow_poison.values.errors import SparkJobError
 from tests.given.drivers import Ahead, Work, told
 
@@ -36,7 +36,7 @@ def work(folder: Path, strike: str) -> Work:
 
 
 def in_flight(killed: Work) -> set[int]:
-    """The messages that were with their handlers at a death, where they are several: nobody is charged for it then."""
+    """The messages that were with their handlers at a death, where they are several: no message is charged for it then."""
     return set(read_history(Path(killed.root, "orders", "_stage").glob("*/*/journal")).deaths)
 
 

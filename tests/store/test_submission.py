@@ -38,13 +38,17 @@ if TYPE_CHECKING:
 KEY = "run"
 
 
+def no_connection(name: str) -> Any:
+    raise AssertionError(name)
+
+
 @pytest.fixture
 def table(tmp_path: Path) -> QueueTable:
     return DeltaStore(str(tmp_path / "store"), durable=False).create("orders", CONTROL, NOW)
 
 
 def order(table: QueueTable, since: int = 0, **options: Any) -> PassOrder:
-    receive = travelling(Receive.of("orders", **{"handler": "json:loads", "policy": Msmq4(), **options}))
+    receive = travelling(Receive.of("orders", **{"handler": "json:loads", "policy": Msmq4(), **options}), no_connection)
     return PassOrder.of(receive, store=str(Path(table.uri).parent), durable=False, queue="orders", key=KEY, since=since)
 
 
@@ -221,7 +225,7 @@ def test_the_driver_gives_rows_to_a_function_and_after_its_death_once_more_with_
 def test_a_function_that_the_driver_does_not_find_is_told_before_anything_is_claimed(table: QueueTable) -> None:
     send(table, messages_to_batches(["one"]), key="sent", clock=SystemClock())
     mine = Submission(table, KEY)
-    receive = travelling(Receive.of("orders", handler=text_of, policy=Msmq4(), deliver=print, isolation="none"))
+    receive = travelling(Receive.of("orders", handler=text_of, policy=Msmq4(), deliver=print, isolation="none"), no_connection)
     gone = replace(receive, deliver=HandlerRef("not_there:upsert"))  # type: ignore[arg-type]  # as it travels
     mine.write(PassOrder.of(gone, store=str(Path(table.uri).parent), durable=False, queue="orders", key=KEY), ())
 

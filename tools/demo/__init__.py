@@ -1,1 +1,1 @@
-"""The demo: a year of flights through a queue with retry cycles, in a real Airflow of its own (`make demo`)."""
+"""The demo: a year of flights through a protected job with retry cycles, in a real Airflow of its own (`make demo`)."""

@@ -17,9 +17,10 @@ from tools.airflow.services import Services, running
 from tools.demo.account import keep_books
 from tools.demo.figures import Figures
 from tools.demo.lake import FOLDER, S3, home_of_servers, in_bucket, in_folder, start_afresh
+from tools.demo.naive import seconds_without
 from tools.demo.place import CLONE, Place
 from tools.demo.readings import Queue, landed
-from tools.demo.report import alerts_in, print_alerts, print_books, print_landed, print_query, print_reasons
+from tools.demo.report import alerts_in, print_alerts, print_books, print_landed, print_query, print_reasons, print_times
 from tools.demo.screen import screen
 from tools.demo.watch import Watch
 from tools.servers.spark import ServerError
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None, folder: Path = CLONE / ".demo")
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m tools.demo", description="A year of flights through a queue with retry cycles, in a real Airflow."
+        prog="python -m tools.demo", description="A year of flights through a protected job with retry cycles, in a real Airflow."
     )
     parser.add_argument(
         "--store",
@@ -79,7 +80,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="where the tables are: in a folder, or in an object store with a cluster whose workers share no folder (default: folder)",
     )
     parser.add_argument("--delay", type=_at_least_one, default=20, help="RetryCycleDelay in seconds (default: 20)")
-    parser.add_argument("--every", type=_at_least_one, default=1, help="send every n-th flight only (default: 1, all of them)")
+    parser.add_argument("--every", type=_at_least_one, default=1, help="use every n-th flight only (default: 1, all of them)")
     parser.add_argument("--port", type=_port, default=0, help="port of Airflow's API server on 127.0.0.1 (default: any free one)")
     return parser.parse_args(arguments)
 
@@ -99,7 +100,8 @@ def _at_least_one(text: str) -> int:
 
 def _demo(console: Console, place: Place, lake: Lake, options: argparse.Namespace) -> int:
     port = free_port(options.port)
-    services = Services(place, place.demo_environment(port, options.delay, options.every, lake.environment), port)
+    environment = place.demo_environment(port, options.delay, options.every, lake.environment)
+    services = Services(place, environment, port)
     url = f"http://127.0.0.1:{port}"
     queue = Queue(lake)
     console.print(f"A real Airflow starts in {place.shown(place.path)}; its page is {url} while the demo runs.", highlight=False)
@@ -108,22 +110,22 @@ def _demo(console: Console, place: Place, lake: Lake, options: argparse.Namespac
         watch = Watch(place, services, Airflow(url), queue, shown)
         watch.until_ready()
         watch.until_done()
-        passes = watch.passes()
-    books = keep_books(watch.sending.sent, passes, queue.history())
-    if watch.sending.repeated:
-        console.print(
-            f"Nothing was sent: the {books.sent:,} flights had been sent before, and their send has a key. The books of all runs:", highlight=False
-        )
-    return _report(console, place, lake, books, Figures.of_year(options.every) if watch.sending.sends == 1 else None)
+        new = len(watch.taken) > watch.before
+        naive = seconds_without(environment) if new and not lake.goes else None
+        books = keep_books(watch.taken, watch.passes(), queue.history(), naive)
+    if not new:
+        console.print(f"Nothing was new: the {books.read:,} flights had been taken before. The books of all runs:", highlight=False)
+    return _report(console, place, lake, books, Figures.of_year(options.every) if len(watch.taken) == 1 else None)
 
 
 def _report(console: Console, place: Place, lake: Lake, books: Books, figures: Figures | None) -> int:
     """Print how it has ended.
 
-    :param figures: how it must end; None: other samples were sent in other runs.
+    :param figures: how it must end; None: other samples were taken in other runs.
     """
     print_books(console, books)
-    wrong = print_landed(console, *landed(lake), place.shown(lake.landed), books.settled)
+    print_times(console, books)
+    wrong = print_landed(console, *landed(lake), place.shown(lake.landed), books)
     alerts = alerts_in(place.alerts)
     print_alerts(console, alerts, place.shown(place.alerts))
     if lake.goes:

@@ -21,15 +21,15 @@ MISSING = "NA"
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What becomes of flights: those with arrival data are settled, the others end in poison."""
+    """Where flights end: those with arrival data land, the others are in poison."""
 
-    sent: int
+    read: int
     poison: int
 
     @property
-    def settled(self) -> int:
+    def landed(self) -> int:
         """Flights that land."""
-        return self.sent - self.poison
+        return self.read - self.poison
 
     @classmethod
     def of_year(cls, every: int) -> Self:
@@ -48,8 +48,8 @@ class Figures:
         """Return where a demo has ended with other figures."""
         alerted = {str(alert["key"]): int(str(alert["count"])) for alert in alerts if alert["kind"] == "poison"}  # one may be told twice
         pairs = {
-            "flights sent": (self.sent, books.sent),
-            "settled": (self.settled, books.settled),
+            "flights read": (self.read, books.read),
+            "landed": (self.landed, books.landed + books.settled),
             "in poison": (self.poison, books.now.poison),
             "in main and retry": (0, books.now.main + books.now.retry),
             "of poison alerted": (self.poison, sum(alerted.values())),

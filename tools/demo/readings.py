@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from airflow_poison.store import open_store
 from airflow_poison.store.stage import stage_folder
 from airflow_poison.values.errors import QueueNotFoundError
 from airflow_poison.values.schema import SubQueue
-from tools.demo.account import Depth
+from tools.demo.account import Depth, Taken
 from tools.demo.lake import QUEUE
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Reading:
 
     depth: Depth = field(default_factory=Depth)
     next_due: datetime | None = None
+    version: int = -1
     working: Working = field(default_factory=Working)
 
 
@@ -59,15 +61,33 @@ class Queue:
         snapshot = table.snapshot()
         now = datetime.now(UTC)
         main, retry, poison = (snapshot.depth(name, now) for name in (SubQueue.MAIN, SubQueue.RETRY, SubQueue.POISON))
-        return Reading(Depth(main.messages, retry.messages, poison.messages), retry.next_due_at, _working(Path(table.root), snapshot.claims))
+        depth = Depth(main.messages, retry.messages, poison.messages)
+        return Reading(depth, retry.next_due_at, snapshot.version, _working(Path(table.root), snapshot.claims))
 
     def history(self) -> list[Depth]:
         """Return the depth at each version of the table, oldest first, from the statistics in its log (any Delta reader sees the same)."""
         from deltalake import DeltaTable
 
         uri, options = self._lake.queue, dict(self._lake.options)
-        newest = DeltaTable(uri, storage_options=options).version()
-        return [_depth_of(DeltaTable(uri, version=version, storage_options=options)) for version in range(newest + 1)]
+        log = sorted(DeltaTable(uri, storage_options=options).history(), key=lambda entry: int(entry["version"]))
+        return [_depth_of(DeltaTable(uri, version=each["version"], storage_options=options), each["timestamp"] / 1_000) for each in log]
+
+    def taken(self) -> list[Taken]:
+        """Return what was taken from the source, oldest first, from the numbers that the same commits have set."""
+        from deltalake import DeltaTable
+
+        uri, options = self._lake.queue, dict(self._lake.options)
+        if not DeltaTable.is_deltatable(uri, options):
+            return []
+        table, found = DeltaTable(uri, storage_options=options), list[Taken]()
+        for entry in reversed(table.history()):
+            said = json.loads(entry.get("userMetadata") or "{}")
+            if said.get("operation") == "append":
+                numbers = {name: table.transaction_version(f"{name}:{said['key']}") for name in ("read", "landed", "filtered", "send")}
+                messages = numbers.pop("send") or 0
+                read, landed, filtered = ((number or 0) for number in numbers.values())
+                found.append(Taken(entry["version"], read or messages, landed, filtered, messages))  # all became messages: nothing else is counted
+        return found
 
     def reasons(self) -> list[tuple[str, int]]:
         """Return why messages are in poison, and how many for each reason, most first."""
@@ -110,7 +130,7 @@ def landed(lake: Lake) -> tuple[int, int]:
     return rows.num_rows, rows.group_by(list(FLIGHT)).aggregate([]).num_rows
 
 
-def _depth_of(table: object) -> Depth:
+def _depth_of(table: object, at: float) -> Depth:
     import pyarrow as pa
 
     actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()  # type: ignore[attr-defined]  # deltalake is untyped
@@ -119,4 +139,4 @@ def _depth_of(table: object) -> Depth:
         for name, number in zip(actions.column("partition.sub_queue").to_pylist(), actions.column("num_records").to_pylist(), strict=True):
             if name in rows:
                 rows[name] += int(number or 0)
-    return Depth(**rows)
+    return Depth(**rows, at=at)

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 
 def print_books(console: Console, books: Books) -> None:
-    """Print the table of all cycles; each line adds up to what was sent."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"{books.sent:,} flights sent = settled + in main + in retry + in poison", title_justify="left")
+    """Print what was read, and the table of all cycles; each line adds up to what became messages."""
+    console.print(
+        f"{books.read:,} flights read = {books.landed:,} landed in place + {books.filtered:,} filtered + {books.messages:,} became messages\n",
+        highlight=False,
+    )
+    title = f"{books.messages:,} messages = settled + in main + in retry + in poison"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     table.add_column("cycle")
     for heading in ("received", "attempts", "time", "msg/s", "settled so far", "main", "retry", "poison", "sum"):
         table.add_column(heading, justify="right")
@@ -56,12 +61,24 @@ def alerts_in(path: Path) -> Sequence[dict[str, object]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def print_landed(console: Console, rows: int, flights: int, shown: str, settled: int) -> str | None:
-    """Print what has landed; return what is wrong with it, None when it is the settled flights, each once."""
-    console.print(f"Landed ({shown}, a Delta table): {rows:,} rows of {flights:,} flights", highlight=False)
-    if rows == flights == settled:
+def print_times(console: Console, books: Books) -> None:
+    """Print the time of the first pass beside the time of the same job without protection."""
+    if books.in_place is None or books.naive is None:
+        return
+    console.print("Times, each with the start of Spark:", highlight=False)
+    console.print(f"  {books.naive:>6.1f} s  the same job without protection", highlight=False)
+    console.print(
+        f"  {books.in_place:>6.1f} s  in place: good flights have landed, the others are messages. Cycle 1 follows in the same pass", highlight=False
+    )
+
+
+def print_landed(console: Console, rows: int, flights: int, shown: str, books: Books) -> str | None:
+    """Print what has landed; return what is wrong with it, None when it is what landed in place and what was settled, each once."""
+    sum_of = f"{books.landed:,} in place + {books.settled:,} settled"
+    console.print(f"Landed ({shown}, a Delta table): {rows:,} rows of {flights:,} flights = {sum_of}", highlight=False)
+    if rows == flights == books.landed + books.settled:
         return None
-    return f"{settled:,} flights were settled, and {rows:,} rows of {flights:,} flights landed"
+    return f"{sum_of} should be in the output, and {rows:,} rows of {flights:,} flights are"
 
 
 def print_query(console: Console, tables: str, python: str) -> None:

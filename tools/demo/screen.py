@@ -27,18 +27,18 @@ class Sight:
     """What is to be seen at one moment.
 
     :param what: what Airflow is doing, a few words.
-    :param sent: messages that were sent; 0 while unknown.
+    :param read: rows that were read; 0 while unknown.
     """
 
     what: str
-    sent: int = 0
+    read: int = 0
     depth: Depth = field(default_factory=Depth)
     working: Working = field(default_factory=Working)
 
     @property
-    def settled(self) -> int:
-        """Messages that have left the queue."""
-        return max(self.sent - self.depth.total, 0)
+    def landed(self) -> int:
+        """Rows that are not in the queue."""
+        return max(self.read - self.depth.total, 0)
 
 
 class Screen(Protocol):
@@ -66,15 +66,15 @@ class _Bars:
 
     def show(self, sight: Sight) -> None:
         head = Text.assemble((_clock(self._started), "bold"), "  ", sight.what)
-        self._live.update(Group(head, _bars(sight)) if sight.sent else head)
+        self._live.update(Group(head, _bars(sight)) if sight.read else head)
 
 
 def _bars(sight: Sight) -> Table:
     grid = Table.grid(padding=(0, 2))
-    colours = {"settled": "green", "main": "blue", "retry": "yellow", "poison": "red"}
-    numbers = {"settled": sight.settled, "main": sight.depth.main, "retry": sight.depth.retry, "poison": sight.depth.poison}
+    colours = {"landed": "green", "main": "blue", "retry": "yellow", "poison": "red"}
+    numbers = {"landed": sight.landed, "main": sight.depth.main, "retry": sight.depth.retry, "poison": sight.depth.poison}
     for name, number in numbers.items():
-        grid.add_row(f"  {name}", ProgressBar(total=sight.sent, completed=number, width=40, complete_style=colours[name]), f"{number:>9,}")
+        grid.add_row(f"  {name}", ProgressBar(total=sight.read, completed=number, width=40, complete_style=colours[name]), f"{number:>9,}")
     if sight.working.attempts:
         bar = ProgressBar(total=max(sight.depth.main, 1), completed=sight.working.messages, width=40, complete_style="cyan")
         grid.add_row("  this pass", bar, f"{sight.working.messages:>9,} handled in {sight.working.attempts:,} attempts")
@@ -97,10 +97,10 @@ class _Lines:
 
 
 def _line(clock: str, sight: Sight) -> str:
-    if not sight.sent:
+    if not sight.read:
         return f"{clock}  {sight.what}"
     depth = sight.depth
-    line = f"{clock}  {sight.what}: {sight.settled:,} settled, {depth.main:,} in main, {depth.retry:,} in retry, {depth.poison:,} in poison"
+    line = f"{clock}  {sight.what}: {sight.landed:,} landed, {depth.main:,} in main, {depth.retry:,} in retry, {depth.poison:,} in poison"
     if sight.working.attempts:
         line += f"; this pass: {sight.working.messages:,} handled in {sight.working.attempts:,} attempts"
     return line

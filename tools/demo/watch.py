@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tools.demo.account import Pass
 from tools.demo.place import DemoError
@@ -13,42 +13,39 @@ from tools.demo.readings import Reading
 from tools.demo.screen import Sight
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
 
     from tools.airflow.client import Airflow, Run, Task
     from tools.airflow.services import Services
+    from tools.demo.account import Taken
     from tools.demo.place import Place
     from tools.demo.readings import Queue
     from tools.demo.screen import Screen
 
 DAG = "flight_arrivals"
-SEND, RECEIVE = "send_flights", "retry_cycle.receive"
+RECEIVE = "retry_cycle.receive"
 BUSY = frozenset({"queued", "running", "restarting"})
 LOOK_SECONDS = 0.5
 START_SECONDS = 180.0
 
 
 @dataclass(slots=True)
-class Sending:
-    """What was sent, in all demos of this folder, and in how many sends; ``repeated``: nothing of it in this one."""
-
-    sent: int = 0
-    sends: int = 0
-    repeated: bool = False
-
-
-@dataclass(slots=True)
 class Watch:
-    """One demo's view of its Airflow and its queue."""
+    """One demo's view of its Airflow and its queue.
+
+    :ivar taken: from the source, in all demos of this folder; ``before``: so many takes are of earlier ones.
+    """
 
     place: Place
     services: Services
     airflow: Airflow
     queue: Queue
     screen: Screen
-    sending: Sending = field(default_factory=Sending)
+    taken: Sequence[Taken] = ()
+    before: int = 0
+    version: int = -1
     earlier: frozenset[str] = frozenset()
 
     def until_ready(self) -> None:
@@ -61,6 +58,8 @@ class Watch:
             if not run.ended:  # of a demo that was interrupted: nobody works on it any more
                 self.airflow.set_run_state(run, "failed")
         self.earlier = frozenset(run.run_id for run in runs)
+        self.taken = self.queue.taken()
+        self.before = len(self.taken)
 
     def until_done(self) -> None:
         """Let runs follow each other until nothing waits in main and retry. Raises DemoError when one fails."""
@@ -83,14 +82,8 @@ class Watch:
 
     def passes(self) -> list[Pass]:
         """Return what all passes of this folder's demos said, oldest first, those that received something."""
-        passes: list[Pass] = []
-        sent: dict[int, int] = {}
-        for run in self.airflow.runs(DAG):
-            _add_send(sent, self.airflow.result(run, SEND))
-            result = self.airflow.result(run, RECEIVE)
-            if result and result["received"]:
-                passes.append(Pass.of(result, sum(sent.values())))
-        return passes
+        results = [self.airflow.result(run, RECEIVE) for run in self.airflow.runs(DAG)]
+        return [Pass.of(result) for result in results if result and result["received"]]
 
     def _look(self) -> bool:
         """Show what is; return whether all is done."""
@@ -100,21 +93,12 @@ class Watch:
         for run in runs:
             if run.state == "failed":
                 raise DemoError(self._why(run))
-        if runs and not self.sending.sent:
-            self._note_sending(runs[0])
         reading = self.queue.reading() or Reading()
-        depth = reading.depth
-        self.screen.show(Sight(self._what(runs, active, reading.next_due), self.sending.sent, depth, reading.working))
-        return bool(self.sending.sent and not active and depth.main == depth.retry == 0)
-
-    def _note_sending(self, run: Run) -> None:
-        """Take note of all that was ever sent to the queue."""
-        now = self.airflow.result(run, SEND)
-        if now:
-            sent: dict[int, int] = {}
-            for earlier in self.airflow.runs(DAG):
-                _add_send(sent, self.airflow.result(earlier, SEND))
-            self.sending = Sending(sum(sent.values()), len(sent), now["repeated"])
+        if reading.version != self.version:
+            self.taken, self.version = self.queue.taken(), reading.version
+        depth, read = reading.depth, sum(each.read for each in self.taken)
+        self.screen.show(Sight(self._what(runs, active, reading.next_due), read, depth, reading.working))
+        return bool(runs and read and not active and depth.main == depth.retry == 0)
 
     def _what(self, runs: list[Run], active: list[Run], due: datetime | None) -> str:
         if not runs:
@@ -150,12 +134,6 @@ class Watch:
     def _log(self, task: Task) -> Path:
         folder = self.place.logs / f"dag_id={DAG}" / f"run_id={task.run_id}" / f"task_id={task.task_id}"
         return folder / f"attempt={task.try_number}.log"
-
-
-def _add_send(sent: dict[int, int], result: Mapping[str, Any] | None) -> None:
-    """Add a send to the messages sent, by first lookup id: a repeated send names the ids of the one that it repeats."""
-    if result:
-        sent[result["first_lookup_id"]] = result["sent"]
 
 
 def _last_error(log: Path) -> str:

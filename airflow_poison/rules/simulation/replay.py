@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_poison.rules import checked_policy, policy_class
 from airflow_poison.rules.described import typed_settings
 from airflow_poison.rules.loop import ReceiveLoop, Sessions
-from airflow_poison.rules.policy import Access, Opening
-from airflow_poison.rules.simulation.replay_queue import ReplayQueue, TimeIsUp
+from airflow_poison.rules.policy import Access, Opening, Policy
+from airflow_poison.rules.simulation.replay_queue import Held, ReplayQueue, TimeIsUp
 from airflow_poison.rules.simulation.result import Simulation
-from airflow_poison.rules.simulation.scripted_host import Script, Scripted, ScriptedDelivery, ScriptedHost, Verb, as_span
+from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted, ScriptedDelivery, ScriptedHost, Verb, as_span
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import InputError, SettingError
 from airflow_poison.values.events import ROUTINE, Event, EventType
-from airflow_poison.values.failures import install_error_handler
+from airflow_poison.values.failures import ErrorHandler, install_error_handler
 from airflow_poison.values.texts import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
-
     from airflow_poison.rules.decisions import Counts, Halted, Report
-    from airflow_poison.rules.policy import Policy
-    from airflow_poison.rules.simulation.replay_queue import Held
-    from airflow_poison.rules.simulation.scripted_host import Action
-    from airflow_poison.values.failures import ErrorHandler
 
 
 MOST_RECEIVES = 10_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
@@ -14,23 +15,19 @@ from airflow_poison.rules.decisions import (
     Halt,
     Halted,
     Park,
+    Returning,
     ReturnOrder,
     WaitingInRetry,
     moved,
     returning,
 )
-from airflow_poison.rules.policy import Opening, Restart
-from airflow_poison.rules.simulation.scripted_host import Outcomes, PlayedEvents, Verb, as_span
+from airflow_poison.rules.policy import Opening, Policy, Receiver, Restart
+from airflow_poison.rules.simulation.scripted_host import Action, Outcome, Outcomes, PlayedEvents, Script, Scripted, Verb, as_span
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from airflow_poison.rules.decisions import Returning
-    from airflow_poison.rules.policy import Policy, Receiver
-    from airflow_poison.rules.simulation.scripted_host import Action, Outcome, Script, Scripted
     from airflow_poison.values.clock import VirtualClock
 
 NOT_ARRIVED = "not_arrived"

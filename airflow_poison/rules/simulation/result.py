@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from airflow_poison.rules.decisions import HALTS, Halted
 from airflow_poison.rules.settings import as_seconds
 from airflow_poison.rules.simulation.replay_queue import DEAD_LETTER, DROPPED, FOREVER, IN_DELIVERY, NOT_ARRIVED, REMOVED
-from airflow_poison.rules.simulation.scripted_host import LOST, PROCESSED, Verb, as_span
+from airflow_poison.rules.simulation.scripted_host import LOST, PROCESSED, Action, Script, Scripted, Verb, as_span
 from airflow_poison.values.clock import show_duration
-from airflow_poison.values.events import ROUTINE, EventType
+from airflow_poison.values.events import ROUTINE, Event, EventType
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from datetime import timedelta
-
     from airflow_poison.rules.policy import Policy
     from airflow_poison.rules.simulation.replay import MessageEnd, Replay
-    from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
-    from airflow_poison.values.events import Event
 
 
 MOVES: Final = frozenset(

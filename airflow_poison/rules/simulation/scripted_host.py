@@ -6,24 +6,22 @@ Scripts for replays: messages with the outcomes of their deliveries, and what pe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Halt, Park, Report
+from airflow_poison.rules.loop import Host
 from airflow_poison.values.errors import InputError, PoisonMessageError
 from airflow_poison.values.events import Event, EventType
-from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.failures import ErrorHandler, Failure, FailureKind
 from airflow_poison.values.schema import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import datetime
-
     from airflow_poison.rules.simulation.replay_queue import Held, ReplayQueue
     from airflow_poison.values.clock import Clock
-    from airflow_poison.values.failures import ErrorHandler
 
 
 class OutcomeKind(StrEnum):
@@ -236,15 +234,14 @@ _FAILURES = {
 _LASTS_FOR_THE_TIMEOUT = {OutcomeKind.TIMEOUT, OutcomeKind.BEFORE_OPERATION}
 
 
-class ScriptedHost:
-    """The ``Host`` of a replay."""
+class ScriptedHost(Host["Held"]):
+    """A replay."""
 
     def __init__(self, source: ReplayQueue, error_handler: ErrorHandler | None) -> None:
         self._source, self._ledger, self._error_handler = source, source.ledger, error_handler
         self._begun: dict[int, _Begun] = {}
 
     def now(self) -> datetime:
-        """Return the virtual time."""
         return self._source.clock.now()
 
     def unreadable(self, entry: Held) -> Failure | None:
@@ -253,12 +250,10 @@ class ScriptedHost:
         return Failure(FailureKind.UNREADABLE, text=reason) if reason else None
 
     def deliver(self, entry: Held, delivery: Deliver) -> Failure | None:
-        """Let the next outcome of the message happen."""
         self.begin(entry, delivery)
         return self.result(entry)
 
     def begin(self, entry: Held, delivery: Deliver) -> None:
-        """Call the handler; what comes of it is scripted."""
         began = self.now()
         outcome, items = _work(entry)
         if outcome.kind is not OutcomeKind.BEFORE_OPERATION:
@@ -268,7 +263,6 @@ class ScriptedHost:
         self._begun[entry.lookup_id] = _Begun(outcome, delivery, began)
 
     def result(self, entry: Held) -> Failure | None:
-        """Let the time of the delivery go by."""
         begun = self._begun.pop(entry.lookup_id)
         failure = self._spend(begun)
         if failure is not None and begun.delivery.at_most_once:
@@ -276,20 +270,14 @@ class ScriptedHost:
         return failure
 
     def committed(self, entries: Sequence[Held]) -> None:
-        """The messages are gone."""
         for entry in entries:
             entry.place = PROCESSED
             self._ledger.write(EventType.COMMITTED, entry)
 
     def rolled_back(self, entries: Sequence[Held], culprit: Held | None, failure: Failure) -> None:
-        """Write the rollback down for each message."""
         for entry in entries:
             reason = failure.text if entry is culprit or culprit is None else f"with {culprit.name}"
             self._ledger.write(EventType.ROLLED_BACK, entry, error=reason)
-
-    def withholds(self, entry: Held) -> bool:  # noqa: ARG002  (the seam's signature)
-        """Never: a replay has no outages."""
-        return False
 
     def move(self, entry: Held, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's signature)
         """Fail as often as the script says that a reader holds the message."""
@@ -314,21 +302,15 @@ class ScriptedHost:
             self._tell(event, entry, **({} if event is EventType.POISON_EXCEPTION else facts))
 
     def halted(self, decision: Halt) -> None:
-        """Record that the endpoint has ended receiving."""
         for event in decision.events:
             self._ledger.write(event, None, **decision.details)
 
     def left_in_place(self, entry: Held, decision: Park | Dispose) -> None:
-        """Record the event without the move."""
         for event in decision.events[:-1]:
-            self._tell(event, entry, error="the message is held by somebody else")
+            self._tell(event, entry, error="the message is held by another reader")
 
     def postponed(self, entry: Held, failure: Failure) -> None:
-        """Let the message wait as long as its handler asked for."""
         self._source.postpone(entry, failure.delay)
-
-    def back_at_savepoint(self, entry: Held) -> None:
-        """Nothing is recorded: the message is where it was."""
 
     def _tell(self, event: EventType, entry: Held, **facts: str) -> None:
         self._ledger.write(event, entry, **facts)

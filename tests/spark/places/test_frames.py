@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from deltalake import DeltaTable
 
+from airflow_poison import Store, protect
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.spark.units import UNFIT
@@ -16,10 +19,14 @@ from airflow_poison.values.errors import TransformError
 from tests.given import transforms
 from tests.given.drivers import POLICY
 from tests.given.transforms import SCHEMA, bodies
+from tests.spark.places.place import CONNECT, session
 from tests.spark.places.task import Task
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from pyspark.sql import DataFrame
 
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.rules.policy import Policy
@@ -69,6 +76,29 @@ def root(tmp_path: Path) -> str:
 
 def all_but(*culprits: int) -> list[int]:
     return sorted({*range(1, MESSAGES + 1)} - {*culprits})
+
+
+def cast_amount(df: DataFrame) -> DataFrame:
+    return df.selectExpr("id", "cast(amount AS int) AS amount")
+
+
+def protected(root: str) -> Mapping[str, int]:
+    """Protect a job in the session of a driver; one of its 20 rows fails."""
+    frame = session().range(20).selectExpr("id", "if(id = 7, 'bad', cast(id AS string)) AS amount")
+    return protect(frame, "orders", key="one", store=f"{root}/queues", policy=ONCE, transform=cast_amount, output=f"{root}/clean").in_place
+
+
+def test_a_job_is_protected_wherever_spark_is(place: Place, root: str) -> None:
+    counts = [place.call(protected, root) for _ in range(2)]
+
+    messages = 20 if place.where.name == CONNECT else 1
+    assert counts == [{"read": 20, "landed": 20 - messages, "filtered": 0, "messages": messages}] * 2
+    landed: list[Any] = DeltaTable(f"{root}/clean").to_pyarrow_table()["id"].to_pylist()
+    assert sorted(landed) == [each for each in range(20) if each != 7]
+    queue = Store(f"{root}/queues").queue("orders")
+    [failed] = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
+    assert json.loads(failed["body"]) == {"id": 7, "amount": "bad"}
+    assert queue.check().findings == ()
 
 
 def test_whom_a_verdict_names_is_poison_and_bodies_that_do_not_parse_and_all_others_land(place: Place, root: str) -> None:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from airflow_poison import Message
 
-POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=30), retry_window="22:00-06:00 Europe/Berlin", receive_error_handling="Move")
+POLICY = Msmq4(retry_cycle_delay=timedelta(minutes=30), retry_window="* 22-23,0-5 * * MON-FRI Europe/Berlin", receive_error_handling="Move")
 
 
 def land(message: Message) -> None:

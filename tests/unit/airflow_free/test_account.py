@@ -73,7 +73,7 @@ def test_messages_behind_a_halt_are_told_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("until", "words"),
     [
-        ("2013-01-01T00:00:05+00:00", "until 2013-01-01T00:00:05+00:00"),
+        ("2013-01-01T00:00:05+00:00", "until 2013-01-01 00:00:05 UTC"),
         ("restart", "until its broker is restarted or the message is removed"),
     ],
     ids=["DMP-9", "DMP-10"],

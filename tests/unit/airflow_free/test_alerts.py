@@ -26,7 +26,7 @@ from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.rules.queue_disabling import QueueDisabledDocument
 from airflow_poison.store import open_store
 from airflow_poison.store.control import QueueState
-from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.clock import VirtualClock, in_zone
 from airflow_poison.values.errors import AlertError, PoisonMessageError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import ErrorHandler, PoisonErrorHandler
@@ -225,9 +225,9 @@ def blocking(**settings: object) -> DefaultMessaging:
 def test_dmp_9_a_queue_that_is_blocked_for_a_while_is_alerted_and_goes_on_by_itself(store: QueueStore) -> None:
     [alert] = alerts_of(received(store, blocking(), messages=2))
 
-    until = (CLOCK.now() + timedelta(seconds=5)).isoformat()
-    assert (alert.kind, alert.event, alert.lookup_ids, alert.details["until"]) == (AlertKind.BLOCKED, "BLOCKED", (1,), until)
-    assert alert.reason == f"1 message of queue 'orders': blocked, the whole queue waits until {until}. {KEPT}."
+    until = CLOCK.now() + timedelta(seconds=5)
+    assert (alert.kind, alert.event, alert.lookup_ids, alert.details["until"]) == (AlertKind.BLOCKED, "BLOCKED", (1,), until.isoformat())
+    assert alert.reason == f"1 message of queue 'orders': blocked, the whole queue waits until {until:%Y-%m-%d %H:%M:%S} UTC. {KEPT}."
     assert "goes on by itself" in alert.what_to_do
 
 
@@ -264,7 +264,7 @@ def test_on_outage_and_on_outage_over_hear_once_each(store: QueueStore) -> None:
     heard: list[str] = []
 
     def listener(name: str) -> Callable[[Any], None]:
-        return lambda context: heard.append(f"{name}: {context['poison_alert']['event']}")
+        return lambda context: heard.append(f"{name}: {context['poison_alert']['event']} {context['poison_alert']['reason']}")
 
     targets = AlertTargets.of(listener("poison"), on_outage=listener("outage"), on_outage_over=[listener("over")])
     table, clock = orders(store, "Move", messages=12), VirtualClock()
@@ -277,14 +277,19 @@ def test_on_outage_and_on_outage_over_hear_once_each(store: QueueStore) -> None:
         isolation="none",
         outage=Outage(at_least=6, probe=2),
     )
-    for number in range(3):
-        looking.run(f"looks {number}")
+    with in_zone("default_timezone", "Asia/Kolkata"):
+        for number in range(3):
+            looking.run(f"looks {number}")
+            targets.send(table, "me", {}, clock, logging.getLogger("task"))
+            clock.advance(timedelta(minutes=5))
+        replace(looking, outage=None).run("charges")
         targets.send(table, "me", {}, clock, logging.getLogger("task"))
-        clock.advance(timedelta(minutes=5))
-    replace(looking, outage=None).run("charges")
-    targets.send(table, "me", {}, clock, logging.getLogger("task"))
 
-    assert heard == ["outage: OUTAGE_BEGAN", "over: OUTAGE_OVER"]
+    began, over = heard
+    since = "since 2013-01-01 05:30:00 IST"
+    assert began.startswith("outage: OUTAGE_BEGAN")
+    assert f"has an outage {since}, no poison" in began
+    assert over == f"over: OUTAGE_OVER The outage of queue 'orders' {since} is over."
     assert AlertTargets.of(on_outage=listener("outage"))
     assert not AlertTargets.of()
 

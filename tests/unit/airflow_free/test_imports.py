@@ -38,6 +38,24 @@ def test_a_dag_file_with_every_part_imports_no_heavy_library(tmp_path: Path) -> 
     )
 
 
+SCHEDULED = """
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.timetables.base import TimeRestriction
+"""
+ASKED = """
+again = DagSerialization.from_dict(DagSerialization.to_dict(scheduled))
+print(again.timetable.summary, again.timetable.next_dagrun_info(last_automated_data_interval=None, restriction=TimeRestriction(None, None, False)))
+"""
+
+
+def test_the_scheduler_asks_for_the_next_run_without_a_store(tmp_path: Path) -> None:
+    without = imported_by(SCHEDULED, tmp_path)
+    assert (imported_by(f"{EVERY_PART.read_text()}\n{SCHEDULED}\n{ASKED}", tmp_path) - without) & (
+        HEAVY | {"airflow_poison.store.delta_store"}
+    ) == set()
+    assert not (tmp_path / "poison").exists()
+
+
 def test_every_public_name_is_offered_and_an_unknown_one_is_refused() -> None:
     import airflow_poison
 

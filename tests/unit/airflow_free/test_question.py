@@ -13,6 +13,7 @@ from airflow_poison.passes.browse import MessageRow
 from airflow_poison.passes.decide import Decision
 from airflow_poison.passes.halts import HaltedEndpoint
 from airflow_poison.store.control import QueueState
+from airflow_poison.values.clock import in_zone
 from airflow_poison.values.schema import SubQueue
 
 if TYPE_CHECKING:
@@ -74,6 +75,12 @@ def test_no_text_of_a_stranger_becomes_markdown(place: str, text: str) -> None:
     assert "\u202e" not in body
     assert "\x1b" not in body
     assert len([token for token in tokens(body) if token.type == "table_open"]) == 1
+
+
+def test_instants_are_in_the_zone_of_people() -> None:
+    assert "| sent | 2026-01-02 03:04:05 UTC |" in question(HALT, row(), 0).body
+    with in_zone("default_timezone", "Asia/Kolkata"):
+        assert "| sent | 2026-01-02 08:34:05 IST |" in question(HALT, row(), 0).body
 
 
 def test_the_body_of_a_message_is_shown_word_for_word() -> None:

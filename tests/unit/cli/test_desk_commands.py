@@ -232,6 +232,8 @@ def test_bodies_and_properties_are_edited(poison: Callable[[str], Ran], table: Q
     assert done(poison("find orders --property source=me -o json"))["total"] == 1
     poison("edit orders --ids 6 --drop-property source --yes")
     assert poison("find orders --property source=me").code == 1
+    poison("""edit orders --ids 6 --patch '{"new": 2}' --put-back --yes""")
+    assert (ids(table), bodies(table)[6]) == ([6], {"new": 2})
     poison(f"undo orders {view['plan']} --yes")
     assert "currency" not in bodies(table)[4]
 
@@ -425,6 +427,7 @@ def test_a_plan_is_paused_and_cancelled_by_others(poison: Callable[[str], Ran], 
         ("remove orders --ids 1 --save kept.jsonl --yes", 2, "--save and --conversation: expected with ids"),
         ("edit orders --patch {} --yes", 2, "no message is selected"),
         ("edit orders --ids 1 --yes", 2, "no change is given"),
+        ("edit orders --ids 1 --patch '{\"a\": 1}' --canary 1 --yes", 2, "canary="),
         ("edit orders --ids 1 --patch {x --yes", 2, "--patch {x: no JSON"),
         ("edit orders --ids 1 --patch @nowhere.json --yes", 2, "nowhere.json: No such file"),
         ("edit orders --ids 1 --patch 7 --yes", 2, "patch=7"),

@@ -31,6 +31,7 @@ from airflow_poison.values.clock import in_words, is_bare_number, read_duration,
         ("P2W", timedelta(weeks=2)),
         ("P1D", timedelta(days=1)),
         ("PT1,5H", timedelta(minutes=90)),
+        ("PT16.48M", timedelta(minutes=16.48)),  # python-pendulum/pendulum#534, and #833 for those below
     ],
 )
 def test_a_text_is_a_duration(text: str, span: timedelta) -> None:
@@ -50,6 +51,9 @@ def test_a_text_is_a_duration(text: str, span: timedelta) -> None:
         "1,5h",
         "P",
         "PT",
+        "PT12M3M1M",
+        "P1D2D",
+        "PT4294967297M",
         "P1M",
         "P1Y",
         "30 M5",

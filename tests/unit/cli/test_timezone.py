@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.cli import terminal, values
+from airflow_poison.values.clock import in_zone
 from tests.given.command import run
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def test_an_unknown_zone_is_named(capsys: Capture) -> None:
 
 
 def test_typed_instants_without_an_offset_are_in_peoples_zone() -> None:
-    with terminal.read_in("Europe/Berlin"):
+    with in_zone("--timezone", "Europe/Berlin"):
         assert values.started("2026-03-29T03:00").isoformat() == "2026-03-29T03:00:00+02:00"
         assert values.since("2026-03-28T03:00", values.now()).isoformat() == "2026-03-28T03:00:00+01:00"
         assert terminal.instant(values.started("2026-03-29T00:59Z")) == "2026-03-29 01:59:00 CET"

@@ -28,6 +28,7 @@ def test_the_example_of_the_docstring_runs() -> None:
         ("Msmq4", {"receive-retry-count": "2"}, "receive_retry_count", 2),
         ("Msmq4", {"receiveErrorHandling": "move"}, "receive_error_handling", "Move"),
         ("Msmq4", {"RetryCycleDelay": "1h30m"}, "retry_cycle_delay", 5400),
+        ("Msmq4", {"retry_window": "* 22-23 * * MON-FRI Europe/Berlin"}, "retry_window", "* 22,23 * * 1-5 Europe/Berlin"),
         ("Msmq4", {"RetryCycleDelay": "PT30M"}, "retry_cycle_delay", 1800),
         ("Msmq4", {"RetryCycleDelay": "90"}, "retry_cycle_delay", 90),
         ("Msmq4", {"RetryCycleDelay": 90}, "retry_cycle_delay", 90),

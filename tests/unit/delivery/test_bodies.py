@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -431,3 +432,15 @@ def test_lists_of_objects_repeat_names_and_are_not_read_twice() -> None:
     body = json.dumps({"lines": [{"sku": number, "n": {"sku": "}"}} for number in range(8)]}).encode()
 
     assert not len(_repeating(pa.array([body] * 3, pa.large_binary())))
+
+
+@pytest.mark.parametrize(("text", "value"), [("NaN", math.nan), ("Infinity", math.inf), ("-Infinity", -math.inf)])
+def test_a_float_takes_what_json_has_no_number_for_as_rows_are_sent(text: str, value: float) -> None:
+    body = json.dumps({"d": text, "f": text, "m": {text: text}, "l": [text, 1.5]}).encode()
+
+    table, failures = columns_of([body], parse_ddl("d double, f float, m map<double, float>, l array<double>"))
+
+    assert failures == {}
+    (row,) = table.to_pylist()
+    assert [repr(each) for each in (row["d"], row["f"], *row["m"][0], *row["l"])] == [*[repr(value)] * 5, "1.5"]
+    assert set(columns_of([b'{"d": "nan"}', b'{"d": "1.5"}'], parse_ddl("d double"))[1]) == {0, 1}

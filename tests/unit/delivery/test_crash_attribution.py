@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery import platform
-from airflow_poison.delivery.crash_attribution import Forced, TryNote, read_history, read_partition
 from airflow_poison.delivery.failurelog import FailureLog, Rollback
 from airflow_poison.delivery.journal import Journal, MessageState, attempts_of, crashes_of, state_of, word
+from airflow_poison.delivery.recovered import Forced, TryNote, read_history, read_partition
 from airflow_poison.delivery.returned import RowsWriter
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Mapping, Sequence
 
-    from airflow_poison.delivery.crash_attribution import ClaimHistory
+    from airflow_poison.delivery.recovered import ClaimHistory
 
 FLYING, DONE, NOTHING = word(MessageState.IN_FLIGHT), word(MessageState.COMMITTED), 0
 HELD = word(MessageState.HELD)
@@ -219,7 +219,7 @@ def test_a_task_that_runs_again_charges_the_only_message_that_was_in_flight(trie
 def test_a_task_that_runs_again_does_not_guess(tries: Tries, words: Sequence[tuple[str, Mapping[int, int]]]) -> None:
     tries.ended(*words)
 
-    with pytest.raises(ServerSessionError, match="nobody is charged: run the Airflow task again"):
+    with pytest.raises(ServerSessionError, match="no message is charged: run the Airflow task again"):
         read_partition(tries.journals[0], "0")
 
 

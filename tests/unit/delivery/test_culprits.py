@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.culprits import Failed, all_culprits, one_culprit
+from airflow_poison.delivery.culprits import Failed, OrderedSearch, all_culprits, one_culprit
 from airflow_poison.values.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -96,3 +96,53 @@ def test_the_part_that_is_left_is_cut_untried() -> None:
     one_culprit(np.arange(200), trials.one, ways=2)
 
     assert trials.sizes == [100, 50, 25, 13, 6, 3, 2, 1]
+
+
+class Turns:
+    """Rows whose turns come in their order: so many together as the search says, each until it has succeeded or failed alone."""
+
+    def __init__(self, trials: Trials, number: int, most: int) -> None:
+        self.charged: list[int] = []
+        self.succeeded: list[int] = []
+        self.unstable: list[list[int]] = []
+        search = OrderedSearch(lambda rows, _error: self.unstable.append([*rows.tolist()]))
+        row = 0
+        while row < number:
+            size = search.most(row, most)
+            rows = np.arange(row, min(row + size, search.last(number - 1) + 1))
+            failed = trials.one(rows)
+            if failed is not None and len(rows) > 1:
+                search.failed(rows, failed.failure.text)
+                continue
+            if failed is not None:
+                search.charged()
+            (self.succeeded if failed is None else self.charged).extend(rows.tolist())
+            row += len(rows)
+        search.over(number)
+        assert not search
+
+
+@given(bad=st.sets(st.integers(0, 399), max_size=20), number=st.integers(1, 400), most=st.integers(1, 400))
+def test_in_order_all_that_fail_alone_are_found_and_what_has_succeeded_is_never_tried_again(bad: set[int], number: int, most: int) -> None:
+    turns = Turns(Trials(bad), number, most)
+
+    assert turns.charged == [row for row in range(number) if row in bad]
+    assert turns.succeeded == [row for row in range(number) if row not in bad]
+    assert turns.unstable == []
+
+
+@given(number=st.integers(2, 400), most=st.integers(2, 400), together=st.integers(1, 100))
+def test_in_order_what_fails_only_together_is_unstable_and_charges_none(number: int, most: int, together: int) -> None:
+    turns = Turns(Trials(set(), together=together), number, most)
+
+    assert turns.charged == []
+    assert turns.succeeded == [*range(number)]
+    assert bool(turns.unstable) == (min(number, most) > together)
+
+
+def test_in_order_the_second_half_is_cut_untried_when_the_first_has_succeeded() -> None:
+    trials = Trials({199})
+
+    Turns(trials, 200, 200)
+
+    assert trials.sizes == [200, 100, 50, 25, 13, 6, 3, 2, 1]

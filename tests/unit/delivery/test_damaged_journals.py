@@ -1,4 +1,4 @@
-"""Damaged journals: what can be read counts, the rest is unknown, and nobody is charged for what is not there."""
+"""Damaged journals: what can be read counts, the rest is unknown, and no message is charged for what is not there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.delivery.journal import SECTOR, STATE_MASK, Journal, MessageState, attempts_of, read, sections, word
+from airflow_poison.delivery.recovered import read_journals
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
 from tests.given import children

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.crash_attribution import read_history, read_journals, read_partition
 from airflow_poison.delivery.handlers import HandlerRef
 from airflow_poison.delivery.host import EndpointSession
 from airflow_poison.delivery.journal import Journal, MessageState, attempts_of, state_of
-from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.recovered import RecoveredAttempts, read_history, read_journals, read_partition
 from airflow_poison.delivery.settlement import GiveBack
 from airflow_poison.delivery.stage import StageJob
 from airflow_poison.rules.decisions import Block, Dispose, Halt, Park

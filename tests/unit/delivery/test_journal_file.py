@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from airflow_poison.delivery import platform
-from airflow_poison.delivery.crash_attribution import read_journals
 from airflow_poison.delivery.failurelog import FailureLog, FailureReader, Rollback
 from airflow_poison.delivery.journal import Journal, MessageState, word
-from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.recovered import RecoveredAttempts, read_journals
 from airflow_poison.values.errors import ClaimLostError, ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
 

@@ -21,10 +21,11 @@ def begun(journal: Journal, first: int, messages: int) -> Section:
     return journal.append(np.arange(first, first + messages, dtype=np.int64), np.zeros(messages, np.int32))
 
 
-def test_every_state_counts_as_what_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps_rows", [False, True])
+def test_every_state_counts_as_what_it_is(tmp_path: Path, keeps_rows: bool) -> None:  # noqa: FBT001
     look = JournalProgress(tmp_path)
     assert look.look() == Progress()
-    with Journal(tmp_path, "0") as journal:
+    with Journal(tmp_path, "0", keeps_rows=keeps_rows) as journal:
         section = begun(journal, 1, 9)
         for row, value in enumerate(
             [

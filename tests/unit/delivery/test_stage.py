@@ -10,9 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.delivery import stage
-from airflow_poison.delivery.crash_attribution import ClaimHistory
 from airflow_poison.delivery.handlers import resolve_handler
-from airflow_poison.delivery.recovered import RecoveredAttempts
+from airflow_poison.delivery.recovered import ClaimHistory, RecoveredAttempts
 from airflow_poison.delivery.stage import StageJob, deliver_partition
 from airflow_poison.passes import engines
 from airflow_poison.rules.msmq4 import Msmq4

@@ -17,13 +17,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery import units
-from airflow_poison.delivery.crash_attribution import Forced, TryNote, read_history
-from airflow_poison.delivery.handlers import VERDICT, HandlerRef
-from airflow_poison.delivery.journal import Journal, MessageState, attempts_of, crashes_of, states_of
-from airflow_poison.delivery.outage import Detection, Verdict
+from airflow_poison.delivery.handlers import VERDICT, HandlerRef, Transformation
+from airflow_poison.delivery.journal import STATE_MASK, Journal, MessageState, attempts_of, crashes_of
+from airflow_poison.delivery.outage import Detection
+from airflow_poison.delivery.recovered import Forced, TryNote, Verdict, read_history
 from airflow_poison.delivery.stage import StageJob, Tally
 from airflow_poison.delivery.unit_counts import open_ids, settled
-from airflow_poison.delivery.units import Broke, Ran, SparkLostError, UnitDelivery, UnitRules
+from airflow_poison.delivery.units import MOST_SEARCHES, Broke, Ran, SparkLostError, UnitDelivery, UnitRules
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.outage import Outage
 from airflow_poison.spark.messages import shares
@@ -62,6 +62,7 @@ class Played:
     units: list[list[int]] = field(default_factory=list)
     raised: set[int] = field(default_factory=set)
     parts: int = 0
+    catches: bool = False
     separable: int = 1_000
     calls: list[int] = field(default_factory=list)
 
@@ -93,6 +94,11 @@ class Played:
         if lands is not None:
             self.kept[lands] = {*ids} - named.keys()
         return Ran(verdicts=named)
+
+    def caught(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int) -> Ran | Broke:
+        raised = tuple(number for number in lookup_ids.tolist() if self.script.get(number) == "raise")
+        end = self.run(lookup_ids[~np.isin(lookup_ids, raised)], attempts[~np.isin(lookup_ids, raised)], lands=lands)
+        return replace(end, raised=raised) if isinstance(end, Ran) else end
 
     def _healed(self, number: int, ids: Sequence[int]) -> bool:
         if number in self.raised:
@@ -135,6 +141,7 @@ def deliver(
     expects: str = "",
     events: list[dict[str, str]] | None = None,
     tell: Callable[[str], None] = lambda _line: None,
+    named: Mapping[int, Failure] | None = None,
 ) -> tuple[UnitOutcome, Tally, dict[int, dict[str, object]]]:
     """Deliver in one try; return what became of the messages: as told, in numbers, and the rows that remain.
 
@@ -146,7 +153,8 @@ def deliver(
     (here / "journal").mkdir(parents=True)
     (here / "begun").write_text(TryNote("", Forced.MARKS).to_json())
     detection = None if outage is None else Detection(outage, str(here / "journal"), expects)
-    job = StageJob("orders", policy, HandlerRef("shop:clean"), str(here / "journal"), VirtualClock(), detection=detection)
+    transform = Transformation(HandlerRef("shop:clean"), named=named or {})
+    job = StageJob("orders", policy, HandlerRef("shop:clean"), str(here / "journal"), VirtualClock(), detection=detection, transform=transform)
     with Journal(here / "journal", "frames") as journal:
         outcome = UnitDelivery(job, batch, played, journal, carry=story.carry, rules=rules, deaths=story.deaths, tell=tell).run(keep_alive)
     wanted = np.isin(batch.column("lookup_id").to_numpy(), open_ids(job, outcome))
@@ -246,6 +254,46 @@ def test_ten_culprits_cost_three_jobs_where_sets_are_tried_in_parts_of_one_plan(
     assert played.landed == sorted({*range(1, 20_001)} - culprits)
     assert len(played.units) == 1, "what succeeds in parts lands as it is"
     assert played.calls[-2:] == [10, 10], "they are delivered again together, each alone"
+
+
+@pytest.mark.parametrize("parts", [0, 64], ids=["jobs", "parts"])
+def test_where_errors_are_caught_one_unit_fails_and_each_message_that_raises_is_tried_alone(tmp_path: Path, parts: int) -> None:
+    culprits = set(range(7, 3_000, 300))
+    played = Played(dict.fromkeys(culprits, "raise") | {90: "name"}, parts=parts, catches=True)
+
+    outcome, _, _ = deliver(tmp_path, played, messages(3_000), rules=UnitRules(chunk_rows=1_000, largest_rows=1_000))
+
+    assert charged(outcome) == dict.fromkeys(culprits | {90}, 3)
+    assert played.landed == sorted({*range(1, 3_001)} - culprits - {90})
+    units = [unit for unit in played.units if len(unit) > 1]
+    assert [len(unit) for unit in units] == [1_000, 996, 997, 997], "the first one fails; what is caught is kept"
+
+
+def test_messages_that_were_transformed_together_with_one_that_raised_are_delivered_without_it(tmp_path: Path) -> None:
+    class Batched(Played):
+        def caught(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int) -> Ran | Broke:
+            end = super().caught(lookup_ids, attempts, lands=lands)
+            assert isinstance(end, Ran)
+            spoiled = tuple(number for number in self.kept[lands] if any(number // 10 == other // 10 for other in end.raised))
+            self.kept[lands] -= {*spoiled}
+            return replace(end, spoiled=spoiled)
+
+    played = Batched({57: "raise"}, parts=8, catches=True)
+
+    outcome, _, _ = deliver(tmp_path, played, messages(100), replace(MOVE, receive_retry_count=0), rules=UnitRules(chunk_rows=100))
+
+    assert charged(outcome) == {57: 1}
+    assert played.landed == [number for number in range(1, 101) if number != 57]
+
+
+def test_where_too_many_raise_the_rest_stays_in_the_queue_uncounted(tmp_path: Path) -> None:
+    played, lines = Played(dict.fromkeys(range(1, 1_501), "raise"), parts=8, catches=True), list[str]()
+
+    outcome, _, _ = deliver(tmp_path, played, messages(2_000), replace(MOVE, receive_retry_count=0), rules=UnitRules(), tell=lines.append)
+
+    assert len(charged(outcome)) == MOST_SEARCHES
+    assert played.landed == list(range(1_501, 2_001))
+    assert len([line for line in lines if "500 messages" in line and "stay in the queue" in line]) == 1
 
 
 def test_a_message_that_halts_the_endpoint_is_tried_alone_in_a_part_of_a_plan(tmp_path: Path) -> None:
@@ -353,7 +401,7 @@ def test_a_unit_that_fails_and_whose_parts_do_not_is_unstable_and_nobody_is_char
 
     assert (charged(outcome), rows, played.landed) == ({}, {}, list(range(1, 31)))
     assert events[-1] == {"messages": "30", "first": "1", "last": "30", "error": "CAST_INVALID_INPUT: bad"}
-    assert lines[-1] == "30 messages failed together (CAST_INVALID_INPUT: bad), and none of them alone: nobody is charged"
+    assert lines[-1] == "30 messages failed together (CAST_INVALID_INPUT: bad), and none of them alone: no message is charged"
 
 
 @pytest.mark.parametrize("piece_rows", [10, 4_000], ids=["pieces", "halves"])
@@ -391,7 +439,7 @@ def test_rows_that_are_mixed_and_fail_only_together_are_nobodys_fault(tmp_path: 
         def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
             return Broke(RAISED) if len(lookup_ids) > 10 else super().run(lookup_ids, attempts, lands=lands, traced=traced)
 
-    with pytest.raises(SparkJobError, match=r"None of them fails alone, so nobody is charged"):
+    with pytest.raises(SparkJobError, match=r"None of them fails alone, so no message is charged"):
         deliver(tmp_path, Together({}), messages(40), rules=UnitRules(mixes_rows=True))
 
 
@@ -441,6 +489,43 @@ def test_attempts_that_were_counted_before_a_death_are_not_counted_again(tmp_pat
     assert set(rows) == {7}
 
 
+def test_a_claim_whose_messages_have_all_been_charged_by_a_pass_that_was_stopped_is_delivered_on(tmp_path: Path) -> None:
+    class Stopped(Played):
+        def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
+            if self.units:
+                raise ReceiveStoppedError("it was asked to stop")
+            return super().run(lookup_ids, attempts, lands=lands, traced=traced)
+
+    with pytest.raises(ReceiveStoppedError):
+        deliver(tmp_path, Stopped({1: "name", 2: "name"}), messages(2))
+
+    outcome, _, rows = deliver(tmp_path, played := Played({1: "name"}), messages(2))
+
+    assert (charged(outcome)[1], played.landed, [*rows]) == (3, [2], [1])
+
+
+def test_what_was_named_when_it_was_a_row_has_had_a_delivery(tmp_path: Path) -> None:
+    played = Played({2: "name"})
+    batch = messages(4)
+
+    outcome, tally, rows = deliver(tmp_path, played, batch, named=dict.fromkeys([2, 3, 9], NAMED))
+
+    assert charged(outcome) == {2: 3, 3: 1}
+    assert sorted(played.units) == [[1, 4], [2], [2, 3]]
+    assert (tally.counts["committed"], tally.counts["deliveries"]) == (3, 3 + 3 + 1)
+    assert [*rows] == [2]
+
+
+def test_what_was_named_when_it_was_a_row_is_not_charged_for_it_where_it_was_delivered_since(tmp_path: Path) -> None:
+    played, batch = Played({}), messages(3)
+    counts = pa.array([0, 1, 0], pa.int32())
+    delivered = batch.set_column(batch.schema.get_field_index("abort_count"), batch.schema.field("abort_count"), counts)
+
+    outcome, _, _ = deliver(tmp_path, played, delivered, named=dict.fromkeys([1, 2], NAMED))
+
+    assert charged(outcome) == {1: 1}
+
+
 def test_a_message_that_is_consumed_before_its_delivery_is_gone_when_it_fails(tmp_path: Path) -> None:
     with pytest.warns(ConfigurationWarning, match="a message whose handler fails is lost"):
         once = Msmq4(receive_error_handling="Move", transaction_scope_required=False)
@@ -462,7 +547,7 @@ def test_a_message_above_the_size_limit_is_not_transformed(tmp_path: Path) -> No
     outcome, _, rows = deliver(tmp_path, played, batch, limited)
 
     assert played.landed == sorted({*range(1, 21)} - {5})
-    assert states_of(outcome.words)[4] == MessageState.ENDED
+    assert (outcome.words & STATE_MASK)[4] == MessageState.ENDED
     assert {number: row["sub_queue"] for number, row in rows.items()} == {5: "poison"}
     assert rows[5]["reason"] == "unreadable: 11 bytes are above max_received_message_size=10"
 
@@ -497,6 +582,17 @@ def test_culprits_are_no_outage(tmp_path: Path, script: dict[int, str]) -> None:
 
     assert verdict_of(tmp_path) is None
     assert charged(outcome) == dict.fromkeys(script, 3)
+
+
+def test_an_outage_is_found_where_errors_are_caught(tmp_path: Path) -> None:
+    played = Played(dict.fromkeys([7, *range(1_001, 2_001)], "raise"), parts=8, catches=True)
+    rules = UnitRules(chunk_rows=1_000, largest_rows=1_000)
+
+    outcome, _, _ = deliver(tmp_path, played, messages(2_000), replace(MOVE, receive_retry_count=0), rules=rules, outage=Outage())
+
+    assert verdict_of(tmp_path) is not None
+    assert charged(outcome) == {7: 1}
+    assert len(played.units) < 20, "a few are tried alone, and not all"
 
 
 def test_a_unit_that_fails_is_judged_once_although_it_runs_again_with_a_trace(tmp_path: Path) -> None:

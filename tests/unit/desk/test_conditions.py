@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.desk import sql
-from airflow_poison.desk.masking import declare_mask
+from airflow_poison.desk.masking import declare_mask, literal
 from airflow_poison.desk.queries import find, query
 from airflow_poison.desk.selection import Selection
 from airflow_poison.values.clock import SystemClock
@@ -189,9 +190,57 @@ def _meets(body: str, where: str) -> bool:
     """Whether a body meets a condition, without a queue."""
     engine = _engine()
     [(met,)] = engine.execute(
-        f"select count(*) from (select ?::json as body, 1 as lookup_id) as messages where {sql.checked_condition(engine, where)}", [body]
+        f"select count(*) from (select try_cast(? as json) as body, 1 as lookup_id) as messages where {sql.checked_condition(engine, where)}", [body]
     ).fetchall()
     return bool(met)
+
+
+@st.composite
+def written(draw: st.DrawFn) -> tuple[str, str]:
+    """A value as JSON writes it in one of its ways, and a text that it may be equal to."""
+    text = draw(st.text(st.sampled_from("aVé ._-0e") | st.sampled_from('\\/"{}[],:'), max_size=4))
+    ways = [lambda each: json.dumps(each)[1:-1], lambda each: json.dumps(each, ensure_ascii=False)[1:-1], lambda each: f"\\u{ord(each):04x}"]
+    escaped = "".join(draw(st.sampled_from(ways))(each) for each in text)
+    return draw(st.sampled_from([*[(f'"{escaped}"', text)] * 10, (f'"{escaped}"', text + "a"), *_SHOWN]))
+
+
+_SHOWN = [
+    *(("1e2", "100.0"), ("100", "100"), ("-0.50", "-0.5"), ("true", "true"), ("null", "null"), ("inf", "inf"), ("NaN", "nan")),
+    *(("-Infinity", "-Infinity"), ('{ "a" : 1 }', '{"a":1}'), ("[ 1 , 2 ]", "[1,2]"), ('"1e2"', "1e2")),
+]
+"""Values as JSON writes them, and texts that they are shown as, or nearly."""
+
+
+@settings(max_examples=400)
+@given(written(), st.sampled_from(["body.x = {}", "{} = body.x", "body.x = {} and true", "body ->> 'x' = {}", "true and (body.x = {} and true)"]))
+def test_a_text_that_is_looked_for_first_leaves_nothing_out(found: tuple[str, str], where: str) -> None:
+    value, text = found
+    condition, body = where.format(literal(text)), f'{{"x": {value}}}'
+    engine = _engine()
+    parts, values = sql.condition(engine, Selection(sub_queue=None, where=condition))
+    [(met,)] = engine.execute(
+        f"select count(*) from (select try_cast(b as json) as body, b as text, 1 as lookup_id from (select ? as b)) as messages where {parts}",
+        [body, *values],
+    ).fetchall()
+    assert bool(met) is _meets(body, condition)
+
+
+@pytest.mark.parametrize(
+    ("where", "needed"),
+    [
+        ("body.carrier = 'VX' and body.delay > 60", ["VX"]),
+        ("'VX' = body.a.b and (lookup_id > 1 and body ->> 'c' = 'd-é')", ["VX", "d-é"]),
+        ("body.carrier = 'VX' or body.delay > 60", []),
+        ("not (body.carrier = 'VX')", []),
+        ("body.carrier <> 'VX'", []),
+        ("body.delay = '100.0'", []),
+        ("message_id = 'VX'", []),
+        ("", []),
+        ("body.carrier =", []),
+    ],
+)
+def test_texts_that_bodies_must_have(where: str, needed: list[str]) -> None:
+    assert sql._needed_texts(_engine(), where) == needed
 
 
 _engines: list[Any] = []
@@ -204,7 +253,7 @@ def _engine() -> Any:
 
         engine = duckdb.connect()
         sql.add_numbers(engine)
-        engine.execute("create view messages as select null::json as body, 1 as lookup_id where false")
+        engine.execute("create view messages as select null::json as body, 1 as lookup_id, '' as text, '' as message_id where false")
         _engines.append(engine)
     return _engines[0]
 

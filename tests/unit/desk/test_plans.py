@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from airflow_poison.desk.actions import PlanAction, Verb, original_body
 from airflow_poison.desk.applying import apply, undo, waits_at
-from airflow_poison.desk.plans import Plan, cancel, find_plan, pause, plan, plans, record, resume, stored
+from airflow_poison.desk.plans import CanarySeen, Plan, cancel, find_plan, judged, pause, plan, plans, record, resume, stored
 from airflow_poison.desk.redrive import redrive
 from airflow_poison.desk.rule_runs import run_rules
 from airflow_poison.desk.selection import Selection
@@ -45,6 +46,8 @@ MAIN, POISON, RETRY = SubQueue.MAIN, SubQueue.POISON, SubQueue.RETRY
 PUT_BACK = PlanAction(verb=Verb.PUT_BACK)
 REMOVE = PlanAction(verb=Verb.REMOVE)
 PATCH = PlanAction(verb=Verb.EDIT, patch={"fails": None, "currency": "EUR"}, properties={"mended": "yes"})
+PATCH_AND_PUT_BACK = replace(PATCH, target="main")
+ACTIONS = [PUT_BACK, REMOVE, PATCH, PATCH_AND_PUT_BACK]
 ALL = range(1, 10)
 POINTS: tuple[str, ...] = (
     "store.plan.before_commit",
@@ -118,7 +121,8 @@ def test_a_plan_says_what_would_happen_and_writes_nothing(poisoned: Queue) -> No
     view = planned(poisoned, where="body.carrier = 'VX'").view
     assert (view.messages, view.state, view.plan, view.version) == (5, "planned", "", before)
     assert [(group.type, group.messages) for group in view.groups] == [("ValueError", 3), ("KeyError", 2)]
-    assert [sample.lookup_id for sample in view.samples] == [5, 1]
+    assert [sample.lookup_id for sample in view.samples][:2] == [5, 1]  # one of each group first
+    assert sorted(sample.lookup_id for sample in view.samples) == [1, 3, 5, 7, 9]
     assert poisoned.table.snapshot().version == before
 
 
@@ -141,6 +145,7 @@ def test_an_edit_shows_bodies_before_and_after(poisoned: Queue) -> None:
         ({"verb": "edit"}, "edit="),
         ({"verb": "edit", "patch": {}, "body": "x"}, "one of patch, body and function"),
         ({"verb": "edit", "patch": [1]}, "a JSON object"),
+        ({"verb": "edit", "patch": {"a": 1}, "target": "poison"}, "target='poison'.*main, or nothing"),
         ({"verb": "put_back", "patch": {"a": 1}}, "verb='edit'"),
         ({"verb": "edit", "properties": {"poison.edits": "x"}}, "kept by edits"),
         ({"verb": "put_back", "targt": "x"}, "did you mean 'target'"),
@@ -240,6 +245,42 @@ def test_an_edited_message_is_received_as_it_is_now(poisoned: Queue) -> None:
     applied(poisoned, recorded(poisoned, PATCH))
     applied(poisoned, recorded(poisoned))
     assert poisoned.receive("again").settled == 9
+
+
+def test_messages_are_edited_and_put_back_in_one_plan_with_a_canary(poisoned: Queue) -> None:
+    poisoned.sent("no JSON").receive("two")
+    before = poisoned.rows()
+    plan_id = recorded(poisoned, PATCH_AND_PUT_BACK, canary=Canary(3, 0.9))
+    # a canary that the patch does not fit has failed
+    assert (applied(poisoned, plan_id).state, in_place(poisoned, MAIN)) == ("stopped", [1, 5])
+    assert judged(poisoned.table, stored(poisoned.table, plan_id)) == CanarySeen(0, 1, 2, (10,))
+    resume(poisoned.table, plan_id, poisoned.clock, who="x")
+    assert (applied(poisoned, plan_id).skipped, in_place(poisoned, MAIN), in_place(poisoned, POISON)) == (1, list(ALL), [10])
+    # undone: each is where it was, as it was; what was received meanwhile stays
+    assert poisoned.receive("three", max_messages=2).settled == 2
+    assert (undone(poisoned, plan_id).done, in_place(poisoned, POISON)) == (2, [2, 3, 4, 6, 7, 8, 9, 10])
+    content = ("body", "properties")
+    assert all(row[name] == before[number][name] for number, row in poisoned.rows().items() for name in content)
+    assert is_whole(poisoned)
+
+
+def test_a_message_that_fails_again_can_be_edited_and_put_back_again(poisoned: Queue) -> None:
+    applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.EDIT, patch={"says": "again"}, target="main"), lookup_ids=(3,)))
+    poisoned.receive("two")
+    assert applied(poisoned, recorded(poisoned, PATCH_AND_PUT_BACK, lookup_ids=(3,))).done == 1
+    assert (poisoned.receive("three").settled, 3 in poisoned.rows()) == (1, False)
+
+
+def test_an_edited_message_that_another_plan_edits_in_main_is_not_undone_by_the_first(poisoned: Queue) -> None:
+    first = recorded(poisoned, PATCH_AND_PUT_BACK)
+    applied(poisoned, first)
+    applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.EDIT, body="{}"), lookup_ids=(3,), sub_queue=MAIN))
+    assert (undone(poisoned, first).done, in_place(poisoned, MAIN), poisoned.rows()[3]["body"]) == (1, [3], b"{}")
+
+
+def test_a_canary_is_of_what_goes_to_main(poisoned: Queue) -> None:
+    with pytest.raises(SettingError, match=r"canary=.*puts messages into main"):
+        recorded(poisoned, PATCH, canary=Canary(1))
 
 
 def test_messages_are_sent_to_another_queue_once(poisoned: Queue) -> None:
@@ -410,7 +451,7 @@ def test_a_paused_canary_is_a_canary_again(poisoned: Queue) -> None:
 
 
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
-@pytest.mark.parametrize("action", [PUT_BACK, REMOVE, PATCH], ids=lambda action: action.verb.value)
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: f"{action.verb} {action.target}")
 @pytest.mark.parametrize("point", POINTS)
 def test_who_dies_anywhere_does_each_message_once(poisoned: Queue, at_point: AtPoint, point: str, action: PlanAction) -> None:
     def die() -> None:
@@ -432,13 +473,14 @@ def test_who_dies_anywhere_does_each_message_once(poisoned: Queue, at_point: AtP
             assert list(moves) == [4]
         case _:
             assert edits == {number: int(number != 4) for number in ALL}
+            assert moves == {number: 2 if action.target and number != 4 else 1 for number in ALL}
     told = [event.lookup_id for event in poisoned.table.events() if event.type is action.event and event.details.get("plan")]
     assert sorted(told) == [number for number in ALL if number != 4]  # type: ignore[type-var]
     assert is_whole(poisoned)
 
 
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
-@pytest.mark.parametrize("action", [PUT_BACK, REMOVE, PATCH], ids=lambda action: action.verb.value)
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: f"{action.verb} {action.target}")
 @pytest.mark.parametrize("point", ["desk.undo.before_chunk", "store.bring_back.before_commit", "store.bring_back.after_commit", *POINTS[2:]])
 def test_who_dies_undoing_undoes_the_rest(poisoned: Queue, at_point: AtPoint, point: str, action: PlanAction) -> None:
     before = {number: row["body"] for number, row in poisoned.rows().items()}
@@ -459,7 +501,7 @@ def test_who_dies_undoing_undoes_the_rest(poisoned: Queue, at_point: AtPoint, po
 
 
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
-@pytest.mark.parametrize("action", [PUT_BACK, REMOVE, PATCH], ids=lambda action: action.verb.value)
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: f"{action.verb} {action.target}")
 @pytest.mark.parametrize("point", ["desk.apply.before_chunk", "store.replace.before_commit", "desk.apply.after_split"])
 def test_two_at_the_same_time_do_each_message_once(poisoned: Queue, at_point: AtPoint, point: str, action: PlanAction) -> None:
     plan_id = recorded(poisoned, action)

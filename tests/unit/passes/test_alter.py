@@ -128,7 +128,7 @@ def test_sb_12_sb_18_a_queue_set_to_off_receives_nothing_and_says_why(queue: Que
 def test_sb_14_setting_a_queue_to_off_by_hand_makes_no_event(queue: Queue) -> None:
     disable(queue.table, queue.clock)
     assert queue.happened() == []
-    assert control(queue).reason == "somebody switched it off"
+    assert control(queue).reason == "it was switched off by hand"
 
 
 def test_sb_19_what_is_sent_to_a_queue_that_is_off_arrives_in_order_when_it_is_on_again(queue: Queue) -> None:

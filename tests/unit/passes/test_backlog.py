@@ -16,6 +16,7 @@ from airflow_poison.passes.move import move, remove_messages
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
+from airflow_poison.values.clock import in_zone
 from airflow_poison.values.errors import AlertError, SettingError
 from airflow_poison.values.schema import SubQueue
 from tests.given.passes import DiedError, a_queue
@@ -79,6 +80,9 @@ def test_a_backlog_says_what_waits(queue: Queue) -> None:
     send_backlog_alert(queue.table, "me", HOUR, told.append, queue.clock)
     sent = str(queue.rows()[1]["enqueued_at"])[:19]
     assert told[0].reason == f"Queue 'orders' has a backlog: message 1 in main was sent at {sent} UTC; 2 in main, 0 in retry wait."
+    with in_zone("default_timezone", "Asia/Tokyo"):
+        send_backlog_alert(queue.table, "another", HOUR, told.append, queue.clock)
+    assert " JST; 2 in main" in told[1].reason
     assert told[0].count == 2
 
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from airflow_poison.desk.actions import PlanAction, Verb
@@ -40,6 +41,19 @@ def test_a_queue_that_only_the_package_has_touched_is_clean(worked: Queue) -> No
     account = found.account
     assert (account.sent, account.waiting, account.removed, account.unaccounted, account.foreign) == (15, 9, 1, 0, 0)
     assert account.settled + account.dropped + account.sent_on + account.removed + account.waiting == 15
+
+
+@pytest.mark.parametrize(("filtered", "problems"), [(2, []), (1, ["read 10 rows in place, and says landed 7 + filtered 1 + messages 1"])])
+def test_rows_of_a_source_are_landed_filtered_or_messages(worked: Queue, filtered: int, problems: list[str]) -> None:
+    counts = {"read": 10, "landed": 7, "filtered": filtered}
+    first = worked.table.append([pa.record_batch({"body": [b"{}"]})], "in place", worked.clock.now(), counts=counts)
+    again = worked.table.append([pa.record_batch({"body": [b"{}"]})], "in place", worked.clock.now(), counts=counts)
+
+    assert first.counts == again.counts == counts
+    assert (first.repeated, again.repeated) == (False, True)
+    assert [finding.what for finding in checked(worked).findings if finding.kind is Kind.NOT_CONSERVED] == [
+        f"the commit 'append' of in place {problem}" for problem in problems
+    ]
 
 
 def test_every_queue_of_a_store_is_checked(worked: Queue) -> None:

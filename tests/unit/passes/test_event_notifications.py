@@ -10,7 +10,7 @@ from airflow_poison import EVENT_NOTIFICATION, Contract, Message, Service, Servi
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service
-from airflow_poison.passes.event_notifications import create, drop, notifications
+from airflow_poison.passes.event_notifications import create, drop
 from airflow_poison.passes.messages import Chosen
 from airflow_poison.passes.relay import pull, transmit
 from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE, QueueDisabledDocument
@@ -114,7 +114,7 @@ def test_a_process_that_dies_while_it_subscribes_can_begin_again_and_hears_of_no
     at_point.do("pass.notification.before_record", die)
     with pytest.raises(DiedError):
         create(orders.store, orders.table, "late", "Watch", orders.clock)
-    assert "late" not in notifications(orders.table.snapshot().control)
+    assert "late" not in orders.table.snapshot().control.event_notifications
     at_point.do("pass.notification.before_record", lambda: None)
     create(orders.store, orders.table, "late", "Watch", orders.clock)
     pull(orders.store, watchers, orders.clock)
@@ -151,7 +151,7 @@ def test_a_dropped_subscription_begins_anew(orders: Queue, watchers: QueueTable)
     orders.receive("1")
     create(orders.store, orders.table, "people", "Watch", orders.clock)
     pull(orders.store, watchers, orders.clock)
-    assert (arrived(watchers), notifications(orders.table.snapshot().control)) == ([], {"people": "Watch"})
+    assert (arrived(watchers), orders.table.snapshot().control.event_notifications) == ([], {"people": "Watch"})
 
 
 def test_what_cannot_be_a_subscription_is_refused(orders: Queue, watchers: QueueTable) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.outage import NOTE
+from airflow_poison.delivery.recovered import NOTE
 from airflow_poison.delivery.stage import Order
 from airflow_poison.passes.alerts import AlertKind, send_alerts
 from airflow_poison.passes.due import return_due

@@ -1,4 +1,4 @@
-"""A pass resumes from damaged journals: no message is lost, nobody is charged who did nothing, and what is wrong is told."""
+"""A pass resumes from damaged journals: no message is lost, no message is charged who did nothing, and what is wrong is told."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_poison.cli import values
-from airflow_poison.delivery.outage import Detection, Verdict, Watch, Window, some
+from airflow_poison.delivery.outage import Detection, Watch, Window, some
+from airflow_poison.delivery.recovered import Verdict
 from airflow_poison.rules.outage import Outage, checked_outage
 from airflow_poison.values.errors import InputError, SettingError
 

@@ -78,7 +78,7 @@ def test_sb_23_up_to_32767_readers() -> None:
 
 
 def test_sb_23_with_no_reader_nobody_receives_and_people_are_warned() -> None:
-    with pytest.warns(ConfigurationWarning, match="nobody reads") as caught:
+    with pytest.warns(ConfigurationWarning, match="no reader receives") as caught:
         policy = ServiceBroker(max_queue_readers=0)
 
     assert policy.server_sessions == 0

@@ -256,7 +256,7 @@ def test_a_folder_that_is_not_there_is_an_error_and_one_that_is_empty_is_nothing
     [
         ("pattern", "landing/*.json"),
         ("pattern", " "),
-        ("format", "avro"),
+        ("format", "xml"),
         ("rewritten", "yes"),
         ("max_files", 0),
         ("max_files", "3"),

@@ -505,7 +505,8 @@ def test_an_error_of_the_disk_is_raised() -> None:
         ("delimiter", {"format": "json", "delimiter": ";"}),
         ("header", {"format": "lines", "header": ["a"]}),
         ("encoding", {"format": "parquet", "encoding": "latin-1"}),
-        ("format", {"format": "avro"}),
+        ("encoding", {"format": "orc", "encoding": "latin-1"}),
+        ("format", {"format": "xml"}),
     ],
 )
 def test_layouts_that_no_file_has_are_named(setting: str, layout: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType
 
-from airflow_poison.spark.python_errors import CAUGHT, Notes, PythonErrors, noted
+from airflow_poison.spark.python_errors import CAUGHT, Notes, PythonErrors, all_noted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -59,7 +59,7 @@ def worked(kind: int, function: Any, batches: list[Any]) -> tuple[list[Any], Pyt
         caught = CAUGHT[kind](function, IntegerType(), notes)
         made = list(caught(iter(batches))) if kind in {SERIES, FRAMES, BATCHES} else [caught(batch) for batch in batches]
         notes.write()
-        found = noted(folder, 0)
+        found = [each for _, each in all_noted(folder)]
     return made, found[0] if found else None
 
 
@@ -152,7 +152,7 @@ def test_columns_that_are_given_by_name_are_cut_as_well() -> None:
         notes = Notes(f"{folder}/0.1.0")
         CAUGHT[COLUMNS](sums, IntegerType(), notes)(pd.Series(["1", "2", "3"]), right=pd.Series(["1", "bad", "3"]))
         notes.write()
-        assert ends(noted(folder, 0)[0]) == {1: "ValueError: bad"}
+        assert ends(all_noted(folder)[0][1]) == {1: "ValueError: bad"}
 
 
 def test_notes_are_of_their_partition(tmp_path: Path) -> None:
@@ -160,6 +160,4 @@ def test_notes_are_of_their_partition(tmp_path: Path) -> None:
     notes.add(0, "ValueError: bad")
     notes.write()
 
-    assert noted(str(tmp_path), 1)
-    assert not noted(str(tmp_path), 11)
-    assert not noted(str(tmp_path), 0)
+    assert [partition for partition, _ in all_noted(str(tmp_path))] == [1]

@@ -59,7 +59,7 @@ class Stub:
     def __init__(self, *_: object, **__: object) -> None:
         self.watched: list[Watched] = []
 
-    def watch(self, *_: str) -> Watched:
+    def watch(self, *_: str, **__: bool) -> Watched:
         self.watched.append(Watched())
         return self.watched[-1]
 
@@ -87,7 +87,7 @@ def test_a_unit_may_take_some_times_what_one_before_it_took(
     clock, stub, takes = Clock(), Stub(), list[float]()
     monkeypatch.setattr(units, "time", clock)
     monkeypatch.setattr(units, "ClaimFrames", Stub)
-    monkeypatch.setattr(SparkUnits, "_ran", lambda _self, *_: works())
+    monkeypatch.setattr(SparkUnits, "_ran", lambda _self, *_, **_named: works())
 
     def works() -> Ran:
         """Work in steps of a hundredth of the time, and be looked at after each."""

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from tools.demo.__main__ import _options, main
-from tools.demo.account import Books, Cycle, Depth, Pass
+from tools.demo.account import Books, Cycle, Depth, Pass, Taken
 from tools.demo.figures import Figures
 from tools.demo.lake import home_of_servers, in_folder, start_afresh
 from tools.demo.place import Place
 from tools.servers.spark import ServerError, check_mounts
 
 ROOT = Path(__file__).parents[3]
-BOOKS = Books(10, (Cycle(1, Pass(10, 8, 0, 2, 0, 20, 1.0, 10), 8, Depth(poison=2)),), Depth(poison=2))
+BOOKS = Books((Taken(1, 10, 5, 0, 5),), (Cycle(1, Pass(5, 3, 0, 2, 0, 15, 1.0), 5, 3, Depth(poison=2)),), Depth(poison=2))
 ALERTS = [{"kind": "poison", "key": "a", "count": 2}]
-FIGURES = Figures(sent=10, poison=2)
+FIGURES = Figures(read=10, poison=2)
 
 
 @pytest.mark.parametrize(("given", "store"), [([], "folder"), (["--store", "folder"], "folder"), (["--store", "s3"], "s3")])
@@ -46,13 +46,13 @@ def test_make_hands_the_store_on(given: tuple[str, ...], wanted: str) -> None:
 
 def test_the_figures_of_the_year_are_those_of_the_readme() -> None:
     figures = Figures.of_year(1)
-    assert (figures.sent, figures.settled, figures.poison) == (336_776, 327_346, 9_430)
+    assert (figures.read, figures.landed, figures.poison) == (336_776, 327_346, 9_430)
     readme = (ROOT / "README.md").read_text()
-    assert all(f"{number:,}" in readme for number in (figures.sent, figures.settled, figures.poison))
+    assert all(f"{number:,}" in readme for number in (figures.read, figures.landed, figures.poison))
 
 
 def test_the_figures_of_a_sample_are_those_of_every_nth_flight() -> None:
-    every = [Figures.of_year(number).sent for number in (100, 336_776)]
+    every = [Figures.of_year(number).read for number in (100, 336_776)]
     assert every == [3_368, 1]
 
 
@@ -64,7 +64,7 @@ def test_right_figures_are_no_fault_and_an_alert_that_is_told_twice_counts_once(
 @pytest.mark.parametrize(
     ("figures", "books", "alerts", "said"),
     [
-        (replace(FIGURES, sent=11), BOOKS, ALERTS, ["flights sent: 10, and the data has 11", "settled: 8, and the data has 9"]),
+        (replace(FIGURES, read=11), BOOKS, ALERTS, ["flights read: 10, and the data has 11", "landed: 8, and the data has 9"]),
         (
             FIGURES,
             replace(BOOKS, now=Depth(retry=1, poison=1)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from decimal import Decimal
 from typing import Any
 
@@ -59,6 +60,40 @@ def test_what_is_no_json_is_refused_by_each_reader(body: bytes, why: str) -> Non
     for read in (values, natural_values, lambda given: patched(given, {"b": 1})):
         with pytest.raises(JsonError, match=why):
             read(body)
+
+
+PARTS = [*b'{}[]:,"\\10-+.eE \t\n\r\0\x01\x1f\x7f\x80\xff\x0b\xa0']
+TOKENS = [
+    *(bytes([each]) for each in PARTS),
+    *(b"null", b"true", b"NaN", b"-Infinity", b"\\ud800", b"\\u12", b"\\x", b"\xc3\xa9", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xef\xbb\xbf"),
+    *(b'"a":1', b"9" * 25, b"1" * 5_000, b"e400", b"e9999999999999999999", b"[" * 400),
+]
+
+
+def test_a_body_is_json_where_python_reads_it_as_such() -> None:
+    chance, seen = random.Random(1), set[bool]()
+    whole = json.dumps({"a": [1, -2.5e3, None, True, {"b": "xé\n"}], "c": "\\ud800", "d": ""}, ensure_ascii=False).encode()
+    for turn in range(20_000):
+        body = bytearray(whole if turn % 2 else b"")
+        for _ in range(chance.randrange(1, 4)):
+            place = chance.randrange(len(body) + 1)
+            body[place : place + chance.randrange(2)] = chance.choice(TOKENS)
+        seen.add(read := reads(bytes(body)))
+        assert (syntax_error(bytes(body)) is None) == read, bytes(body)
+    assert seen == {True, False}
+
+
+def reads(body: bytes) -> bool:
+    """Whether Python reads a body, of which numbers of any size are left as they are."""
+
+    def no(name: str) -> None:
+        raise ValueError(name)
+
+    try:
+        json.loads(decoded(body), parse_int=str, parse_float=str, parse_constant=no)
+    except ValueError:
+        return False
+    return True
 
 
 def test_values_of_one_name_are_not_dropped() -> None:

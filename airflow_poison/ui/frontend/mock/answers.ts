@@ -3,7 +3,7 @@
 import type { Plan, PlanState, Selection } from "../src/api/plans";
 import type { Decision, Queue, Rights } from "../src/api/types";
 
-import { ago, BIG, BODY, conversation, events, groups, HOSTILE, message, NOW, queues } from "./data.ts";
+import { ago, BIG, BODY, conversation, events, groups, HOSTILE, message, NOW, QUESTION, queues } from "./data.ts";
 
 interface Answer {
   readonly status: number;
@@ -27,14 +27,19 @@ export class Mock {
       run_id: "manual__1",
       task_id: "ask",
       map_index: -1,
-      subject: "What shall become of the halted queue 'warehouse'?",
-      body: `Message 1 was rolled back **5 times**.\n${HOSTILE}`,
-      options: ["enable", "remove the message", "leave it"],
+      queue: "warehouse",
+      subject: "Queue warehouse is disabled by message 1. What shall be done?",
+      body: QUESTION,
+      options: ["Remove message 1 and enable", "Enable, leave message 1 as it is", "Leave it disabled"],
+      at: ago(900),
+      may_answer: true,
       url: "/dags/arrivals/runs/manual__1/tasks/ask/required_actions",
     },
   ];
   plans: Plan[] = [this.plan({ plan: "p-old", state: "done", done: 4_100, messages: 4_100, who: "airflow:ann", reason: "carrier is back" })];
   edited = false;
+  /** After so many looks at a queue it is enabled. */
+  enablesIn = 0;
   /** At most so many messages are in an answer, whatever their number. */
   mostRows = Infinity;
   asked: { readonly method: string; readonly name: string; readonly query: URLSearchParams; readonly body: unknown }[] = [];
@@ -53,14 +58,18 @@ export class Mock {
     const found = this.queues.find(({ queue }) => queue === wanted);
     if (name === "queues") return ok(this.overview());
     if (name === "rights") return ok(this.rights);
+    if (name === "decisions") return ok({ decisions: this.decisions.filter(({ queue }) => wanted === "" || queue === wanted) });
     if (!found) return refused(404, `There is no queue '${wanted}' in the store of connection '${query.get("conn_id") ?? ""}'.`);
     switch (name) {
       case "queue":
-        return ok(found);
+        if (this.enablesIn > 0 && !--this.enablesIn) this.post("enable", { queue: wanted, reason: "" });
+        return ok(this.queues.find(({ queue }) => queue === wanted));
       case "messages":
         return this.messages(query, found);
+      case "samples":
+        return this.samples(query);
       case "message":
-        return this.message(Number(query.get("lookup_id")));
+        return this.message(Number(query.get("lookup_id")), query.get("unmask") === "true");
       case "groups":
         return ok({ queue: wanted, version: 412, at: NOW.toISOString(), messages: BIG, groups: found.sub_queues.poison.messages > 1 ? groups() : [] });
       case "events":
@@ -69,8 +78,6 @@ export class Mock {
         return ok({ plans: this.plans });
       case "plan":
         return this.progress(query.get("plan") ?? "");
-      case "decisions":
-        return ok({ decisions: wanted === "warehouse" ? this.decisions : [] });
       case "conversations":
         return ok({ at: NOW.toISOString(), conversations: [conversation(HANDLE), conversation("other", { state: "CO", failures: 0 })], more: 0 });
       case "conversation":
@@ -108,7 +115,14 @@ export class Mock {
     return ok({ messages: query.get("desc") === "true" ? rows.reverse() : rows, total, version: 412 });
   }
 
-  private message(id: number): Answer {
+  private samples(query: URLSearchParams): Answer {
+    const selection = JSON.parse(query.get("selection") ?? "{}") as Selection;
+    const group = groups().findIndex(({ error }) => error === selection.error);
+    const ids = Array.from({ length: group < 0 ? 0 : 10 }, (_, number) => group + 6 * number);
+    return ok({ samples: ids.map((id) => (this.message(id).body as { message: unknown }).message), total: groups()[group]?.messages ?? 0 });
+  }
+
+  private message(id: number, unmask = false): Answer {
     if (id === 99) return refused(404, "Message 99 is not in queue 'orders': it was settled, moved or removed, or never sent. Its events may say which.");
     const row = message(id);
     const text = id === 2 ? "<order><id>7</id><note>Größe</note></order>" : id === 3 ? `${HOSTILE}\\x1b]0;owned` : BODY;
@@ -119,13 +133,13 @@ export class Mock {
       message: {
         ...row,
         ...(id === 5 ? { properties: { "poison.dialog": "1" }, conversation_id: HANDLE } : {}),
-        body,
+        body: id === 7 ? body.replace("75", unmask ? '75,"card":"4111"' : '75,"card":"***"') : body,
         body_encoding: id === 4 ? "base64" : "text",
         body_bytes: bytes,
         body_cut: false,
       },
       original: this.edited || id === 6 ? { body: BODY.replace("75", "15"), body_encoding: "text" } : null,
-      masked: id === 7 ? ["$.card"] : [],
+      masked: id === 7 && !unmask ? ["$.card"] : [],
       history: [
         { at: ago(86_000), type: "MOVED_RETRY", details: { run: "scheduled__1" }, links: { dag_run: "dags/arrivals/runs/scheduled__1", task_log: "dags/arrivals/runs/scheduled__1/tasks/receive" } },
         { at: ago(7_000), type: "MOVED_POISON", details: { error: `ValueError: ${HOSTILE}` }, links: { dag_run: "javascript:alert(1)", task_log: null } },
@@ -165,10 +179,11 @@ export class Mock {
         return this.turn(body, "undone");
       case "enable":
       case "disable":
-        this.queues = this.queues.map((each) => (each.queue === body["queue"] ? { ...each, state: `${name}d`, reason: String(body["reason"]), halted: name === "disable" } : each));
+        this.queues = this.queues.map((each) => (each.queue === body["queue"] ? { ...each, state: `${name}d`, reason: String(body["reason"]), halted: name === "disable", halted_by: null } : each));
         return ok({});
       case "decide":
         this.decisions = [];
+        this.enablesIn = 3; // the task has to go on first
         return ok({});
       default:
         return refused(404, "Not Found");
@@ -188,10 +203,10 @@ export class Mock {
       messages: Math.min(chosen, Number(fields["limit"] ?? chosen)),
       claimed: chosen > 1_000 ? 120 : 0,
       groups: groups().slice(0, chosen > 1_000 ? 4 : 1),
-      samples: [1, 2].map((id) => ({
+      samples: (selection.lookup_ids ?? [1, 2]).slice(0, 10).map((id) => ({
         lookup_id: id,
         sub_queue: "poison",
-        reason: message(id).reason,
+        reason: message(id).reason ?? "",
         before: edits ? BODY : null,
         after: edits ? BODY.replace("75", "15") : null,
       })),
@@ -220,8 +235,14 @@ export class Mock {
   private progress(id: string): Answer {
     this.plans = this.plans.map((plan) => {
       if (plan.plan !== id || (plan.state !== "running" && plan.state !== "canary")) return plan;
+      const seen = plan.canary_seen;
+      if (plan.state === "canary" && plan.canary && (seen?.settled ?? 0) < plan.canary.share * plan.canary.messages) {
+        const settled = (seen?.settled ?? -32) + 32;
+        const failed = settled ? 2 : 0;
+        return { ...plan, done: plan.canary.messages, canary_seen: { settled, failed, waiting: plan.canary.messages - settled - failed, errors: failed ? plan.groups.slice(1, 2).map((each) => ({ ...each, messages: failed })) : [] } };
+      }
       const done = Math.min(plan.messages, plan.done + Math.ceil(plan.messages / 12));
-      return { ...plan, done, state: done === plan.messages ? "done" : "running" };
+      return { ...plan, done, canary_seen: null, state: done === plan.messages ? "done" : "running" };
     });
     const plan = this.plans.find((each) => each.plan === id);
     return plan ? ok(plan) : refused(404, `Queue 'orders' has no plan '${id}'.`);

@@ -61,7 +61,7 @@ export function queues(): Queue[] {
     queue(
       "orders",
       { main: 1_204, retry: 412, poison: BIG },
-      { needs: [{ kind: "poison_growing", text: "Poison has grown by 182,000 messages in the last hour." }], has_conversations: false },
+      { needs: [{ kind: "poison_growing", text: "182,233 poison messages, 182,000 more than an hour ago." }, { kind: "plan_at_work", text: "Plan p-9 is under way.", plan: "p-9" }], has_conversations: false },
     ),
     queue(
       "warehouse",
@@ -72,7 +72,7 @@ export function queues(): Queue[] {
         halted: true,
         halted_by: 1,
         policy: { system: "ServiceBroker" },
-        needs: [{ kind: "halted", text: "Disabled for 3 h: message 1 was rolled back 5 times." }],
+        needs: [{ kind: "halted", text: "disabled: Message 1 was rolled back 5 times." }, { kind: "poison", text: "1 poison message." }],
         has_conversations: true,
         conversations: 2,
       },
@@ -83,7 +83,7 @@ export function queues(): Queue[] {
       {
         outage: { since: ago(1_800), next_probe_at: ago(-60) },
         needs: [
-          { kind: "outage", text: "Outage for 30 min: ConnectionError." },
+          { kind: "outage", text: `What its handler needs is away since ${ago(1_800)}.` },
           { kind: "expired_claim", text: "A pass has died; its 500 messages wait." },
         ],
         claims: [{ key: "a1b2c3d4e5f6a1b2c3d4e5f6a1b2c3d4e5f6a1b2", sub_queue: "main", messages: 500, expires_at: ago(600), expired: true }],
@@ -115,10 +115,11 @@ export function groups(): ErrorGroup[] {
     text,
     messages,
     share: messages / BIG,
-    first_seen: ago(86_400 - place * 3_000),
+    first_seen: ago(place < 4 ? 400_000 : 3_600 * place),
     last_seen: ago(60 * (place + 1)),
     sample: place + 1,
     trend: trendOf(messages, place),
+    new: place >= 4,
   }));
 }
 
@@ -145,6 +146,7 @@ export function message(id: number, place: SubQueue = "poison"): MessageRow {
         ? { kind: "exception", type: group.type, message: group.text, fingerprint: group.error, trace: `Traceback (most recent call last):\n  File "shop.py", line 7\n${group.type}: ${group.text}` }
         : null,
     reason: failed && group ? `${group.type}: ${group.text}` : null,
+    edited: id === 6,
   };
 }
 
@@ -152,8 +154,8 @@ export const BODY = `{"carrier":"VX","flight":12345678901234567890,"dep_delay":7
 
 export function events(): QueueEvent[] {
   return [
-    { at: ago(7_000), event: "POISON_EXCEPTION", lookup_id: 1, abort_count: 6, move_count: 2, details: { error: `ValueError: ${HOSTILE}` } },
-    { at: ago(6_990), event: "MOVED_POISON", lookup_id: 1, abort_count: 6, move_count: 2, details: { place: "poison" } },
+    { at: ago(7_000), event: "POISON_EXCEPTION", lookup_id: 1, abort_count: 6, move_count: 2, details: { error: `ValueError: ${HOSTILE}`, who: "dag:arrivals/scheduled__1/receive" }, links: { dag_run: "dags/arrivals/runs/scheduled__1", task_log: "dags/arrivals/runs/scheduled__1/tasks/receive" } },
+    { at: ago(6_990), event: "MOVED_POISON", lookup_id: 1, abort_count: 6, move_count: 2, details: { place: "poison", who: "dag:arrivals/scheduled__1/receive" }, links: { dag_run: "dags/arrivals/runs/scheduled__1", task_log: "dags/arrivals/runs/scheduled__1/tasks/receive" } },
     { at: ago(600), event: "PLANNED", lookup_id: null, abort_count: 0, move_count: 0, details: { who: "airflow:ann", why: "carrier is back", plan: "p-old" } },
     { at: ago(300), event: "QUEUE_DISABLED", lookup_id: null, abort_count: 0, move_count: 0, details: { who: "shell:bob@host", why: "stocktaking" } },
   ];
@@ -180,3 +182,26 @@ export function conversation(handle: string, more: Partial<ConversationRow> = {}
     ...more,
   };
 }
+
+/** As `operators/question.py` writes it. */
+export const QUESTION = `Queue **warehouse** is **disabled** by message 1: nothing is received from it.
+
+\`\`\`
+Message 1 was rolled back 5 times: ${HOSTILE}
+\`\`\`
+
+| | |
+|---|---|
+| message | 1 |
+| sent | 2026-11-27 23:30:00 UTC |
+| property \` note \` | \` a \\| b \` |
+
+**Last error** \` ValueError \`
+
+\`\`\`\`
+fenced \`\`\` inside
+\`\`\`\`
+
+* **Remove message 1 and enable**: it is kept in \` warehouse;poison \`; what is behind it is received.
+* **Enable, leave message 1 as it is**: it keeps its counts, and may halt the queue again.
+* **Leave it disabled**: nothing is changed.`;

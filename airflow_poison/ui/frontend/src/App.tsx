@@ -8,6 +8,8 @@ import { NO_RIGHTS, PageContext } from "./page/PageContext";
 import { RightsProvider } from "./page/RightsProvider";
 import { useKeptPlace } from "./page/useKeptPlace";
 import { useRounds } from "./page/useRounds";
+import { Boundary } from "./parts/Boundary";
+import { EDGES } from "./parts/edges";
 import { QueuePage } from "./queue/QueuePage";
 
 /** The page of queues: all of a connection, or one. */
@@ -20,9 +22,9 @@ export function App() {
   return (
     <PageContext value={{ connId, rights: NO_RIGHTS, ...rounds }}>
       <RightsProvider>
-        <Box as="main" className="poison" height="full" overflow="auto" paddingX={{ base: "3", md: "5" }} paddingTop="3" paddingBottom="12" color="fg" {...kept}>
-          <Header queue={queue} />
-          {queue === null ? <Overview /> : <QueuePage key={queue} name={queue} />}
+        <Box as="main" className="poison" height="full" overflow="auto" paddingX={{ base: "3", md: "5" }} paddingTop="2" paddingBottom="12" color="fg" css={EDGES} {...kept}>
+          {queue === null ? <Header queue={null} /> : null}
+          <Boundary>{queue === null ? <Overview /> : <QueuePage key={queue} name={queue} />}</Boundary>
         </Box>
       </RightsProvider>
     </PageContext>

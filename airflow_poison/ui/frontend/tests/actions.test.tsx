@@ -1,4 +1,4 @@
-import { screen, waitFor, within } from "@testing-library/react";
+import { fireEvent, screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import { Mock } from "../mock/answers";
@@ -50,8 +50,8 @@ describe("a redrive", () => {
       rate: 500,
       canary: { messages: 100, share: 0.95 },
     });
-    await user.click(await screen.findByRole("button", { name: "Pause …" }));
-    await user.click(await screen.findByRole("button", { name: "Pause" }));
+    await user.click(await screen.findByRole("button", { name: "Pause" })); // one click, without a dialog
+    expect(screen.queryByRole("dialog")).toBeNull();
     expect(await screen.findByText("paused")).toBeTruthy();
     await user.click(screen.getByRole("button", { name: "Undo …" }));
     await type(opened, "Reason", "too early");
@@ -92,6 +92,18 @@ describe("an action", () => {
     expect(screen.getByRole("button", { name: "Plan: nothing is done yet" })).toBeTruthy();
   });
 
+  it("of another kind begins with its own form, also where a plan of the first one is shown", async () => {
+    const opened = open(POISON);
+    await begin(opened, "all 182,233 messages", "Redrive");
+    await plan(opened);
+    await screen.findByRole("button", { name: "Redrive 182,233 messages" });
+    const actions = screen.getByRole("group", { name: "Actions: all 182,233 messages", hidden: true });
+    fireEvent.click(within(actions).getByRole("button", { name: "Remove …", hidden: true })); // a script, or a screen reader
+    expect(await screen.findByRole("button", { name: "Plan: nothing is done yet" })).toBeTruthy();
+    expect(screen.getByRole("dialog", { name: "Remove: all 182,233 messages" })).toBeTruthy();
+    expect(screen.queryByRole("button", { name: /182,233 messages$/ })).toBeNull();
+  });
+
   it("moves to a sub-queue", async () => {
     const opened = open("?queue=orders&sub_queue=retry");
     await begin(opened, "all 412 messages", "Move");
@@ -112,9 +124,35 @@ describe("an action", () => {
   });
 
   it("is only offered where it can be done", async () => {
-    open("?queue=orders");
+    open("?queue=orders&sub_queue=main");
     const actions = await screen.findByRole("group", { name: "Actions: all 1,204 messages" });
-    expect(within(actions).getAllByRole("button").map((button) => button.textContent)).toEqual(["Move …", "Send to …", "Edit …", "Remove …"]);
+    expect(within(actions).getAllByRole("button").map((button) => button.textContent)).toEqual(["Edit …", "Move …", "Send to …", "Remove …"]);
+  });
+
+  it("is asked for before Escape or Cancel drops what was typed", async () => {
+    const opened = open(POISON);
+    const { user } = opened;
+    await begin(opened, "all 182,233 messages", "Edit");
+    await type(opened, "Merge patch (RFC 7396)", '{"a": 1}');
+    await user.keyboard("{Escape}");
+    expect(await screen.findByText("What you have typed would be lost.")).toBeTruthy();
+    await user.click(screen.getByRole("button", { name: "Go on typing" }));
+    expect(screen.getByLabelText<HTMLTextAreaElement>("Merge patch (RFC 7396)").value).toBe('{"a": 1}');
+    await user.click(screen.getByRole("button", { name: "Cancel" }));
+    await user.click(await screen.findByRole("button", { name: "Drop it" }));
+    await waitFor(() => {
+      expect(screen.queryByRole("dialog")).toBeNull();
+    });
+  });
+
+  it("keeps a reason that was typed, too", async () => {
+    const opened = open("?queue=orders");
+    await opened.user.click(await screen.findByRole("button", { name: "Disable …" }));
+    await type(opened, "Reason", "stocktaking");
+    await opened.user.keyboard("{Escape}");
+    expect(await screen.findByText("What you have typed would be lost.")).toBeTruthy();
+    await opened.user.keyboard("{Escape}"); // it stays
+    expect(screen.getByLabelText<HTMLInputElement>("Reason").value).toBe("stocktaking");
   });
 
   it("is not done when somebody presses Escape", async () => {
@@ -171,6 +209,31 @@ describe("an edit", () => {
     expect(lastPost(opened.mock, "plan")).toEqual({ queue: "orders", selection: { sub_queue: "poison", lookup_ids: [1] }, action: { verb: "edit", body: "{}" } });
   });
 
+  it("of a filtered selection goes back in the same plan, some of them first", async () => {
+    const opened = open(`${POISON}&selection=${encodeURIComponent(JSON.stringify({ error_type: "KeyError" }))}`);
+    await begin(opened, "all 182,233 messages", "Edit and redrive");
+    await type(opened, "Merge patch (RFC 7396)", '{"currency": "EUR"}');
+    await type(opened, "Canary: messages", "50");
+    await plan(opened);
+    await opened.user.click(await screen.findByRole("button", { name: "Edit and redrive 182,233 messages" }));
+    expect(lastPost(opened.mock, "apply")).toMatchObject({
+      selection: { sub_queue: "poison", error_type: "KeyError" },
+      action: { verb: "edit", patch: '{"currency": "EUR"}', target: "main" },
+      canary: { messages: 50, share: 0.95 },
+    });
+  });
+
+  it("of one message goes back in the same plan, without a canary", async () => {
+    const opened = open("?queue=orders&lookup_id=1");
+    await begin(opened, "message 1", "Edit and put back");
+    await type(opened, "Body", "{}");
+    await plan(opened);
+    await opened.user.click(await screen.findByRole("button", { name: "Edit and put back 1 message" }));
+    const applied = lastPost(opened.mock, "apply");
+    expect(applied).toMatchObject({ selection: { sub_queue: "poison", lookup_ids: [1] }, action: { verb: "edit", body: "{}", target: "main" } });
+    expect(applied).not.toHaveProperty("canary");
+  });
+
   it.each([
     [3, /does not have the body byte for byte/],
     [4, /The body is no text/],
@@ -194,77 +257,10 @@ describe("a queue", () => {
     await opened.user.click(screen.getByRole("button", { name: "Enable" }));
     expect(await screen.findByRole("button", { name: "Disable …" })).toBeTruthy();
   });
-
-  it("has its pending required action, which is answered with one of its options", async () => {
-    const opened = open("?queue=warehouse");
-    expect(await screen.findByText(/Somebody must decide: What shall become of/)).toBeTruthy();
-    await opened.user.click(screen.getByRole("button", { name: "remove the message" }));
-    const dialog = await screen.findByRole("dialog");
-    await type(opened, "Reason", "a duplicate");
-    await opened.user.click(within(dialog).getByRole("button", { name: "remove the message" }));
-    await waitFor(() => {
-      expect(screen.queryByText(/Somebody must decide/)).toBeNull();
-    });
-    expect(lastPost(opened.mock, "decide")).toEqual({
-      dag_id: "arrivals",
-      run_id: "manual__1",
-      task_id: "ask",
-      map_index: -1,
-      option: "remove the message",
-      reason: "a duplicate",
-    });
-  });
-});
-
-describe("a plan that has failed", () => {
-  it("says why, and can be resumed, cancelled and undone", async () => {
-    const mock = new Mock();
-    mock.plans = mock.plans.map((each) => ({ ...each, state: "failed", done: 100, error: "QueueNotFoundError: There is no queue 'gone' in the store." }));
-    open("?queue=orders&view=plans&plan=p-old", mock);
-    expect((await screen.findByRole("alert")).textContent).toContain("It cannot go on: QueueNotFoundError: There is no queue 'gone' in the store. When");
-    expect(screen.getByText("failed")).toBeTruthy();
-    expect(["Resume …", "Cancel the plan …", "Undo …"].filter((name) => screen.queryByRole("button", { name }) === null)).toEqual([]);
-  });
-});
-
-describe("a plan that its canary has stopped", () => {
-  it("can go on without it, be cancelled, or be undone", async () => {
-    const mock = new Mock();
-    mock.plans = mock.plans.map((each) => ({ ...each, state: "stopped", done: 100 }));
-    open("?queue=orders&view=plans&plan=p-old", mock);
-    const actions = await screen.findByRole("group", { name: "Actions of the plan" });
-    expect(within(actions).getAllByRole("button").map((button) => button.textContent)).toEqual(["Go on without the canary …", "Cancel the plan …", "Undo …"]);
-    expect(screen.getByText("stopped by its canary")).toBeTruthy();
-  });
-});
-
-describe("a plan that no server goes on with", () => {
-  it("says so, and can be resumed", async () => {
-    const mock = new Mock();
-    mock.plans = mock.plans.map((each) => ({ ...each, state: "running", done: 100, messages: 1e9, server: { state: "", before: 0, error: "" } }));
-    const { user } = open("?queue=orders&view=plans&plan=p-old", mock);
-    expect(await screen.findByText(/This server does not go on with it/)).toBeTruthy();
-    await user.click(screen.getByRole("button", { name: "Resume …" }));
-    await user.click(await screen.findByRole("button", { name: "Resume" }));
-    await waitFor(() => {
-      expect(lastPost(mock, "resume")).toEqual({ queue: "orders", plan: "p-old", reason: "" });
-    });
-  });
-
-  it.each([
-    [{ state: "waiting", before: 2, error: "" }, "It waits behind 2 other plans."],
-    [{ state: "later", before: 0, error: "" }, /It waits for passes/],
-    [{ state: "", before: 0, error: "PoisonError. The log says why." }, /It does not go on: PoisonError/],
-  ] as const)("or that waits says for what", async (server, text) => {
-    const mock = new Mock();
-    mock.plans = mock.plans.map((each) => ({ ...each, state: "running", done: 100, messages: 1e9, server }));
-    open("?queue=orders&view=plans&plan=p-old", mock);
-    expect(await screen.findByText(text)).toBeTruthy();
-  });
 });
 
 describe("a viewer", () => {
-  it.each(["?queue=orders&sub_queue=poison", "?queue=warehouse", "?queue=orders&lookup_id=1", "?queue=orders&view=plans&plan=p-old", "?queue=orders&view=groups"])(
+  it.each(["?queue=orders&view=group&error=0b12c34d56e7", "?queue=orders&sub_queue=poison", "?queue=warehouse", "?queue=orders&lookup_id=1", "?queue=orders&view=plans&plan=p-old", "?queue=orders&view=groups"])(
     "sees no buttons that act at %s",
     async (query) => {
       const mock = new Mock();

@@ -1,8 +1,8 @@
-import { screen, within } from "@testing-library/react";
+import { screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it, vi } from "vitest";
 
 import { Mock } from "../mock/answers";
-import { HOSTILE } from "../mock/data";
+import { BODY, HOSTILE } from "../mock/data";
 import type { MessageAnswer } from "../src/api/types";
 
 import { open, rowsOf } from "./page";
@@ -76,6 +76,37 @@ describe("a message", () => {
     expect(await screen.findByText("1 value hidden: $.card")).toBeTruthy();
   });
 
+  it("shows hidden values to who may see them: read once, noted, and hidden again", async () => {
+    const { user, mock } = open("?queue=orders&lookup_id=7");
+    await screen.findByText("1 value hidden: $.card");
+    expect(body()).not.toContain("4111");
+    expect(mock.asked.some(({ query }) => query.has("unmask"))).toBe(false);
+    await user.click(screen.getByRole("button", { name: "Show hidden values" }));
+    await screen.findByRole("button", { name: "Hide them again" });
+    expect(body()).toContain('"card": "4111"');
+    await user.click(screen.getByRole("button", { name: "Refresh" }));
+    expect(mock.asked.filter(({ query }) => query.get("unmask") === "true")).toHaveLength(1);
+    await user.click(screen.getByRole("button", { name: "Hide them again" }));
+    expect(body()).toContain('"card": "***"');
+  });
+
+  it("offers no hidden values without the right, and says why they cannot be shown", async () => {
+    const mock = new Mock();
+    mock.rights = { read: true, act: true, unmask: false };
+    open("?queue=orders&lookup_id=7", mock);
+    await screen.findByText("1 value hidden: $.card");
+    expect(screen.queryByRole("button", { name: "Show hidden values" })).toBeNull();
+  });
+
+  it("says why hidden values cannot be shown", async () => {
+    const { user, mock } = open("?queue=orders&lookup_id=7");
+    const button = await screen.findByRole("button", { name: "Show hidden values" });
+    mock.instead.set("message", { status: 503, body: { detail: "Airflow's audit log cannot be written, so nothing was done." } });
+    await user.click(button);
+    expect((await screen.findAllByText(/audit log cannot be written/)).length).toBeGreaterThan(0);
+    expect(body()).not.toContain("4111");
+  });
+
   it("has its whole history, with who acted and links into Airflow, but no others", async () => {
     open("?queue=orders&lookup_id=1");
     await screen.findByRole("table", { name: "History" });
@@ -95,6 +126,21 @@ describe("a message", () => {
     open("?queue=warehouse&lookup_id=5");
     expect(await screen.findByRole("heading", { name: "Its conversation" })).toBeTruthy();
     expect(await screen.findByText(/A message of this conversation has halted the queue/)).toBeTruthy();
+  });
+
+  it("is laid out once, however often it is read", async () => {
+    const looked = vi.spyOn(String.prototype, "trimStart"); // laying a body out begins with it
+    const times = () => looked.mock.contexts.filter((text) => text === BODY).length;
+    const { user, mock } = open("?queue=orders&lookup_id=1");
+    await screen.findByRole("heading", { name: /^Body/ });
+    for (let round = 0; round < 3; round += 1) {
+      const asked = mock.asked.length;
+      await user.click(screen.getByRole("button", { name: "Refresh" }));
+      await waitFor(() => {
+        expect(mock.asked.length).toBeGreaterThan(asked);
+      });
+    }
+    expect(times()).toBe(1);
   });
 
   it("of thousands of brackets is shown as text, and as a difference", async () => {

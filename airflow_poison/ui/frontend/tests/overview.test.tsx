@@ -7,12 +7,55 @@ import { HOSTILE, queue } from "../mock/data";
 import { beWide, open, rowsOf } from "./page";
 
 describe("the overview", () => {
-  it("shows first what needs somebody, the most urgent queue on top", async () => {
+  it("shows first what needs attention, the most urgent queue on top", async () => {
     open();
-    const list = await screen.findByRole("list", { name: "Queues that need somebody" });
-    const found = within(list).getAllByRole("link").map((link) => link.textContent);
-    expect(found).toEqual(["warehouse", "payments", "orders", HOSTILE]);
-    expect(screen.getByRole("heading", { name: "4 queues need somebody" })).toBeTruthy();
+    const list = await screen.findByRole("list", { name: "Queues that need attention" });
+    const found = within(list).getAllByRole("listitem").map((item) => within(item).getAllByRole("link").map((link) => link.textContent));
+    expect(found.map(([name]) => name)).toEqual(["warehouse", "payments", "orders", HOSTILE]);
+    expect(found[0]?.slice(1)).toEqual(["disabled: Message 1 was rolled back 5 times.", "Queue warehouse is disabled by message 1. What shall be done?", "1 poison message."]);
+    expect(found[2]?.slice(1)).toEqual(["182,233 poison messages, 182,000 more than an hour ago.", "Plan p-9 is under way."]);
+    expect(screen.getByRole("heading", { name: "4 queues need attention" })).toBeTruthy();
+  });
+
+  it("leads from a need to where it is dealt with", async () => {
+    const { user, address } = open();
+    await user.click(await screen.findByRole("link", { name: /182,233 poison messages, / }));
+    expect(Object.fromEntries(address())).toEqual({ conn_id: "poison_default", queue: "orders", view: "groups", sub_queue: "poison" });
+  });
+
+  it("never says of a queue with an outage that it is enabled", async () => {
+    const { user } = open();
+    await user.type(await screen.findByRole("searchbox", { name: "Search by name" }), "payments");
+    expect(rowsOf("Queues").map((row) => row[1])).toEqual(["outage"]);
+    await user.click(within(screen.getByRole("table", { name: "Queues" })).getByRole("link", { name: "payments" }));
+    await screen.findByRole("navigation", { name: "Parts of the queue" });
+    expect(screen.queryByText("enabled")).toBeNull();
+  });
+
+  it("shows instants in the zone of Airflow's UI", async () => {
+    localStorage.setItem("timezone", JSON.stringify("Asia/Kolkata"));
+    const mock = new Mock();
+    mock.queues = [queue("calm", {}, { needs: [{ kind: "outage", text: "What its handler needs is away since 2026-11-27T23:30:00+00:00." }] })];
+    open("", mock);
+    expect(await screen.findByText("What its handler needs is away since 2026-11-28 05:00:00.")).toBeTruthy();
+  });
+
+  it("says that the questions cannot be read, and shows all else", async () => {
+    const mock = new Mock();
+    mock.instead.set("decisions", { status: 503, body: { detail: "The database is away." } });
+    open("", mock);
+    expect((await screen.findByRole("alert")).textContent).toContain("Questions about queues cannot be read: The database is away.");
+    expect(rowsOf("Queues")).toHaveLength(25);
+  });
+
+  it("is named in the browser's title, as a queue is with its view", async () => {
+    document.title = "Airflow";
+    const { user } = open();
+    await screen.findByRole("table", { name: "Queues" });
+    expect(document.title).toBe("Poison queues - Airflow");
+    await user.click(within(screen.getByRole("table", { name: "Queues" })).getByRole("link", { name: "orders" }));
+    await screen.findByRole("heading", { name: "Messages in poison" });
+    expect(document.title).toBe("poison · orders - Airflow");
   });
 
   it("says so when nothing needs anybody", async () => {
@@ -25,15 +68,17 @@ describe("the overview", () => {
   it("has totals of all queues", async () => {
     open();
     const totals = await screen.findByRole("group", { name: "Totals" });
-    expect(totals.textContent).toContain("queues100");
-    expect(totals.textContent).toContain("halted1");
-    expect(totals.textContent).toContain("in poison182,234");
+    expect(totals.textContent).toContain("100 queues");
+    expect(totals.textContent).toContain("1 halted");
+    expect(totals.textContent).toContain("182,234 in poison");
+    expect(totals.textContent).toMatch(/\d new poison since yesterday/);
   });
 
   it("is searched by name", async () => {
-    const { user } = open();
+    const { user, address } = open();
     await user.type(await screen.findByRole("searchbox", { name: "Search by name" }), "FEED-0");
     expect(rowsOf("Queues")).toHaveLength(10);
+    expect(address().get("search")).toBe("FEED-0");
     await user.type(screen.getByRole("searchbox"), "nothing");
     expect(screen.getByText("No queue has “FEED-0nothing” in its name.")).toBeTruthy();
   });

@@ -3,7 +3,7 @@
 import { ChakraProvider, defaultSystem } from "@chakra-ui/react";
 import { render, screen, within } from "@testing-library/react";
 import userEvent, { type UserEvent } from "@testing-library/user-event";
-import { MemoryRouter, useLocation } from "react-router-dom";
+import { MemoryRouter, useLocation, useNavigate } from "react-router-dom";
 import { vi } from "vitest";
 
 import { Mock } from "../mock/answers";
@@ -17,7 +17,13 @@ export interface Opened {
 }
 
 function Address() {
-  return <output data-testid="address">{useLocation().search}</output>;
+  const navigate = useNavigate();
+  return (
+    <>
+      <output data-testid="address">{useLocation().search}</output>
+      <button data-testid="back" onClick={() => void navigate(-1)} />
+    </>
+  );
 }
 
 export function serve(mock: Mock): void {

@@ -1,8 +1,8 @@
-import { screen, waitFor, within } from "@testing-library/react";
+import { fireEvent, screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import { Mock } from "../mock/answers";
-import { HOSTILE } from "../mock/data";
+import { HOSTILE, queue } from "../mock/data";
 import type { Groups } from "../src/api/types";
 
 import { lastPost, open, rowsOf } from "./page";
@@ -14,6 +14,44 @@ function lastQuery(mock: Mock, name: string): URLSearchParams {
 }
 
 describe("a queue", () => {
+  it("opens on the message that halts it", async () => {
+    open("?queue=warehouse");
+    expect(await screen.findByRole("heading", { name: "Message 1" })).toBeTruthy();
+    expect(document.title).toContain("message 1 · warehouse");
+  });
+
+  it.each([
+    ["orders", "Messages in poison"],
+    ["payments", "Messages in main"],
+    [HOSTILE, "Messages in retry"],
+  ])("opens on its poison, on what waits, or on what is to be received: %s", async (name, heading) => {
+    open(`?${new URLSearchParams({ queue: name }).toString()}`);
+    expect(await screen.findByRole("heading", { name: heading })).toBeTruthy();
+  });
+
+  it("does not change its view under somebody's eyes", async () => {
+    const { mock, user } = open("?queue=feed-01");
+    await screen.findByRole("heading", { name: "Messages in main" });
+    mock.queues = [queue("feed-01", { main: 1, poison: 3 })];
+    await user.click(screen.getByRole("button", { name: "Refresh" }));
+    await screen.findByText("3", { selector: "strong" });
+    expect(screen.getByRole("heading", { name: "Messages in main" })).toBeTruthy();
+  });
+
+  it("is where it was, after the way back", async () => {
+    const { user } = open(POISON);
+    await screen.findByRole("table", { name: "Messages" });
+    const main = screen.getByRole("main");
+    main.scrollTop = 700;
+    fireEvent.scroll(main);
+    await user.click(within(screen.getByRole("table", { name: "Messages" })).getByRole("link", { name: "Message 3" }));
+    await screen.findByRole("heading", { name: "Message 3" });
+    expect(main.scrollTop).toBe(0);
+    await user.click(screen.getByTestId("back"));
+    await screen.findByRole("table", { name: "Messages" });
+    expect(main.scrollTop).toBe(700);
+  });
+
   it("says why it is halted, and leads to the message", async () => {
     const { user, address } = open("?queue=warehouse");
     expect((await screen.findAllByRole("alert"))[0]?.textContent).toContain(`warehouse is disabled: Message 1 was rolled back 5 times: ${HOSTILE}`);
@@ -73,36 +111,36 @@ describe("a queue", () => {
     expect((await screen.findByRole("alert")).textContent).toContain("There is no queue 'nowhere' in the store of connection 'poison_default'.");
   });
 
-  it("shows the largest error groups of poison, each a link to its messages", async () => {
+  it("shows the largest error groups of poison, each a link to its page, which leads to its messages", async () => {
     const { user, mock } = open(POISON);
     await screen.findByRole("table", { name: "Error groups" });
     expect(rowsOf("Error groups").map(([, messages]) => messages)).toEqual(["120,000", "41,000", "12,000", "8,000", "1,200"]);
-    await user.click(screen.getByRole("link", { name: "KeyError" }));
-    await screen.findByText("1–50 of 120,000");
-    expect(JSON.parse(lastQuery(mock, "messages").get("selection") ?? "")).toMatchObject({ sub_queue: "poison", error: "0b12c34d56e7" });
     await user.click(screen.getByRole("link", { name: "All 6 groups" }));
     await waitFor(() => {
       expect(rowsOf("Error groups")).toHaveLength(6);
     });
-  });
-
-  it("shows events, the newest first, with who acted and why", async () => {
-    open("?queue=orders&view=events");
-    await screen.findByRole("table", { name: "Events" });
-    const rows = rowsOf("Events");
-    expect(rows.map(([, event]) => event)).toEqual(["QUEUE_DISABLED", "PLANNED", "MOVED_POISON", "POISON_EXCEPTION"]);
-    expect(rows[1]?.[5]).toBe("by ann (in Airflow): carrier is backplan p-old");
-    expect(screen.getByText("12 earlier ones: airflow poison history shows them.")).toBeTruthy();
+    await user.click(screen.getByRole("link", { name: "KeyError" }));
+    await user.click(await screen.findByRole("link", { name: "Its 120,000 messages" }));
+    await screen.findByText("1–50 of 120,000");
+    expect(JSON.parse(lastQuery(mock, "messages").get("selection") ?? "")).toMatchObject({ sub_queue: "poison", error: "0b12c34d56e7" });
   });
 });
 
 describe("messages", () => {
   it("are shown a page at a time", async () => {
-    const { user, mock } = open(POISON);
+    const { user, mock, address } = open(POISON);
     await screen.findByText("1–50 of 182,233");
     await user.click(screen.getByRole("button", { name: "Next" }));
     await screen.findByText("51–100 of 182,233");
     expect(lastQuery(mock, "messages").get("offset")).toBe("50");
+    expect(address().get("offset")).toBe("50"); // a link leads to this page
+    await user.click(screen.getByRole("combobox", { name: "Search messages" }));
+    await user.paste("type: KeyError");
+    await user.keyboard("{Enter}");
+    await waitFor(() => {
+      expect(address().get("selection")).toBe('{"error_type":"KeyError"}');
+    });
+    expect(address().get("offset")).toBeNull(); // what is searched for has a first page of its own
   });
 
   it("are sorted by the server", async () => {
@@ -115,7 +153,7 @@ describe("messages", () => {
 
   it("are filtered by every field of a selection", async () => {
     const { user, mock, address } = open(POISON);
-    await user.click(await screen.findByRole("button", { name: "Filter" }));
+    await user.click(await screen.findByRole("button", { name: "All fields" }));
     const form = screen.getByRole("form", { name: "Filter messages" });
     const fill = async (name: string, text: string) => {
       await user.click(within(form).getByLabelText(name));
@@ -151,13 +189,54 @@ describe("messages", () => {
     });
     expect(lastQuery(mock, "messages").has("sub_queue")).toBe(false);
     expect(within(screen.getByRole("list", { name: "The filter" })).getAllByRole("listitem")).toHaveLength(13);
-    await user.click(screen.getByRole("button", { name: "Clear it" }));
+    await user.click(screen.getByRole("button", { name: "Clear" }));
     expect(address().has("selection")).toBe(false);
+  });
+
+  it("are searched with one field, whose parts become chips that can be taken away; the address says the same", async () => {
+    const { user, mock, address } = open(POISON);
+    const search = async (text: string) => {
+      await user.click(await screen.findByRole("combobox", { name: "Search messages" }));
+      await user.paste(text);
+      await user.keyboard("{Enter}");
+    };
+    await search("carrier");
+    await search("type: KeyError");
+    await search("move_count >= 3");
+    await search("country=US");
+    await search("since: 2026-11-25 10:00");
+    await search("sql: body.carrier = 'VX'");
+    const wanted = { text: "carrier", error_type: "KeyError", counts: ["move_count>=3"], properties: { country: "US" }, since: "2026-11-25T10:00:00.000Z", where: "body.carrier = 'VX'" };
+    expect(JSON.parse(address().get("selection") ?? "")).toEqual(wanted);
+    const chips = within(screen.getByRole("list", { name: "The filter" }));
+    expect(chips.getAllByRole("listitem")).toHaveLength(6);
+    expect(screen.getByRole("button", { name: "Copy link" })).toBeTruthy();
+    await user.click(chips.getByRole("button", { name: "Without move_count>=3" }));
+    await user.click(screen.getByRole("button", { name: "Without property country = US" }));
+    await user.click(screen.getByRole("button", { name: "Without text “carrier”" }));
+    const rest = { error_type: wanted.error_type, since: wanted.since, where: wanted.where };
+    expect(JSON.parse(address().get("selection") ?? "")).toEqual(rest);
+    expect(JSON.parse(lastQuery(mock, "messages").get("selection") ?? "")).toEqual({ sub_queue: "poison", ...rest });
+  });
+
+  it("that are searched for come without the largest groups of all", async () => {
+    open(`${POISON}&selection=${encodeURIComponent(JSON.stringify({ text: "carrier" }))}`);
+    await screen.findByRole("table", { name: "Messages" });
+    expect(screen.queryByRole("table", { name: "Error groups" })).toBeNull();
+  });
+
+  it("are not asked for with a search that is none", async () => {
+    const { user, mock } = open(POISON);
+    await screen.findByRole("table", { name: "Messages" });
+    const before = mock.asked.length;
+    await user.type(screen.getByRole("combobox", { name: "Search messages" }), "since: tomorrow{Enter}");
+    expect(screen.getByText("“tomorrow” is no time: write 2 h, 3 d, 2026-11-25 or 2026-11-25 10:00.")).toBeTruthy();
+    expect(mock.asked).toHaveLength(before);
   });
 
   it("are not asked for with a field that is none: the form says which", async () => {
     const { user, mock } = open(POISON);
-    await user.click(await screen.findByRole("button", { name: "Filter" }));
+    await user.click(await screen.findByRole("button", { name: "All fields" }));
     await user.click(screen.getByLabelText("Counts"));
     await user.paste("tries > 3");
     await user.click(screen.getByLabelText("Lookup ids"));
@@ -196,23 +275,5 @@ describe("messages", () => {
     await user.click(await screen.findByRole("button", { name: "Plan: nothing is done yet" }));
     await screen.findByRole("button", { name: "Put back 2 messages" });
     expect(lastPost(mock, "plan")).toEqual({ queue: "orders", selection: { sub_queue: "poison", lookup_ids: [2, 5] }, action: { verb: "put_back" } });
-  });
-});
-
-describe("conversations", () => {
-  it("are listed with their states, services and partners", async () => {
-    open("?queue=warehouse&view=conversations");
-    await screen.findByRole("table", { name: "Conversations" });
-    expect(rowsOf("Conversations")[0]?.slice(1, 4)).toEqual(["SI started inbound", `//Warehouse→ //Shop${HOSTILE}`, "//Shop/Parts"]);
-    expect(screen.getByRole("link", { name: "Also those that have ended" })).toBeTruthy();
-  });
-
-  it("say who waits, what is not sent, where the partner is, and what ends them", async () => {
-    open("?queue=warehouse&conversation=8912277c");
-    expect(await screen.findByText(/airflow poison end-conversation warehouse 8912277c --error 127/)).toBeTruthy();
-    expect(screen.getByText(/2 of its messages go for good, .* is told an error, and the queue is enabled/)).toBeTruthy();
-    expect(rowsOf("Messages that wait for it")).toHaveLength(2);
-    expect(rowsOf("Not sent yet")).toEqual([["//Shop/Order", "1"]]);
-    expect(screen.getByRole("link", { name: "its side" }).getAttribute("href")).toContain("conversation=0a668759");
   });
 });

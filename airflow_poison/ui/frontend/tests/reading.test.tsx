@@ -4,6 +4,8 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { act as post, Refused } from "../src/api/client";
 import { Question } from "../src/api/question";
 
+import { Mock } from "../mock/answers";
+
 import { open } from "./page";
 
 const ROUND = 15_000;
@@ -41,6 +43,21 @@ describe("a question", () => {
     await later(1000);
     await question.ask();
     expect(question.current()).toEqual({ found: 1, at, error: "not now", status: 503 });
+  });
+
+  it("asks with the ETag of the last answer, which stays, as of now, while nothing has changed", async () => {
+    const sent: unknown[] = [];
+    vi.stubGlobal("fetch", (_: URL, { headers }: RequestInit) => {
+      sent.push((headers as Record<string, string>)["If-None-Match"]);
+      const first = sent.length === 1;
+      const told = { ETag: '"a"', Date: `Sat, 28 Nov 2026 10:00:0${sent.length} GMT` };
+      return Promise.resolve(new Response(first ? '{"at":"then","depth":7}' : null, { status: first ? 200 : 304, headers: told }));
+    });
+    const question = new Question<unknown>("queue", {});
+    await question.ask();
+    await question.ask();
+    expect(sent).toEqual([undefined, '"a"']);
+    expect(question.current().found).toEqual({ at: "2026-11-28T10:00:02.000Z", depth: 7 });
   });
 
   it("is asked once at a time, and says that it is late", async () => {
@@ -130,9 +147,9 @@ describe("an act", () => {
 
   it("that is forbidden says why", async () => {
     answers(new Response(JSON.stringify({ detail: "Forbidden" }), { status: 403 }));
-    await expect(post("enable", "poison_default", {})).rejects.toThrow(/the right to edit the connection/);
+    await expect(post("enable", "poison_default", { queue: "orders" })).rejects.toThrow(/the right to edit the connection/);
     answers(bad(403));
-    await expect(post("enable", "poison_default", {})).rejects.toEqual(new Refused("not now", 403));
+    await expect(post("enable", "poison_default", { queue: "orders" })).rejects.toEqual(new Refused("not now", 403));
   });
 });
 
@@ -150,7 +167,7 @@ describe("the page", () => {
   });
 
   it("keeps what it shows when a refresh fails, and says from when it is", async () => {
-    const { mock } = open("?queue=orders");
+    const { mock } = open("?queue=orders&sub_queue=main");
     await later(10);
     mock.instead.set("messages", { status: 503, body: { detail: "not now" } });
     await later(ROUND);
@@ -159,7 +176,7 @@ describe("the page", () => {
   });
 
   it("reads at once when somebody wants it", async () => {
-    const { mock } = open("?queue=orders");
+    const { mock } = open("?queue=orders&sub_queue=main");
     await later(10);
     const before = mock.asked.length;
     act(() => {
@@ -169,3 +186,20 @@ describe("the page", () => {
     expect(mock.asked.length).toBeGreaterThan(before);
   });
 });
+
+describe("every screen", () => {
+  it.each(["", "?queue=orders", "?queue=orders&view=groups", "?queue=orders&view=plans", "?queue=orders&view=events", "?queue=orders&view=settings", "?queue=warehouse&view=conversations", "?queue=orders&lookup_id=1"])(
+    "that cannot be shown says so, and the header stays: %s",
+    async (query) => {
+      vi.useRealTimers();
+      vi.spyOn(console, "error").mockImplementation(() => undefined); // React tells of it
+      const mock = new Mock();
+      for (const name of ["queues", "groups", "plans", "events", "conversations", "message", "messages"]) mock.instead.set(name, { status: 200, body: {} });
+      if (query.includes("settings")) mock.queues = mock.queues.map((each) => ({ ...each, claims: null as never }));
+      open(query, mock);
+      expect((await screen.findAllByText(/^This part cannot be shown \(TypeError/)).length).toBeGreaterThan(0);
+      expect(screen.getByRole("button", { name: "Refresh" })).toBeTruthy();
+    },
+  );
+});
+

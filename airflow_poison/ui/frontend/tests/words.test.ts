@@ -74,7 +74,8 @@ describe("addresses", () => {
 
   it("name a view", () => {
     expect(viewOf(new URLSearchParams("sub_queue=lost"))).toMatchObject({ kind: "wrong" });
-    expect(viewOf(new URLSearchParams(""))).toEqual({ kind: "messages", place: "main" });
+    expect(viewOf(new URLSearchParams(""))).toEqual({ kind: "start" });
+    expect(viewOf(new URLSearchParams("sub_queue=main"))).toEqual({ kind: "messages", place: "main" });
     expect(viewOf(new URLSearchParams("sub_queue=everywhere"))).toEqual({ kind: "messages", place: null });
     expect(viewOf(new URLSearchParams("view=ended"))).toEqual({ kind: "conversations", ended: true });
   });

@@ -35,7 +35,7 @@ def test_a_setting_without_an_option_of_its_own_is_given_by_its_name(
         ("park_group=maybe", "--option park_group"),
         ("isolation=none", "isolation has an option of its own"),
         ("batch_size=5", "batch_size has an option of its own"),
-        ("max_bytes=5", "expected one of mask, park_group"),
+        ("max_bytes=5", "expected one of on_bad_cell, mask, park_group"),
         ("deliver=shop:upsert", "expected one of"),
         ("park_group", "expected NAME=VALUE"),
     ],

@@ -21,7 +21,8 @@ def test_an_outage_is_found_shown_waited_for_and_ended(poison: Callable[..., Ran
 
     found = poison(f"receive orders {TAKE} {LOOKING}").out
     assert "12 not reached or given back because of an outage" in found
-    assert re.search(r"outage since \S+, no poison: LookupError: unknown plane bad0\. \d messages that failed so are given back uncounted", found)
+    outage = r"outage since [-\d]+ [:\d]+ UTC, no poison: LookupError: unknown plane bad0\. \d messages that failed so are given back uncounted"
+    assert re.search(outage, found)
 
     assert re.search(r"^orders +outage +12 ", poison("list").out, re.MULTILINE)
     shown = poison("show orders").out.splitlines()

@@ -1,4 +1,4 @@
-import { Button, HStack } from "@chakra-ui/react";
+import { Button, HStack, Menu, Portal } from "@chakra-ui/react";
 import { useState } from "react";
 
 import type { Selection } from "../api/plans";
@@ -13,32 +13,61 @@ interface Props {
   readonly verbs: readonly Deed[];
   readonly about: string;
   readonly one?: MessageAnswer;
-  readonly nowrap?: boolean;
+  /** So many have buttons, the others are in a menu. */
+  readonly first?: number;
 }
 
 /** What can be done with a selection of messages; each button opens its plan. */
-export function ActionButtons({ queue, selection, verbs, about, one, nowrap = false }: Props) {
+export function ActionButtons({ queue, selection, verbs, about, one, first = Infinity }: Props) {
   const [deed, setDeed] = useState<Deed | null>(null);
+  const fitting = verbs.filter((each) => fits(each, selection.sub_queue));
+  const [buttons, others] = [fitting.slice(0, first), fitting.slice(first)];
   return (
-    <HStack wrap={nowrap ? { base: "wrap", md: "nowrap" } : "wrap"} gap="1.5" role="group" aria-label={`Actions: ${about}`}>
-      {verbs
-        .filter((each) => fits(each, selection.sub_queue))
-        .map((each) => (
-          <Button
-            key={each}
-            size="xs"
-            variant="outline"
-            colorPalette={DEEDS[each].danger ? "red" : "gray"}
-            aria-haspopup="dialog"
-            onClick={() => {
-              setDeed(each);
-            }}
-          >
-            {`${DEEDS[each].name} …`}
-          </Button>
-        ))}
+    <HStack wrap={others.length ? { base: "wrap", md: "nowrap" } : "wrap"} gap="1.5" role="group" aria-label={`Actions: ${about}`}>
+      {buttons.map((each) => (
+        <Button
+          key={each}
+          size="xs"
+          variant="outline"
+          color={DEEDS[each].danger ? "red.fg" : undefined}
+          aria-haspopup="dialog"
+          onClick={() => {
+            setDeed(each);
+          }}
+        >
+          {`${DEEDS[each].name} …`}
+        </Button>
+      ))}
+      {others.length ? (
+        <Menu.Root lazyMount unmountOnExit>
+          <Menu.Trigger asChild>
+            <Button size="xs" variant="outline" aria-label={`More actions: ${about}`}>
+              More
+            </Button>
+          </Menu.Trigger>
+          <Portal>
+            <Menu.Positioner>
+              <Menu.Content>
+                {others.map((each) => (
+                  <Menu.Item
+                    key={each}
+                    value={each}
+                    color={DEEDS[each].danger ? "red.fg" : undefined}
+                    onClick={() => {
+                      setDeed(each);
+                    }}
+                  >
+                    {`${DEEDS[each].name} …`}
+                  </Menu.Item>
+                ))}
+              </Menu.Content>
+            </Menu.Positioner>
+          </Portal>
+        </Menu.Root>
+      ) : null}
       {deed === null ? null : (
         <ActionDialog
+          key={deed} // a plan is of one action
           queue={queue}
           selection={selection}
           deed={deed}

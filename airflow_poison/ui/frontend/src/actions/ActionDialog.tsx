@@ -1,5 +1,5 @@
-import { Button } from "@chakra-ui/react";
-import { useState } from "react";
+import { Button, Dialog } from "@chakra-ui/react";
+import { useEffect, useRef, useState } from "react";
 import { useNavigate } from "react-router-dom";
 
 import { act } from "../api/client";
@@ -14,7 +14,7 @@ import { Note } from "../parts/Note";
 import { PlanSummary } from "../plans/PlanSummary";
 
 import { ActionForm } from "./ActionForm";
-import { emptyDraft, madeOf, type DraftProblems, type Made } from "./draft";
+import { emptyDraft, madeOf, type Draft, type DraftProblems, type Made } from "./draft";
 import { useAct } from "./useAct";
 import { DEEDS, type Deed } from "./verbs";
 
@@ -24,18 +24,22 @@ interface Props {
   readonly deed: Deed;
   readonly about: string;
   readonly one?: MessageAnswer;
+  /** What is filled in already; it is planned at once. */
+  readonly filled?: Draft;
   readonly onClose: () => void;
 }
 
 /** A plan from its form to its confirmation: first what would happen, then, if somebody says so, that it happens. */
-export function ActionDialog({ queue, selection, deed, about, one, onClose }: Props) {
+export function ActionDialog({ queue, selection, deed, about, one, filled, onClose }: Props) {
   const { connId, refresh } = usePage();
   const navigate = useNavigate();
-  const [draft, setDraft] = useState(() => emptyDraft(deed, editable(one)));
+  const [first] = useState(() => filled ?? emptyDraft(deed, editable(one)));
+  const [draft, setDraft] = useState(first);
   const [problems, setProblems] = useState<DraftProblems>({});
   const [planned, setPlanned] = useState<{ readonly plan: Plan; readonly made: Made } | null>(null);
   const { busy, error, run } = useAct();
   const { name, what, danger } = DEEDS[deed];
+  const typed = Object.entries(draft).some(([field, value]) => value !== first[field as keyof Draft]);
 
   const makePlan = () => {
     const read = madeOf(draft);
@@ -43,13 +47,19 @@ export function ActionDialog({ queue, selection, deed, about, one, onClose }: Pr
     if ("problems" in read) return;
     const { made } = read;
     void run(async () => {
-      const plan = await act<Plan>("plan", connId, { queue, selection, action: made.action, ...(made.limit === null ? {} : { limit: made.limit }) });
+      const plan = await act("plan", connId, { queue, selection, action: made.action, ...(made.limit === null ? {} : { limit: made.limit }) });
       setPlanned({ plan, made });
     });
   };
+  const begun = useRef(false);
+  useEffect(() => {
+    if (!filled || begun.current) return;
+    begun.current = true;
+    makePlan();
+  });
   const apply = ({ plan, made }: { readonly plan: Plan; readonly made: Made }) => {
     void run(async () => {
-      const recorded = await act<Plan>("apply", connId, {
+      const recorded = await act("apply", connId, {
         queue,
         selection,
         action: made.action,
@@ -70,6 +80,7 @@ export function ActionDialog({ queue, selection, deed, about, one, onClose }: Pr
       onClose={onClose}
       busy={busy}
       wide
+      typed={typed}
       footer={
         planned ? (
           <>
@@ -97,9 +108,11 @@ export function ActionDialog({ queue, selection, deed, about, one, onClose }: Pr
           </>
         ) : (
           <>
-            <Button size="sm" variant="outline" onClick={onClose} disabled={busy}>
-              Cancel
-            </Button>
+            <Dialog.ActionTrigger asChild>
+              <Button size="sm" variant="outline" disabled={busy}>
+                Cancel
+              </Button>
+            </Dialog.ActionTrigger>
             <Button size="sm" colorPalette="blue" loading={busy} onClick={makePlan}>
               Plan: nothing is done yet
             </Button>

@@ -7,6 +7,7 @@ import { TextField } from "../parts/TextField";
 import type { Draft, DraftProblems } from "./draft";
 import { EditFields } from "./EditFields";
 import { PaceFields } from "./PaceFields";
+import { verbOf } from "./verbs";
 
 interface Props {
   readonly draft: Draft;
@@ -46,7 +47,7 @@ export function ActionForm({ draft, onChange, problems, what, whole }: Props) {
           }}
         />
       ) : null}
-      {draft.deed === "edit" ? <EditFields draft={draft} onChange={onChange} problems={problems} whole={whole} /> : null}
+      {verbOf(draft.deed) === "edit" ? <EditFields draft={draft} onChange={onChange} problems={problems} whole={whole} /> : null}
       {whole === null ? <PaceFields draft={draft} onChange={onChange} problems={problems} /> : null}
     </Stack>
   );

@@ -1,29 +1,39 @@
 import { act } from "../api/client";
 import type { Decision } from "../api/types";
 import { usePage } from "../page/PageContext";
-import { Code } from "../parts/Code";
+import { Line } from "../parts/Markdown";
+import { Quiet } from "../parts/Quiet";
 
 import { ReasonDialog } from "./ReasonDialog";
 
 interface Props {
   readonly decision: Decision;
   readonly option: string;
+  readonly meaning: string;
+  readonly onAnswered: () => void;
   readonly onClose: () => void;
 }
 
 /** Answer a required action with one of its options. */
-export function DecideDialog({ decision, option, onClose }: Props) {
+export function DecideDialog({ decision, option, meaning, onAnswered, onClose }: Props) {
   const { connId } = usePage();
   const { dag_id, run_id, task_id, map_index } = decision;
   return (
     <ReasonDialog
-      title={`Decide: ${option}`}
+      title={option}
       confirm={option}
       onClose={onClose}
-      run={(reason) => act("decide", connId, { dag_id, run_id, task_id, map_index, option, reason })}
+      run={async (reason) => {
+        await act("decide", connId, { dag_id, run_id, task_id, map_index, option, reason });
+        onAnswered();
+      }}
     >
-      {`${decision.subject}. Task ${task_id} of ${dag_id} goes on with “${option}”.`}
-      {decision.body ? <Code label="What is asked, in full">{decision.body}</Code> : null}
+      {meaning ? (
+        <p>
+          <Line>{meaning}</Line>
+        </p>
+      ) : null}
+      <Quiet>{`${decision.subject} Task ${task_id} of ${dag_id} goes on with this answer.`}</Quiet>
     </ReasonDialog>
   );
 }

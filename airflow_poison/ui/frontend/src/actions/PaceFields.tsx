@@ -3,6 +3,7 @@ import { SimpleGrid } from "@chakra-ui/react";
 import { TextField } from "../parts/TextField";
 
 import type { Draft, DraftProblems } from "./draft";
+import { redrives } from "./verbs";
 
 interface Props {
   readonly draft: Draft;
@@ -29,7 +30,7 @@ export function PaceFields({ draft, onChange, problems }: Props) {
   );
   return (
     <SimpleGrid columns={{ base: 1, sm: 2 }} gap="3">
-      {draft.deed === "redrive" ? (
+      {redrives(draft.deed) ? (
         <>
           {field("canary", "Canary: messages", "so many go first, some of each error group")}
           {field("share", "Canary: settled, in %", "so many of them must be settled; else it stops")}

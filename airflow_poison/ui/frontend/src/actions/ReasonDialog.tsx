@@ -1,4 +1,4 @@
-import { Button, Stack } from "@chakra-ui/react";
+import { Button, Dialog, Stack } from "@chakra-ui/react";
 import { useState, type ReactNode } from "react";
 
 import { usePage } from "../page/PageContext";
@@ -34,11 +34,14 @@ export function ReasonDialog({ title, confirm, danger = false, run, onClose, chi
       title={title}
       onClose={onClose}
       busy={acting.busy}
+      typed={reason.trim() !== ""}
       footer={
         <>
-          <Button size="sm" variant="outline" onClick={onClose} disabled={acting.busy}>
-            Back
-          </Button>
+          <Dialog.ActionTrigger asChild>
+            <Button size="sm" variant="outline" disabled={acting.busy}>
+              Back
+            </Button>
+          </Dialog.ActionTrigger>
           <Button size="sm" colorPalette={danger ? "red" : "blue"} loading={acting.busy} onClick={submit}>
             {confirm}
           </Button>

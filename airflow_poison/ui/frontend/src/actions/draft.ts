@@ -1,8 +1,9 @@
 /** An action while somebody fills its form in: texts only. */
 
-import type { Action, Canary } from "../api/plans";
+import type { ActionRequest } from "../api/generated";
+import type { Canary } from "../api/plans";
 
-import { verbOf, type Deed } from "./verbs";
+import { redrives, verbOf, type Deed } from "./verbs";
 
 export type EditWith = "patch" | "body" | "nothing";
 
@@ -24,7 +25,7 @@ export interface Draft {
 export type DraftProblems = Partial<Record<keyof Draft, string>>;
 
 export interface Made {
-  readonly action: Action;
+  readonly action: ActionRequest;
   readonly limit: number | null;
   readonly pace: { readonly rate?: number; readonly chunk?: number; readonly canary?: Canary };
 }
@@ -41,7 +42,7 @@ export function emptyDraft(deed: Deed, body: string | null): Draft {
     limit: "",
     rate: "",
     chunk: "",
-    canary: deed === "redrive" ? "100" : "",
+    canary: redrives(deed) ? "100" : "",
     share: "95",
   };
 }
@@ -57,8 +58,8 @@ export function madeOf(draft: Draft): { readonly made: Made } | { readonly probl
   };
   const [limit, rate, chunk, canary] = [whole("limit"), whole("rate"), whole("chunk"), whole("canary")];
   const share = Number(draft.share);
-  if (draft.deed === "redrive" && canary === null) problems.canary ??= "A redrive needs a canary. To do without one, put back.";
-  if (draft.deed === "redrive" && !(share > 0 && share <= 100)) problems.share = `“${draft.share}” is no share: write a number above 0, at most 100.`;
+  if (redrives(draft.deed) && canary === null) problems.canary ??= "A redrive needs a canary. To do without one, put back.";
+  if (redrives(draft.deed) && !(share > 0 && share <= 100)) problems.share = `“${draft.share}” is no share: write a number above 0, at most 100.`;
   const action = actionOf(draft, problems);
   if (Object.keys(problems).length) return { problems };
   return {
@@ -68,23 +69,23 @@ export function madeOf(draft: Draft): { readonly made: Made } | { readonly probl
       pace: {
         ...(rate === null ? {} : { rate }),
         ...(chunk === null ? {} : { chunk }),
-        ...(draft.deed === "redrive" && canary !== null ? { canary: { messages: canary, share: share / 100 } } : {}),
+        ...(redrives(draft.deed) && canary !== null ? { canary: { messages: canary, share: share / 100 } } : {}),
       },
     },
   };
 }
 
-function actionOf(draft: Draft, problems: DraftProblems): Action {
+function actionOf(draft: Draft, problems: DraftProblems): ActionRequest {
   const verb = verbOf(draft.deed);
   if (verb === "move" || verb === "send_to") return { verb, target: draft.target.trim() };
   if (verb !== "edit") return { verb };
   const properties = propertiesOf(draft, problems);
   const edited = editOf(draft, problems);
   if (!Object.keys(edited).length && !Object.keys(properties).length) problems.properties ??= "Nothing is to be changed: choose an edit, or name a property.";
-  return { verb, ...edited, ...(Object.keys(properties).length ? { properties } : {}) };
+  return { verb, ...edited, ...(draft.deed === "edit" ? {} : { target: "main" }), ...(Object.keys(properties).length ? { properties } : {}) };
 }
 
-function editOf(draft: Draft, problems: DraftProblems): Partial<Action> {
+function editOf(draft: Draft, problems: DraftProblems): Partial<ActionRequest> {
   switch (draft.editWith) {
     case "nothing":
       return {};
@@ -96,7 +97,7 @@ function editOf(draft: Draft, problems: DraftProblems): Partial<Action> {
 }
 
 /** Return the patch as it is written: values of JavaScript would lose digits of its numbers. */
-function patchOf(text: string, problems: DraftProblems): unknown {
+function patchOf(text: string, problems: DraftProblems): string | null {
   try {
     const patch: unknown = JSON.parse(text);
     if (typeof patch === "object" && patch !== null && !Array.isArray(patch)) {
@@ -107,7 +108,7 @@ function patchOf(text: string, problems: DraftProblems): unknown {
   } catch (error) {
     problems.patch = `This is no JSON: ${error instanceof Error ? error.message : ""}`;
   }
-  return undefined;
+  return null;
 }
 
 function propertiesOf({ properties }: Draft, problems: DraftProblems): Record<string, string | null> {

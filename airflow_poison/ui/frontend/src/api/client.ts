@@ -1,8 +1,11 @@
 /** Requests to the server of the page: GET to read, POST to act. Both raise `Refused` with a sentence for people. */
 
+import type { Plan, Requests } from "./generated";
+
 export type Query = Readonly<Record<string, string | number | boolean | null | undefined>>;
 
 export const PATIENCE_SECONDS = 120;
+const NOT_MODIFIED = 304;
 
 /** Why the server has not done what was asked. `status` is 0 where it has not answered; `again` is after how many seconds it wants to be asked. */
 export class Refused extends Error {
@@ -15,18 +18,31 @@ export class Refused extends Error {
   }
 }
 
-export async function read<T>(name: string, query: Query, signal: AbortSignal): Promise<T> {
-  return request<T>(address(name, query), { signal });
+/** `found` is missing where the answer is still the one that had the ETag; `now` is the server's time. */
+export interface Reading<T> {
+  readonly found?: T;
+  readonly tag: string | null;
+  readonly now: string;
 }
 
+export async function read<T>(name: string, query: Query, signal: AbortSignal, tag: string | null = null): Promise<Reading<T>> {
+  const answer = await request(address(name, query), { signal, headers: tag === null ? {} : { "If-None-Match": tag } });
+  const now = new Date(answer.headers.get("Date") ?? Date.now()).toISOString();
+  return { tag: answer.headers.get("ETag"), now, ...(answer.status === NOT_MODIFIED ? {} : { found: (await answer.json()) as T }) };
+}
+
+/** What the server answers to an act. */
+export type Told<N extends keyof Requests> = N extends "enable" | "disable" | "decide" ? unknown : Plan;
+
 /** Act. As Airflow's own UI does, it sends JSON, and the token of an `XSRF-TOKEN` cookie where somebody in front of the server sets one. */
-export async function act<T>(name: string, connId: string, body: Readonly<Record<string, unknown>>): Promise<T> {
+export async function act<N extends keyof Requests>(name: N, connId: string, body: Requests[N]): Promise<Told<N>> {
   const token = /(?:^|;\s*)XSRF-TOKEN=([^;]*)/.exec(document.cookie)?.[1];
-  return request<T>(address(name, { conn_id: connId }), {
+  const answer = await request(address(name, { conn_id: connId }), {
     method: "POST",
     headers: { "Content-Type": "application/json", ...(token === undefined ? {} : { "X-XSRF-TOKEN": decodeURIComponent(token) }) },
     body: JSON.stringify(body),
   });
+  return (await answer.json()) as Told<N>;
 }
 
 function address(name: string, query: Query): URL {
@@ -37,7 +53,7 @@ function address(name: string, query: Query): URL {
 
 type Options = Omit<RequestInit, "headers"> & { readonly headers?: Readonly<Record<string, string>> };
 
-async function request<T>(url: URL, options: Options): Promise<T> {
+async function request(url: URL, options: Options): Promise<Response> {
   const { signal } = options;
   let answer: Response;
   try {
@@ -46,8 +62,8 @@ async function request<T>(url: URL, options: Options): Promise<T> {
     if (signal?.aborted) throw new Refused(`The server has not answered within ${PATIENCE_SECONDS} s.`);
     throw new Refused(`The server cannot be reached (${error instanceof Error ? error.message : "no reason given"}).`);
   }
-  if (!answer.ok) throw await refusal(answer, options.method ?? "GET");
-  return (await answer.json()) as T;
+  if (!answer.ok && answer.status !== NOT_MODIFIED) throw await refusal(answer, options.method ?? "GET");
+  return answer;
 }
 
 async function refusal(answer: Response, method: string): Promise<Refused> {

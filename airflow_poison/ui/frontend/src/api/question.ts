@@ -22,6 +22,7 @@ export class Question<T> {
   private readonly views = new Set<() => void>();
   private failures = 0;
   private notBefore = 0;
+  private tag: string | null = null;
 
   constructor(
     private readonly name: string,
@@ -65,9 +66,11 @@ export class Question<T> {
 
   private async reading(signal: AbortSignal): Promise<Answer<T>> {
     try {
-      const found = await read<T>(this.name, this.query, signal);
+      const before = this.answer.found;
+      const { found, tag, now } = await read<T>(this.name, this.query, signal, before === undefined ? null : this.tag);
       this.failures = this.notBefore = 0;
-      return { found, at: new Date() };
+      this.tag = tag;
+      return { found: found ?? (isOfTime(before) ? { ...before, at: now } : (before as T)), at: new Date() };
     } catch (error) {
       const refused = error instanceof Refused ? error : new Refused(String(error));
       this.pause(refused.again);
@@ -92,6 +95,11 @@ export class Question<T> {
     this.answer = answer;
     for (const view of this.views) view();
   }
+}
+
+/** Whether an answer says at which time it was read: ages are shown from then on. */
+function isOfTime(found: unknown): found is { readonly at: string } {
+  return typeof found === "object" && found !== null && "at" in found;
 }
 
 const questions = new Map<string, Question<unknown>>();

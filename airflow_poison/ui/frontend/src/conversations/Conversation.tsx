@@ -1,18 +1,16 @@
 import type { Conversation as Found, Instant } from "../api/types";
 import { useAnswer } from "../api/useAnswer";
-import { count, due, many } from "../lib/words";
+import { count, due } from "../lib/words";
 import { Answered } from "../parts/Answered";
 import { Facts } from "../parts/Facts";
 import { Note } from "../parts/Note";
-import { Quiet } from "../parts/Quiet";
 import { Section } from "../parts/Section";
 import { Time } from "../parts/Time";
 
 import { ConversationState } from "./ConversationState";
 import { Ending } from "./Ending";
 import { Partner } from "./Partner";
-import { Unsent } from "./Unsent";
-import { Waiting } from "./Waiting";
+import { Thread } from "./Thread";
 
 const AT_ONCE = 50;
 
@@ -29,11 +27,7 @@ export function Conversation({ queue, handle }: { readonly queue: string; readon
             ) : null}
             {found.halts ? <Ending found={found} /> : null}
             <Facts label="Conversation" facts={factsOf(found)} />
-            <Section title="Messages that wait for it">
-              {found.messages.length ? <Waiting queue={queue} found={found} /> : <Quiet>No message.</Quiet>}
-              {found.more ? <Quiet>{`${many(found.more, "message")} more.`}</Quiet> : null}
-            </Section>
-            <Unsent found={found} />
+            <Thread queue={queue} found={found} />
             {found.ended_by && !found.halts ? (
               <Section title="To end it by hand">
                 <Ending found={found} />

@@ -48,6 +48,28 @@ export function selectionOf(place: SubQueue | null, filter: Filter): Selection {
   return { sub_queue: place, ...filter };
 }
 
+export interface Chip {
+  readonly label: string;
+  /** The filter without it. */
+  readonly rest: Filter;
+}
+
+/** The parts of a filter that can be taken away one by one. */
+export function chipsOf(filter: Filter, time: (instant: string) => string): Chip[] {
+  const { counts, properties, ...others } = filter;
+  return [
+    ...Object.keys(others).map((name) => {
+      const [label = name] = inWords({ [name]: filter[name as keyof Filter] }, time);
+      return { label, rest: withoutEmpty({ ...filter, [name]: undefined }) };
+    }),
+    ...(counts ?? []).map((count, place) => ({ label: count, rest: withoutEmpty({ ...filter, counts: (counts ?? []).filter((_, other) => other !== place) }) })),
+    ...Object.entries(properties ?? {}).map(([name, value]) => ({
+      label: `property ${name} = ${value}`,
+      rest: withoutEmpty({ ...filter, properties: Object.fromEntries(Object.entries(properties ?? {}).filter(([other]) => other !== name)) }),
+    })),
+  ];
+}
+
 /** What a filter wants, one text for each field that is set. */
 export function inWords(filter: Filter, time: (instant: string) => string): string[] {
   const { error, error_type, text, since, until, counts, group, message_type, message_id, properties, lookup_ids, where } = filter;

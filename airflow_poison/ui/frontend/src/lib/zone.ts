@@ -43,6 +43,13 @@ export function timeIn(zone: string, instant: Instant | Date): string {
   return dayjs(instant).tz(zone).format(FORMAT);
 }
 
+const INSTANT = /\b\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)| \d\d:\d\d(?::\d\d)? UTC)/g;
+
+/** A text with the instants that the server writes as times of a zone. */
+export function timesIn(zone: string, text: string): string {
+  return text.replaceAll(INSTANT, (instant) => timeIn(zone, instant.replace(" ", "T").replace(" UTC", "Z")));
+}
+
 export function timeInUtc(instant: Instant | Date): string {
   return `${dayjs(instant).utc().format(FORMAT)} UTC`;
 }

@@ -1,5 +1,5 @@
 import { Button, HStack } from "@chakra-ui/react";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 
 import type { WholeMessage } from "../api/types";
 import { bytesOf, hexDump, isExact, pretty, type Form } from "../lib/body";
@@ -23,11 +23,14 @@ const NAMES: Readonly<Record<Form, string>> = { pretty: "Laid out", plain: "As i
 export function BodyView({ queue, message, masked }: Props) {
   const { body, body_encoding: encoding, body_bytes: bytes, body_cut: cut } = message;
   const isText = encoding !== "base64";
-  const laidOut = isText ? pretty(body) : null;
+  const laidOut = useMemo(() => (isText ? pretty(body) : null), [isText, body]);
   const [wanted, setForm] = useState<Form>(laidOut === null ? (isText ? "plain" : "hex") : "pretty");
   const forms: Form[] = [...(laidOut === null ? [] : (["pretty"] as const)), "plain", "hex"];
   const form = forms.includes(wanted) ? wanted : "plain";
-  const shown = form === "pretty" ? (laidOut ?? body) : form === "hex" ? hexDump(bytesOf(message)) : body;
+  const shown = useMemo(
+    () => (form === "pretty" ? (laidOut ?? body) : form === "hex" ? hexDump(bytesOf({ body, body_encoding: encoding })) : body),
+    [form, laidOut, body, encoding],
+  );
   const what = encoding === "base64" ? ", no text: “As it is” is Base64" : encoding === "text" ? "" : `, XML in ${encoding}`;
   return (
     <Section

@@ -1,6 +1,7 @@
 import type { Queues } from "../api/types";
 import { useAnswer } from "../api/useAnswer";
 import { usePage } from "../page/PageContext";
+import { useTitle } from "../page/useTitle";
 import { Answered } from "../parts/Answered";
 import { Note } from "../parts/Note";
 
@@ -9,9 +10,10 @@ import { NoQueue } from "./NoQueue";
 import { QueueList } from "./QueueList";
 import { TotalTiles } from "./TotalTiles";
 
-/** All queues of a connection: what needs somebody first, totals, and a table to search. */
+/** All queues of a connection: first what needs attention, then totals, and a table to search. */
 export function Overview() {
   const { connId } = usePage();
+  useTitle(["Poison queues"]);
   const answer = useAnswer<Queues>("queues", {});
   return (
     <Answered answer={answer} lines={6}>
@@ -22,8 +24,8 @@ export function Overview() {
           ) : null}
           {found.queues.length ? (
             <>
-              <TotalTiles totals={found.totals} />
               <Needs queues={found.queues} />
+              <TotalTiles totals={found.totals} queues={found.queues} />
               <QueueList queues={found.queues} now={found.at} />
             </>
           ) : (

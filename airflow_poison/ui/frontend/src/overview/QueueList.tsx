@@ -1,9 +1,8 @@
 import { Box } from "@chakra-ui/react";
-import { useState } from "react";
-
 import type { Instant, Queue } from "../api/types";
 import { usePage } from "../page/PageContext";
 import { usePlace } from "../page/usePlace";
+import { useSearch } from "../page/useSearch";
 import type { Sort } from "../parts/column";
 import { DataTable } from "../parts/DataTable";
 import { Pager } from "../parts/Pager";
@@ -20,7 +19,7 @@ const PAGE = 25;
 export function QueueList({ queues, now }: { readonly queues: readonly Queue[]; readonly now: Instant }) {
   const { connId } = usePage();
   const { query, change } = usePlace();
-  const [text, setText] = useState("");
+  const [text, setText] = useSearch();
   const sort: Sort = { by: query.get("sort") ?? "needs", desc: query.get("desc") === "true" };
   const wanted = text.trim().toLowerCase();
   const found = inOrder(queues, sort).filter(({ queue }) => queue.toLowerCase().includes(wanted));
@@ -28,7 +27,12 @@ export function QueueList({ queues, now }: { readonly queues: readonly Queue[]; 
   return (
     <Section title="All queues">
       <Box maxWidth="20rem" marginBottom="2">
-        <TextField label="Search by name" type="search" value={text} onChange={setText} />
+        <TextField
+          label="Search by name"
+          type="search"
+          value={text}
+          onChange={setText}
+        />
       </Box>
       {found.length ? (
         <DataTable

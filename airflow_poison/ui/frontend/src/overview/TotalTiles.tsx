@@ -1,31 +1,34 @@
-import { SimpleGrid, Stat } from "@chakra-ui/react";
+import { Flex, Text } from "@chakra-ui/react";
 
-import type { Totals } from "../api/types";
+import type { Queue, Totals } from "../api/types";
+import { newPoison } from "../lib/state";
 import { count } from "../lib/words";
 
-/** How much there is in all queues together. */
-export function TotalTiles({ totals }: { readonly totals: Totals }) {
-  const { queues, halted, outages, messages } = totals;
+/** How much there is in all queues together, in one line. */
+export function TotalTiles({ totals, queues }: { readonly totals: Totals; readonly queues: readonly Queue[] }) {
+  const { halted, outages, messages } = totals;
+  const fresh = queues.reduce((sum, queue) => sum + (newPoison(queue) ?? 0), 0);
   const tiles = [
-    { name: "queues", number: queues },
+    { name: totals.queues === 1 ? "queue" : "queues", number: totals.queues },
     { name: "halted", number: halted, bad: halted > 0 },
-    { name: "outages", number: outages, bad: outages > 0 },
+    { name: outages === 1 ? "outage" : "outages", number: outages, bad: outages > 0 },
     { name: "in main", number: messages.main },
     { name: "in retry", number: messages.retry },
-    { name: "in poison", number: messages.poison, bad: messages.poison > 0 },
+    { name: "in poison", number: messages.poison },
+    { name: "new poison since yesterday", number: fresh },
     ...(messages.postponed ? [{ name: "postponed", number: messages.postponed }] : []),
     ...(messages.transmission ? [{ name: "to be sent", number: messages.transmission }] : []),
   ];
   return (
-    <SimpleGrid columns={{ base: 3, md: 6 }} gap="2" role="group" aria-label="Totals">
+    <Flex wrap="wrap" columnGap="5" rowGap="1" marginTop="4" role="group" aria-label="Totals">
       {tiles.map(({ name, number, bad }) => (
-        <Stat.Root key={name} size="sm" borderWidth="1px" borderRadius="md" padding="2">
-          <Stat.Label>{name}</Stat.Label>
-          <Stat.ValueText color={bad ? "red.fg" : undefined} fontVariantNumeric="tabular-nums" overflowWrap="anywhere" minWidth="0">
+        <Text key={name} fontSize="sm" color="fg.muted">
+          <Text as="strong" color={bad ? "red.fg" : "fg"} fontVariantNumeric="tabular-nums">
             {count(number)}
-          </Stat.ValueText>
-        </Stat.Root>
+          </Text>{" "}
+          {name}
+        </Text>
       ))}
-    </SimpleGrid>
+    </Flex>
   );
 }

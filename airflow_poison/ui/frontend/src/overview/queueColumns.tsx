@@ -1,15 +1,12 @@
 import { Flex } from "@chakra-ui/react";
 
 import type { Instant, Queue, SubQueue } from "../api/types";
+import { newPoison, stateOf } from "../lib/state";
 import { age, count, due } from "../lib/words";
 import type { Column } from "../parts/column";
 import { Go } from "../parts/Go";
 import { Sparkline } from "../parts/Sparkline";
 import { StateBadge } from "../parts/StateBadge";
-
-export function stateOf({ halted, state, poison_state: poison }: Queue): string {
-  return halted && state === "enabled" ? `poison: ${poison}` : state;
-}
 
 export function queueColumns(connId: string, now: Instant): Column<Queue>[] {
   const depth = (place: SubQueue): Column<Queue> => ({
@@ -29,6 +26,7 @@ export function queueColumns(connId: string, now: Instant): Column<Queue>[] {
     depth("main"),
     depth("retry"),
     depth("poison"),
+    { key: "new", title: "new in 24 h", numeric: true, sort: "new", cell: (queue) => count(newPoison(queue) ?? 0) },
     {
       key: "trend",
       title: "24 hours: poison, settled",

@@ -18,11 +18,14 @@ export function ConnectionForm() {
     <form onSubmit={submit}>
       <HStack>
         <Field.Root orientation="horizontal" gap="2" width="auto">
-          <Field.Label>Connection</Field.Label>
+          <Field.Label fontSize="xs" flex="none">
+            Connection
+          </Field.Label>
           <Input
             name="connection"
             size="xs"
-            width="11rem"
+            width={{ base: "8.5rem", md: "11rem" }}
+            height="7"
             value={text}
             spellCheck={false}
             autoComplete="off"

@@ -19,14 +19,17 @@ export function CardList<T>({ caption, columns, rows, rowKey, rowLabel, sort, on
               <Box minWidth="0">{first?.cell(row)}</Box>
             </Flex>
             <DataList.Root orientation="horizontal" size="sm" gap="1">
-              {others.map((column) => (
-                <DataList.Item key={column.key} alignItems="flex-start">
-                  <DataList.ItemLabel minWidth="6.5rem">{column.title}</DataList.ItemLabel>
-                  <DataList.ItemValue overflowWrap="anywhere" minWidth="0">
-                    <Box minWidth="0">{column.cell(row)}</Box>
-                  </DataList.ItemValue>
-                </DataList.Item>
-              ))}
+              {others
+                .map(({ key, title, cell }) => ({ key, title, shown: cell(row) }))
+                .filter(({ shown }) => shown !== null && shown !== "")
+                .map(({ key, title, shown }) => (
+                  <DataList.Item key={key} alignItems="flex-start">
+                    <DataList.ItemLabel minWidth="6.5rem">{title}</DataList.ItemLabel>
+                    <DataList.ItemValue overflowWrap="anywhere" minWidth="0">
+                      <Box minWidth="0">{shown}</Box>
+                    </DataList.ItemValue>
+                  </DataList.Item>
+                ))}
             </DataList.Root>
           </Box>
         ))}

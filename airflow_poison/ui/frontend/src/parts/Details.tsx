@@ -3,7 +3,7 @@ import { Text } from "@chakra-ui/react";
 import { usePage } from "../page/PageContext";
 
 import { Go } from "./Go";
-import { Long } from "./Long";
+import { Timed } from "./Timed";
 import { Who } from "./Who";
 
 const TOLD = 300;
@@ -12,7 +12,8 @@ const TOLD = 300;
 export function Details({ queue, details }: { readonly queue: string; readonly details: Readonly<Record<string, string>> }) {
   const { connId } = usePage();
   const { who, why, plan, ...others } = details;
-  const told = Object.entries(others).filter(([, value]) => value !== "");
+  const alone = who ? {} : { why };
+  const told = Object.entries({ ...alone, ...others }).filter(([, value]) => value);
   return (
     <>
       {who ? (
@@ -27,7 +28,7 @@ export function Details({ queue, details }: { readonly queue: string; readonly d
           {told.length ? ", " : ""}
         </>
       ) : null}
-      <Long most={TOLD}>{told.map(([name, value]) => `${name}: ${value}`).join(", ")}</Long>
+      <Timed most={TOLD}>{told.map(([name, value]) => `${name}: ${value}`).join(", ")}</Timed>
     </>
   );
 }

@@ -1,5 +1,6 @@
 import { Box } from "@chakra-ui/react";
 import { diffLines } from "diff";
+import { useMemo } from "react";
 
 import { Quiet } from "./Quiet";
 
@@ -11,13 +12,8 @@ interface Props {
 
 /** What has changed between two texts, line by line. */
 export function Diff({ label, before, after }: Props) {
+  const lines = useMemo(() => linesOf(before, after), [before, after]);
   if (before === after) return <Quiet>No difference.</Quiet>;
-  const lines = diffLines(before, after).flatMap(({ value, added, removed }) =>
-    value
-      .replace(/\n$/, "")
-      .split("\n")
-      .map((text) => ({ text, sign: added ? "+" : removed ? "−" : " " })),
-  );
   return (
     <Box asChild margin="0" padding="2" maxHeight="20rem" overflow="auto" borderWidth="1px" borderRadius="md" fontFamily="mono" fontSize="xs" whiteSpace="pre-wrap" overflowWrap="anywhere">
       {/* eslint-disable-next-line jsx-a11y/no-noninteractive-tabindex -- what scrolls must be reached by keyboard */}
@@ -27,6 +23,15 @@ export function Diff({ label, before, after }: Props) {
         ))}
       </div>
     </Box>
+  );
+}
+
+function linesOf(before: string, after: string) {
+  return diffLines(before, after).flatMap(({ value, added, removed }) =>
+    value
+      .replace(/\n$/, "")
+      .split("\n")
+      .map((text) => ({ text, sign: added ? "+" : removed ? "−" : " " })),
   );
 }
 

@@ -11,7 +11,7 @@ export function Facts({ label, facts }: { readonly label: string; readonly facts
     <DataList.Root orientation="horizontal" size="sm" gap="1.5" borderWidth="1px" borderRadius="md" padding="3" aria-label={label}>
       {Object.entries(facts).map(([name, value]) => (
         <DataList.Item key={name} alignItems="flex-start">
-          <DataList.ItemLabel minWidth={{ base: "7rem", md: "12rem" }} overflowWrap="anywhere">
+          <DataList.ItemLabel flex="none" width={{ base: "7rem", md: "12rem" }} overflowWrap="anywhere">
             <Long most={80}>{name.replaceAll("_", " ")}</Long>
           </DataList.ItemLabel>
           <DataList.ItemValue overflowWrap="anywhere" minWidth="0" whiteSpace="pre-wrap">

@@ -16,13 +16,15 @@ interface Props {
   readonly to: To;
   readonly label?: string;
   readonly current?: boolean;
+  /** It looks like the text around it, and is underlined when it is pointed at. */
+  readonly quiet?: boolean;
   readonly children: ReactNode;
 }
 
 /** A link to another view of the page. */
-export function Go({ to, label, current, children }: Props) {
+export function Go({ to, label, current, quiet = false, children }: Props) {
   return (
-    <Link asChild color="blue.fg" textDecoration="underline" textUnderlineOffset="2px" overflowWrap="anywhere">
+    <Link asChild color={quiet ? "fg" : "blue.fg"} textDecoration={quiet ? "none" : "underline"} _hover={{ textDecoration: "underline" }} textUnderlineOffset="2px" overflowWrap="anywhere">
       <RouterLink to={{ search: searchOf(to) }} onClick={rememberClick} aria-label={label} aria-current={current ? "page" : undefined}>
         {children}
       </RouterLink>

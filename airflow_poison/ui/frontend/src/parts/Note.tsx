@@ -2,7 +2,7 @@ import { Alert } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
 interface Props {
-  readonly status?: "error" | "warning" | "info" | "success";
+  readonly status?: "error" | "warning" | "info" | "success" | "neutral";
   readonly title?: ReactNode;
   readonly children?: ReactNode;
 }

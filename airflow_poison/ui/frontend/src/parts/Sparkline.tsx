@@ -11,7 +11,7 @@ interface Props {
 }
 
 /** How a number has gone, as a line; told as its first, highest and last value to those who do not see it. */
-export function Sparkline({ label, values, color = "red.fg" }: Props) {
+export function Sparkline({ label, values, color = "fg.muted" }: Props) {
   const highest = Math.max(...values, 0);
   const step = WIDTH / Math.max(1, values.length - 1);
   const points = values.map((value, place) => `${(place * step).toFixed(1)},${(HEIGHT - 2 - (highest ? value / highest : 0) * (HEIGHT - 4)).toFixed(1)}`);

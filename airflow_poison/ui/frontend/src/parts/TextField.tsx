@@ -17,7 +17,7 @@ interface Props {
 
 /** A text, a number or a time. With `rows` it has several lines. */
 export function TextField({ label, value, onChange, help, problem, type = "text", step, min, max, rows, mono = false, placeholder }: Props) {
-  const shared = { value, placeholder, fontFamily: mono ? "mono" : undefined, size: "sm" as const, spellCheck: false, autoComplete: "off" };
+  const shared = { name: label, value, placeholder, fontFamily: mono ? "mono" : undefined, size: "sm" as const, spellCheck: false, autoComplete: "off" };
   return (
     <Field.Root invalid={problem !== undefined}>
       <Field.Label>{label}</Field.Label>

@@ -1,11 +1,11 @@
 import { Text } from "@chakra-ui/react";
 
-import type { PlanGroup } from "../api/plans";
+import type { PlannedGroup } from "../api/plans";
 import { count } from "../lib/words";
 import type { Column } from "../parts/column";
 import { DataTable } from "../parts/DataTable";
 
-const COLUMNS: Column<PlanGroup>[] = [
+const COLUMNS: Column<PlannedGroup>[] = [
   {
     key: "error",
     title: "Error group",
@@ -23,6 +23,6 @@ const COLUMNS: Column<PlanGroup>[] = [
 ];
 
 /** The messages of a plan by why they failed. */
-export function PlanGroups({ groups }: { readonly groups: readonly PlanGroup[] }) {
-  return groups.length ? <DataTable caption="Error groups of the plan" columns={COLUMNS} rows={groups} rowKey={({ error }) => error} /> : null;
+export function PlanGroups({ groups, caption = "Error groups of the plan" }: { readonly groups: readonly PlannedGroup[]; readonly caption?: string }) {
+  return groups.length ? <DataTable caption={caption} columns={COLUMNS} rows={groups} rowKey={({ error }) => error} /> : null;
 }

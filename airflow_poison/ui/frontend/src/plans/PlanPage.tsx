@@ -14,6 +14,7 @@ import { Section } from "../parts/Section";
 import { Time } from "../parts/Time";
 import { Who } from "../parts/Who";
 
+import { CanaryProgress } from "./CanaryProgress";
 import { paceInWords } from "./pace";
 import { PlanControls } from "./PlanControls";
 import { PlanGroups } from "./PlanGroups";
@@ -53,6 +54,7 @@ export function PlanPage({ queue, id }: { readonly queue: string; readonly id: s
             </HStack>
             <ServerNote plan={plan} />
             <PlanProgress plan={plan} at={answer.at} />
+            {plan.canary && plan.canary_seen ? <CanaryProgress canary={plan.canary} seen={plan.canary_seen} /> : null}
             <Facts
               label="Plan"
               facts={{

@@ -4,7 +4,7 @@ import { useState } from "react";
 import type { Plan } from "../api/plans";
 import { count, many, span } from "../lib/words";
 
-import { leftSeconds, type Sight } from "./speed";
+import { leftSeconds, perSecond, type Sight } from "./speed";
 
 /** How much of a plan is done, and when it will be. */
 export function PlanProgress({ plan, at }: { readonly plan: Plan; readonly at: Date | undefined }) {
@@ -13,11 +13,13 @@ export function PlanProgress({ plan, at }: { readonly plan: Plan; readonly at: D
   const now = plan.state === "running" && at ? { at: at.getTime(), done: ended } : null;
   if (now && (first === null || first.done > ended)) setFirst(now);
   if (!now && first !== null) setFirst(null);
+  const speed = now && first ? perSecond(first, now) : null;
   const left = now && first ? leftSeconds(first, now, plan.messages) : null;
   const told = [
     `${count(plan.done)} of ${many(plan.messages, "message")} done`,
     plan.skipped ? `${count(plan.skipped)} skipped: they have changed since, or an edit did not fit` : "",
     plan.claimed ? `${count(plan.claimed)} claimed by passes` : "",
+    speed === null ? "" : `${count(Math.max(1, Math.round(speed)))} a second`,
     left === null ? "" : `about ${span(left)} left`,
   ];
   return (

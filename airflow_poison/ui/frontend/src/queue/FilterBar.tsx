@@ -1,11 +1,13 @@
-import { Button, Flex, HStack, Tag, Wrap } from "@chakra-ui/react";
-import { useState } from "react";
+import { Button, Field, Flex, HStack, Input, Tag, Wrap } from "@chakra-ui/react";
+import { useId, useState, type SyntheticEvent } from "react";
 
 import type { SubQueue } from "../api/types";
-import { inWords, type Filter } from "../lib/selection";
+import { chipsOf, type Filter } from "../lib/selection";
 import { timeIn, useZone } from "../lib/zone";
+import { CopyButton } from "../parts/CopyButton";
 
 import { FilterForm } from "./FilterForm";
+import { termOf, WORDS } from "./searchText";
 
 interface Props {
   readonly filter: Filter;
@@ -13,25 +15,74 @@ interface Props {
   readonly onApply: (filter: Filter, place?: SubQueue | null) => void;
 }
 
-/** What the messages are filtered by, and the form that changes it. */
+/** One field to search with, what is searched for as chips, a link that says the same, and a form with all fields. */
 export function FilterBar({ filter, place, onApply }: Props) {
   const zone = useZone();
+  const words = useId();
   const [open, setOpen] = useState(false);
-  const set = inWords(filter, (at) => timeIn(zone, at));
+  const [text, setText] = useState("");
+  const [problem, setProblem] = useState<string | null>(null);
+  const chips = chipsOf(filter, (at) => timeIn(zone, at));
+  const submit = (event: SyntheticEvent) => {
+    event.preventDefault();
+    const term = termOf(text, filter, zone);
+    setProblem(term.problem ?? null);
+    if (term.filter) onApply(term.filter);
+  };
   return (
     <Flex direction="column" gap="2" marginBottom="3">
-      <HStack wrap="wrap">
+      <HStack wrap="wrap" align="flex-start">
+        <form onSubmit={submit} style={{ flex: "1 1 20rem", maxWidth: "48rem" }}>
+          <Field.Root invalid={problem !== null}>
+            <Input
+              type="search"
+              size="sm"
+              aria-label="Search messages"
+              placeholder="a text, type: KeyError, since: 2 h, move_count>=3, country=DE, sql: body.delay > 60"
+              list={words}
+              value={text}
+              spellCheck={false}
+              autoComplete="off"
+              onChange={(event) => {
+                setText(event.currentTarget.value);
+              }}
+            />
+            {problem === null ? null : <Field.ErrorText>{problem}</Field.ErrorText>}
+          </Field.Root>
+          <datalist id={words}>
+            {WORDS.map((word) => (
+              <option key={word} value={word} />
+            ))}
+          </datalist>
+        </form>
         <Button
-          size="xs"
+          size="sm"
           variant="outline"
           aria-expanded={open}
           onClick={() => {
             setOpen(!open);
           }}
         >
-          {set.length ? "Change the filter" : "Filter"}
+          All fields
         </Button>
-        {set.length ? (
+      </HStack>
+      {chips.length ? (
+        <HStack wrap="wrap">
+          <Wrap as="ul" aria-label="The filter" listStyleType="none" gap="1">
+            {chips.map(({ label, rest }) => (
+              <Tag.Root as="li" key={label} size="lg" maxWidth="full" variant="surface">
+                <Tag.Label>{label}</Tag.Label>
+                <Tag.EndElement>
+                  <Tag.CloseTrigger
+                    aria-label={`Without ${label}`}
+                    onClick={() => {
+                      onApply(rest);
+                    }}
+                  />
+                </Tag.EndElement>
+              </Tag.Root>
+            ))}
+          </Wrap>
           <Button
             size="xs"
             variant="ghost"
@@ -39,19 +90,11 @@ export function FilterBar({ filter, place, onApply }: Props) {
               onApply({});
             }}
           >
-            Clear it
+            Clear
           </Button>
-        ) : null}
-        {set.length ? (
-          <Wrap as="ul" aria-label="The filter" listStyleType="none" gap="1">
-            {set.map((each) => (
-              <Tag.Root as="li" key={each} size="md" maxWidth="full">
-                <Tag.Label>{each}</Tag.Label>
-              </Tag.Root>
-            ))}
-          </Wrap>
-        ) : null}
-      </HStack>
+          <CopyButton text={window.location.href}>Copy link</CopyButton>
+        </HStack>
+      ) : null}
       {open ? <FilterForm filter={filter} place={place} onApply={onApply} /> : null}
     </Flex>
   );

@@ -48,7 +48,7 @@ function Halt({ who, state, reason, queue }: HaltProps) {
   return (
     <Note status="error">
       <Long>{`${who} is ${state}: ${reason ?? ""}`.trimEnd()}</Long>
-      {reason ? " " : " somebody set it so "}
+      {reason ? " " : " it was set so by hand "}
       {queue.halted_by === null ? null : (
         <Go to={{ conn_id: connId, queue: queue.queue, lookup_id: queue.halted_by }}>{`Look at message ${queue.halted_by}.`}</Go>
       )}

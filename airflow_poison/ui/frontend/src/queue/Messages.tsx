@@ -4,6 +4,7 @@ import { useState } from "react";
 import type { Instant, MessageRow, Messages as Found, SubQueue } from "../api/types";
 import { useAnswer } from "../api/useAnswer";
 import { ActionButtons } from "../actions/ActionButtons";
+import { OF_MANY } from "../actions/verbs";
 import { EVERYWHERE, selectionOf, type Filter } from "../lib/selection";
 import { count, many } from "../lib/words";
 import { usePage } from "../page/PageContext";
@@ -67,8 +68,8 @@ export function Messages({ queue, place, filter, now }: Props) {
                 <ActionButtons
                   queue={queue}
                   selection={chosen.size ? selectionOf(place, { lookup_ids: [...chosen] }) : selection}
-                  verbs={["redrive", "put_back", "move", "send_to", "edit", "remove"]}
-                  about={chosen.size ? many(chosen.size, "chosen message") : `all ${count(total)} messages`}
+                  verbs={OF_MANY}
+                  about={chosen.size ? many(chosen.size, "chosen message") : total === 1 ? "1 message" : `all ${count(total)} messages`}
                 />
               </HStack>
             ) : null}

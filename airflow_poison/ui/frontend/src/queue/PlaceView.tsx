@@ -24,7 +24,7 @@ export function PlaceView({ queue, place }: { readonly queue: Queue; readonly pl
       </Section>
     );
   }
-  const failed = (place === "poison" || place === "retry") && queue.sub_queues[place].messages > 0;
+  const failed = !Object.keys(filter).length && (place === "poison" || place === "retry") && queue.sub_queues[place].messages > 0;
   return (
     <>
       {failed ? <Groups queue={queue.queue} place={place} most={5} /> : null}

@@ -1,8 +1,9 @@
-import { Button, Flex, Spacer, Text } from "@chakra-ui/react";
+import { Button, Text } from "@chakra-ui/react";
 import { useState } from "react";
 
 import type { Queue } from "../api/types";
 import { SwitchDialog } from "../actions/SwitchDialog";
+import { stateOf } from "../lib/state";
 import { plain } from "../lib/words";
 import { usePage } from "../page/PageContext";
 import { StateBadge } from "../parts/StateBadge";
@@ -13,12 +14,11 @@ export function QueueHeader({ queue }: { readonly queue: Queue }) {
   const [asking, setAsking] = useState(false);
   const enabled = queue.state === "enabled";
   return (
-    <Flex wrap="wrap" gap="3" align="center" marginBottom="3">
-      <StateBadge state={queue.state} />
+    <>
+      <StateBadge state={stateOf(queue)} />
       <Text color="fg.muted" fontSize="sm">
         rules of {queue.policy["system"] ? plain(queue.policy["system"]) : "no system"}
       </Text>
-      <Spacer />
       {rights.act ? (
         <Button
           size="xs"
@@ -39,6 +39,6 @@ export function QueueHeader({ queue }: { readonly queue: Queue }) {
           }}
         />
       ) : null}
-    </Flex>
+    </>
   );
 }

@@ -1,9 +1,8 @@
-import { Box, Grid, Text } from "@chakra-ui/react";
+import { Grid, Text } from "@chakra-ui/react";
 
 import { SUB_QUEUES, type Depth, type Queue, type SubQueue } from "../api/types";
 import { age, count, due } from "../lib/words";
 import { usePage } from "../page/PageContext";
-import { Sparkline } from "../parts/Sparkline";
 
 import { Tile } from "./Tile";
 import type { View } from "./view";
@@ -17,7 +16,7 @@ export function Tiles({ queue, view }: { readonly queue: Queue; readonly view: V
   const shown = SUB_QUEUES.filter((name) => ALWAYS.includes(name) || queue.sub_queues[name].messages);
   const is = (kind: View["kind"]) => view.kind === kind;
   return (
-    <Grid as="nav" templateColumns={{ base: "repeat(auto-fill, minmax(7rem, 1fr))", md: "repeat(auto-fill, minmax(9rem, 1fr))" }} gap="2" aria-label="Parts of the queue" marginTop="3">
+    <Grid as="nav" templateColumns={{ base: "repeat(auto-fill, minmax(7rem, 1fr))", md: "repeat(auto-fill, minmax(8.5rem, 1fr))" }} gap="1.5" aria-label="Parts of the queue" marginTop="2">
       {shown.map((name) => (
         <Tile
           key={name}
@@ -26,15 +25,9 @@ export function Tiles({ queue, view }: { readonly queue: Queue; readonly view: V
           current={view.kind === "messages" && view.place === name}
           number={queue.sub_queues[name].messages}
           note={depthInWords(queue.sub_queues[name], queue.at)}
-        >
-          {name === "poison" && queue.trend ? (
-            <Box marginTop="1">
-              <Sparkline label={`poison in ${queue.trend.hours} hours`} values={queue.trend.poison} />
-            </Box>
-          ) : null}
-        </Tile>
+        />
       ))}
-      <Tile name="error groups" to={{ ...here, view: "groups" }} current={is("groups")} note="why messages failed" />
+      <Tile name="error groups" to={{ ...here, view: "groups" }} current={is("groups") || is("group")} note="why messages failed" />
       <Tile name="plans" to={{ ...here, view: "plans" }} current={is("plans") || is("plan")} note="what people do" />
       <Tile name="events" to={{ ...here, view: "events" }} current={is("events")} note="what has happened" />
       {queue.has_conversations ? (

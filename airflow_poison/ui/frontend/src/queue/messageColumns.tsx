@@ -1,6 +1,7 @@
 import type { Instant, MessageRow } from "../api/types";
 import { age, count, due, plain } from "../lib/words";
 import type { Column } from "../parts/column";
+import { EditedBadge } from "../parts/EditedBadge";
 import { Go } from "../parts/Go";
 import { Long } from "../parts/Long";
 import { Time } from "../parts/Time";
@@ -21,7 +22,19 @@ export function messageColumns(here: { readonly conn_id: string; readonly queue:
       key: "lookup_id",
       title: "Lookup id",
       sort: "lookup_id",
-      cell: ({ lookup_id: id }) => <Go to={{ ...here, lookup_id: id }} label={`Message ${id}`}>{id}</Go>,
+      cell: ({ lookup_id: id, edited }) => (
+        <>
+          <Go to={{ ...here, lookup_id: id }} label={`Message ${id}`}>
+            {id}
+          </Go>
+          {edited ? (
+            <>
+              {" "}
+              <EditedBadge />
+            </>
+          ) : null}
+        </>
+      ),
     },
     { key: "message_id", title: "Message id", wide: true, cell: (row) => <Long most={CELL}>{row.message_id}</Long> },
     { key: "sub_queue", title: "Sub-queue", cell: (row) => row.sub_queue },

@@ -1,0 +1,301 @@
+"""Rows of an output that Spark has written below it already: files that become part of the table, or are read where it cannot take them as they are.
+
+They lie in ``HIDDEN``, which VACUUM passes over, until the table's log names them. Moving one to the table's files and adding it to the log are two
+steps: a process that dies in between is repeated by the next one, which finds the file under its new name. An object store has no moves: there a file
+is copied, and the first one removed when the log names the copy.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
+
+from airflow_poison.store.objects import Objects, is_unencrypted, side_by_side
+from airflow_poison.values.errors import StoreUnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    import pyarrow as pa
+    from deltalake import CommitProperties, DeltaTable
+
+    from airflow_poison.outputs.output import Output
+
+HIDDEN = "_poison"
+"""The folder below an output in which rows are written: ``_poison/<queue>/<run>``."""
+DEPTH = 3
+OWN = frozenset({"_poison", "_poison_row", "_poison_id", "poison_place"})
+"""Columns of ours in such files, which are part of no table."""
+_BATCH = 64_000
+
+
+class FileOfRows(NamedTuple):
+    """A Parquet file with rows of an output.
+
+    :param path: below the output.
+    """
+
+    path: str
+    rows: int
+
+
+class Files(Protocol):
+    """The files below an output."""
+
+    def is_there(self, path: str) -> bool:
+        """Whether there is a file."""
+
+    def put(self, path: str, file: Path) -> None:
+        """Have a file at a path that a job on this machine has written; on a file system it was written there."""
+
+    def move(self, path: str, target: str) -> None:
+        """Have the file at another path. Raises FileNotFoundError."""
+
+    def opened(self, path: str) -> Path | BinaryIO:
+        """Return what Parquet is read from. Raises FileNotFoundError."""
+
+    def described(self, path: str) -> tuple[int, int]:
+        """Return the bytes of a file, and when it was changed, milliseconds. Raises FileNotFoundError."""
+
+    def runs(self, folder: str, before: datetime) -> list[str]:
+        """Return the folders in a folder that were written before an instant."""
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder, if it is there."""
+
+
+def files_below(output: Output, options: Mapping[str, str]) -> Files:
+    """Return the files below an output.
+
+    :param options: of the object store that it is in.
+    """
+    return _InBucket(Objects.at(output.uri, options)) if "://" in output.uri else _OnDisk(Path(output.uri))
+
+
+@dataclass(frozen=True, slots=True)
+class _OnDisk:
+    root: Path
+
+    def is_there(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def put(self, path: str, file: Path) -> None:
+        assert file == self.root / path, "jobs write below the output"
+
+    def move(self, path: str, target: str) -> None:
+        (self.root / path).rename(self.root / target)
+
+    def opened(self, path: str) -> Path:
+        return self.root / path
+
+    def described(self, path: str) -> tuple[int, int]:
+        found = (self.root / path).stat()
+        return found.st_size, int(found.st_mtime * 1_000)
+
+    def runs(self, folder: str, before: datetime) -> list[str]:
+        return [each.name for each in (self.root / folder).glob("*") if each.stat().st_mtime < before.timestamp()]
+
+    def remove(self, folder: str) -> None:
+        shutil.rmtree(self.root / folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _InBucket:
+    objects: Objects
+
+    def is_there(self, path: str) -> bool:
+        return self.objects.is_there(path)
+
+    def put(self, path: str, file: Path) -> None:
+        self.objects.upload(path, file)
+
+    def move(self, path: str, target: str) -> None:
+        self.objects.copy(path, target)
+
+    def opened(self, path: str) -> BinaryIO:
+        return self.objects.opened(path)
+
+    def described(self, path: str) -> tuple[int, int]:
+        found = self.objects.look_at(path)
+        if found is None:
+            raise FileNotFoundError(path)
+        return found.size, int(found.changed_at.timestamp() * 1_000)
+
+    def runs(self, folder: str, before: datetime) -> list[str]:
+        newest: dict[str, datetime] = {}
+        for each in self.objects.list(f"{folder}/"):
+            name = each.path.removeprefix(f"{folder}/").partition("/")[0]
+            newest[name] = max(newest.get(name, each.changed_at), each.changed_at)
+        return [name for name, changed in newest.items() if changed < before]
+
+    def remove(self, folder: str) -> None:
+        with suppress(StoreUnreachableError):  # a later run does it
+            self.objects.remove([each.path for each in self.objects.list(f"{folder}/")])
+
+
+def of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return options for delta-rs, which needs an explicit option to allow unencrypted requests."""
+    if not options:
+        return None
+    return {"allow_http": "true", **options} if is_unencrypted(options) else dict(options)
+
+
+def columns_of(table: DeltaTable) -> pa.Schema:
+    """Return the columns of a table."""
+    import pyarrow as pa
+
+    found: pa.Schema = pa.schema(table.schema().to_arrow())  # type: ignore[arg-type]  # it has Arrow's C interface
+    return found
+
+
+def may_be_added(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], options: Mapping[str, str]) -> bool:
+    """Whether files can become part of a table as they are: it wants nothing of rows but their types, and the files have these types.
+
+    :param table: None: there is none yet.
+    :param options: of the object store that the output is in.
+    """
+    from airflow_poison.outputs.table_rules import rules_of
+
+    if output.keys or output.provenance:
+        return False
+    below = files_below(output, options)
+    columns = set(side_by_side(lambda file: _columns(below, file), files))
+    if len(columns) > 1:
+        return False
+    if table is None:
+        return all(map(_is_plain, (field for given in columns for field in given)))
+    rules = rules_of(table, local=True)
+    if rules.conditions or rules.generated or rules.partitions or output.evolve:
+        return False
+    there = columns_of(table)
+    known = {field.name: field for field in there}
+    given = {field.name: field for each in columns for field in each}
+    if not given.keys() <= known.keys() or not all(field.nullable for field in there):
+        return False
+    return all(_is_plain(known[name]) and _same(known[name].type, field.type) for name, field in given.items())
+
+
+def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], properties: CommitProperties, options: Mapping[str, str]) -> None:
+    """Make files part of a table, which is made when it is missing. Raises what delta-rs raises.
+
+    :param options: of the object store that the output is in.
+    """
+    from deltalake import Schema
+    from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+    below = files_below(output, options)
+
+    def action(file: FileOfRows) -> AddAction | RemoveAction:
+        path = _moved(below, file)
+        size, changed = below.described(path)
+        return AddAction(path, size, {}, changed, True, _statistics(below, path))  # noqa: FBT003
+
+    actions = side_by_side(action, files)
+    if table is None:
+        import pyarrow as pa
+
+        schema = pa.schema([field.with_nullable(True).remove_metadata() for field in _columns(below, files[0])])  # noqa: FBT003
+        create_table_with_add_actions(
+            output.uri,
+            Schema.from_arrow(schema),
+            cast("list[AddAction]", actions),
+            mode="error",
+            commit_properties=properties,
+            storage_options=of_delta(options),
+        )
+    else:
+        table.create_write_transaction(actions, "append", table.schema(), [], commit_properties=properties)
+    remove(output, files, options)
+
+
+def read(output: Output, file: FileOfRows, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file. Raises FileNotFoundError."""
+    import pyarrow.parquet as pq
+
+    below = files_below(output, options)
+    with pq.ParquetFile(below.opened(_place(below, file)), coerce_int96_timestamp_unit="us") as content:
+        yield from content.iter_batches(_BATCH, columns=[name for name in content.schema_arrow.names if name not in OWN])
+
+
+def remove(output: Output, files: Sequence[FileOfRows], options: Mapping[str, str]) -> None:
+    """Remove what is left of the folders in which files were written."""
+    below = files_below(output, options)
+    for folder in {"/".join(file.path.split("/")[:DEPTH]) for file in files}:
+        below.remove(folder)
+
+
+def _place(below: Files, file: FileOfRows) -> str:
+    """Return where a file is: where it was written, or among the table's."""
+    moved = file.path.rpartition("/")[2]
+    return moved if not below.is_there(file.path) and below.is_there(moved) else file.path
+
+
+def _moved(below: Files, file: FileOfRows) -> str:
+    """Move a file to the table's, unless it is there. Raises FileNotFoundError."""
+    target = file.path.rpartition("/")[2]
+    if not below.is_there(target):
+        below.move(file.path, target)
+    return target
+
+
+def _columns(below: Files, file: FileOfRows) -> pa.Schema:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pq.read_schema(below.opened(_place(below, file)))
+    return pa.schema([field for field in schema if field.name not in OWN])
+
+
+def _is_plain(field: pa.Field[Any]) -> bool:
+    """Whether a column needs no feature of a table."""
+    import pyarrow as pa
+
+    kind = field.type
+    if pa.types.is_nested(kind):
+        return all(_is_plain(kind.field(place)) for place in range(kind.num_fields))
+    return not (pa.types.is_null(kind) or (pa.types.is_timestamp(kind) and (kind.tz is None or kind.unit != "us")))
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two types are the same but for names of list elements and sizes of offsets, which Delta does not have."""
+    import pyarrow as pa
+
+    of = pa.types
+    if of.is_struct(one):
+        return bool(of.is_struct(other)) and one.names == other.names and all(_same(one.field(n).type, other.field(n).type) for n in one.names)
+    if of.is_map(one):
+        return bool(of.is_map(other)) and _same(one.key_type, other.key_type) and _same(one.item_type, other.item_type)
+    if of.is_list(one) or of.is_large_list(one):
+        return bool(of.is_list(other) or of.is_large_list(other)) and _same(one.value_type, other.value_type)
+    plain = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary()}
+    return bool(plain.get(one, one) == plain.get(other, other))
+
+
+def _statistics(below: Files, path: str) -> str:
+    """Return the statistics of a file as Delta has them: rows, and nulls, least and greatest values of plain columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    least, greatest, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
+    with pq.ParquetFile(below.opened(path)) as file:
+        footer, schema = file.metadata, file.schema_arrow
+    for place in range(footer.num_columns):
+        name = footer.schema.column(place).path
+        found: list[Any] = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+        if name in OWN or "." in name or name not in schema.names or not all(each is not None and each.has_null_count for each in found):
+            continue
+        nulls[name] = sum(each.null_count for each in found)
+        kind = schema.field(name).type
+        some = [each for each in found if each.has_min_max]
+        if some and (pa.types.is_integer(kind) or pa.types.is_date(kind)):
+            least[name], greatest[name] = (_written(of(getattr(each, key) for each in some)) for of, key in ((min, "min"), (max, "max")))
+    return json.dumps({"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
+
+
+def _written(value: Any) -> Any:
+    return value if isinstance(value, int) else value.isoformat()

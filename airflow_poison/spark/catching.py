@@ -1,0 +1,282 @@
+"""Plans in which an error that a row raises is a null, so that one job finds all rows that raise, and loses nothing of the others.
+
+Spark's ``TryEval`` catches what the expressions below it raise. The columns of a transformation, level by level from the messages up, are put into
+structs that are evaluated so; a row with a null in place of such a struct has raised. The lookup id goes along where the transformation drops it.
+"""
+
+from __future__ import annotations
+
+from operator import is_
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.values.schema import LOOKUP_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame
+
+RAISED = "poison: a column of this row raises an error"
+"""In ``_poison``: of a row that has raised."""
+PLACE = "poison_place"
+"""The column that says which row of which partition a row was when Python functions were given it: the partition's number in the upper 31 bits."""
+PLACE_BITS = 33
+ROW, NUMBER = "_poison_row", "_poison_id"
+"""Columns of rows that are transformed in place: what a row was that fails, or for which a Python function returns null; and its lookup id."""
+_PARENTS = frozenset({"Project", "Filter", "SubqueryAlias"})
+
+
+class _NotCaughtError(Exception):
+    """A plan in which rows are not known to be of one message, or of which Spark does not say what it is."""
+
+
+class _Level(NamedTuple):
+    """A part of a plan: its rows have the columns that it had, the lookup id, and whether they have raised.
+
+    :param raised: an attribute; None: nothing can have raised.
+    """
+
+    plan: Any
+    raised: Any | None
+
+
+def caught(frame: DataFrame, given: DataFrame, *, in_place: bool = False, instead: DataFrame | None = None) -> DataFrame | None:
+    """Return the rows of a DataFrame: without those that raise, for each of which there is one with ``RAISED`` in ``_poison``.
+
+    ``lookup_id`` and ``_poison`` are its last columns, whether it had them or not, and ``PLACE`` the first one where it has Python functions, whose
+    errors are not caught here. None where that cannot be had of its plan.
+
+    :param given: from which it was made. Of a classic session.
+    :param in_place: the last columns are ``ROW``, ``NUMBER`` and ``_poison``. Where each given row makes one row at most, the number is null for all
+        that do not fail. Also of a plan in which nothing can raise.
+    :param instead: is read in place of ``given``: it has the same columns, without what counts its rows.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+    try:
+        plan = _Catching(given, in_place=in_place, instead=instead).all_of(_analyzed(frame))
+        session: Any = frame.sparkSession
+        rows = _jvm(frame).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001  (there is no public way)
+    except (_NotCaughtError, Py4JError, PySparkException, TypeError):  # a release whose plans are made otherwise
+        return None
+    return ClassicDataFrame(rows, session)
+
+
+def _jvm(frame: DataFrame) -> Any:
+    return frame.sparkSession.sparkContext._jvm  # noqa: SLF001  (there is no public way)
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()  # noqa: SLF001  (there is no public way)
+
+
+def is_chain(frame: DataFrame, given: DataFrame) -> bool:
+    """Whether each row of a DataFrame is made of one row of ``given`` alone, and each of these makes one at most: then Spark reads all of them."""
+    return _Catching(given).is_chain(_analyzed(frame))
+
+
+def is_projection(frame: DataFrame, given: DataFrame) -> bool:
+    """Whether each row of ``given`` makes one row of a DataFrame, which is made of it alone."""
+    return _Catching(given).is_chain(_analyzed(frame), _PARENTS - {"Filter"})
+
+
+class _Catching:
+    """Rewrites the plan of a transformation.
+
+    :param given: the messages. :param in_place: see ``caught``. :param instead: see ``caught``.
+    """
+
+    def __init__(self, given: DataFrame, *, in_place: bool = False, instead: DataFrame | None = None) -> None:
+        self._jvm = _jvm(given)
+        catalyst = self._jvm.org.apache.spark.sql.catalyst
+        self._of, self._logical = catalyst.expressions, catalyst.plans.logical
+        self._literal, self._nothing = getattr(self._of, "Literal$").__getattr__("MODULE$"), self._jvm.scala.Option.empty()
+        self._given = _analyzed(given)
+        self._read = self._given if instead is None else _analyzed(instead)
+        self._id = next(each for each in self._listed(self._given.output()) if each.name() == LOOKUP_ID)
+        self._python = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+        self._place: Any | None = None
+        self._row = self._listed(self._given.output()) if in_place else []
+        self._null: Any | None = None
+
+    def all_of(self, plan: Any) -> Any:
+        """Return the rows of a plan as ``caught`` has them."""
+        level = self._level(plan)
+        chain = self.is_chain(plan)
+        if (level.raised is None and not self._row) or (self._place is not None and not chain):
+            raise _NotCaughtError  # nothing is computed; or functions of other tables may raise, whose errors are caught as well
+        raised = level.raised or self._named(self._no(), "poison_raised")
+        there = {each.name(): each for each in self._listed(plan.output())}
+        if there.keys() & {PLACE, ROW, NUMBER}:
+            raise _NotCaughtError
+        said = there.pop(VERDICT, None) or self._text(None)
+        number = there.pop(LOOKUP_ID, None)
+        verdict = self._of.If(raised, self._text(RAISED), said)
+        places = [self._named(each, PLACE) for each in self._places()]
+        if not self._row:
+            known = self._id if number is None else self._of.If(raised, self._id, number)
+            return self._logical.Project(
+                self._seq([*places, *there.values(), self._named(known, LOOKUP_ID), self._named(verdict, VERDICT)]), level.plan
+            )
+        if level.raised is None:
+            level = level._replace(plan=self._logical.Project(self._seq([*self._listed(level.plan.output()), raised]), level.plan))
+            verdict = self._of.If(raised.toAttribute(), self._text(RAISED), said)
+        fails = self._of.IsNotNull(verdict)
+        kept = fails if self._null is None else self._of.Or(fails, self._null)
+        parts = [part for each in self._row for part in (self._text(each.name()), each)]
+        row = self._when(kept, self._of.CreateNamedStruct(self._seq(parts)))
+        known = self._when(fails, self._id) if chain and self._place is None else self._id
+        ours = [self._named(each, name) for each, name in ((row, ROW), (known, NUMBER), (verdict, VERDICT))]
+        return self._logical.Project(self._seq([*places, *there.values(), *ours]), level.plan)
+
+    def _level(self, plan: Any) -> _Level:
+        if plan.fastEquals(self._given):
+            return _Level(self._read, None)
+        name = plan.nodeName()
+        if name not in _PARENTS:
+            plan = self._widened(plan)
+            if all(plan.outputSet().contains(each) for each in (self._id, *self._row)):
+                return _Level(plan, None)
+            raise _NotCaughtError
+        below = self._level(plan.child())
+        if name == "SubqueryAlias":  # names are resolved
+            return below
+        if self._place is None and any(each.containsPattern(self._python) for each in self._listed(plan.expressions())):
+            below = self._placed(below)
+        return self._filtered(plan, below) if name == "Filter" else self._projected(plan, below)
+
+    def _widened(self, plan: Any) -> Any:
+        """Return a plan whose projections keep what goes along."""
+        if plan.fastEquals(self._given):
+            return plan
+        before = self._listed(plan.children())
+        below = [self._widened(each) for each in before]
+        wide = plan if all(map(is_, below, before)) else plan.withNewChildren(self._seq(below))
+        if plan.nodeName() != "Project":
+            return wide
+        there, out = wide.child().outputSet(), plan.outputSet()
+        missing = [each for each in (self._id, *self._row) if there.contains(each) and not out.contains(each)]
+        return self._logical.Project(self._seq([*self._listed(plan.projectList()), *missing]), wide.child()) if missing else wide
+
+    def _placed(self, below: _Level) -> _Level:
+        """Return the rows that Python functions are given with their places."""
+        place = self._named(self._of.MonotonicallyIncreasingID(), PLACE)
+        self._place = place.toAttribute()
+        return below._replace(plan=self._logical.Project(self._seq([*self._listed(below.plan.output()), place]), below.plan))
+
+    def is_chain(self, plan: Any, parts: frozenset[str] = _PARENTS) -> bool:
+        """Whether there is nothing but such parts below, nor another table in the plan's expressions."""
+        while not plan.fastEquals(self._given):
+            if plan.nodeName() not in parts or self._listed(plan.subqueries()):
+                return False
+            plan = plan.child()
+        return True
+
+    def _projected(self, plan: Any, below: _Level) -> _Level:
+        columns = self._listed(plan.projectList())
+        kept = [each for each in columns if self._is_attribute(each)]
+        made = [each for each in columns if not self._is_attribute(each)]
+        nulls = self._nulls(made)
+        carried = self._carried(below)
+        if not made:
+            return _Level(self._logical.Project(self._seq(self._unique([*columns, *carried])), below.plan), below.raised)
+        tried = self._named(self._tried([each.child() for each in made]), "poison_tried")
+        level = self._logical.Project(self._seq([tried, *nulls, *self._unique([*kept, *carried])]), below.plan)
+        self._null = nulls[0].toAttribute() if nulls else self._null
+        row = tried.toAttribute()
+        places = {each.exprId().id(): place for place, each in enumerate(made)}
+        out = [each if self._is_attribute(each) else self._part(row, places[each.exprId().id()], each) for each in columns]
+        return self._noting(level, self._unique([*out, *self._carried()]), row, below.raised)
+
+    def _filtered(self, plan: Any, below: _Level) -> _Level:
+        tried = self._named(self._tried([plan.condition()]), "poison_tried")
+        columns = self._unique([*self._listed(plan.output()), *self._carried()])
+        carried = [] if below.raised is None else [below.raised]
+        level, row = self._logical.Project(self._seq([tried, *columns, *carried]), below.plan), tried.toAttribute()
+        stays = self._of.Or(self._of.IsNull(row), self._field(row, 0))
+        level = self._logical.Filter(stays if below.raised is None else self._of.Or(below.raised, stays), level)
+        return self._noting(level, columns, row, below.raised)
+
+    def _carried(self, below: _Level | None = None) -> list[Any]:
+        """Return what goes along."""
+        raised = [] if below is None or below.raised is None else [below.raised]
+        return [self._id, *self._places(), *self._row, *([] if self._null is None else [self._null]), *raised]
+
+    def _nulls(self, columns: Sequence[Any]) -> list[Any]:
+        """Return a column that is true where a Python function in other columns returns null, in place alone."""
+        functions = [found for each in columns for found in self._functions(each)] if self._row and self._place is not None else []
+        found = self._null
+        for each in functions:
+            is_null = self._of.IsNull(each)
+            found = is_null if found is None else self._of.Or(found, is_null)
+        return [self._named(found, "poison_null")] if functions else []
+
+    def _functions(self, expression: Any) -> list[Any]:
+        if expression.getClass().getSimpleName() == "PythonUDF":
+            return [expression]
+        return [found for each in self._listed(expression.children()) for found in self._functions(each)]
+
+    def _places(self) -> list[Any]:
+        return [] if self._place is None else [self._place]
+
+    def _noting(self, plan: Any, columns: Sequence[Any], row: Any, before: Any | None) -> _Level:
+        """Return a level with these columns that says whether a row has raised, here or before."""
+        raises = self._of.IsNull(row)
+        raised = self._named(raises if before is None else self._of.Or(before, raises), "poison_raised")
+        return _Level(self._logical.Project(self._seq([*columns, raised]), plan), raised.toAttribute())
+
+    def _tried(self, expressions: Sequence[Any]) -> Any:
+        """Return a struct of expressions, null where one of them raises.
+
+        It stands in a branch, from which Spark takes no common parts to evaluate them before, where nothing catches what they raise.
+        """
+        parts = [part for place, each in enumerate(expressions) for part in (self._text(f"c{place}"), each)]
+        always = self._of.GreaterThanOrEqual(self._id, self._of.UnaryMinus(self._id, True))  # noqa: FBT003  (Spark's signature)
+        return self._when(always, self._of.TryEval(self._of.CreateNamedStruct(self._seq(parts))))
+
+    def _when(self, condition: Any, value: Any) -> Any:
+        """Return a value where a condition is true, and else null."""
+        return self._of.CaseWhen(self._seq([self._jvm.scala.Tuple2(condition, value)]), self._nothing)
+
+    def _no(self) -> Any:
+        return self._literal.create(False, self._jvm.org.apache.spark.sql.types.DataType.fromDDL("boolean"))  # noqa: FBT003  (Spark's)
+
+    def _part(self, row: Any, place: int, column: Any) -> Any:
+        """Return a field of a struct as the column that it is in the plan."""
+        return self._of.Alias(
+            self._field(row, place),
+            column.name(),
+            column.exprId(),
+            column.qualifier(),
+            self._jvm.scala.Option.apply(column.metadata()),
+            self._seq([]),
+        )
+
+    def _field(self, row: Any, place: int) -> Any:
+        return self._of.GetStructField(row, place, self._nothing)
+
+    def _named(self, expression: Any, name: str) -> Any:
+        return self._of.Alias(expression, name, self._of.NamedExpression.newExprId(), self._seq([]), self._nothing, self._seq([]))
+
+    def _text(self, value: str | None) -> Any:
+        return self._literal.create(value, self._jvm.org.apache.spark.sql.types.DataType.fromDDL("string"))
+
+    @staticmethod
+    def _is_attribute(expression: Any) -> bool:
+        return str(expression.getClass().getSimpleName()) == "AttributeReference"
+
+    @staticmethod
+    def _unique(attributes: Sequence[Any]) -> list[Any]:
+        return list({each.exprId().id(): each for each in attributes}.values())
+
+    def _seq(self, values: Sequence[Any]) -> Any:
+        found = self._jvm.java.util.ArrayList()
+        for each in values:
+            found.add(each)
+        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(found).toSeq()
+
+    def _listed(self, values: Any) -> list[Any]:
+        return [values.apply(place) for place in range(values.length())]

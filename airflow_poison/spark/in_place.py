@@ -1,0 +1,387 @@
+"""Rows transformed where they are, without a queue: one job writes those that succeed below their outputs, and apart from them those that fail.
+
+What fails becomes messages, which a pass delivers as all others: it judges them, counts them, and may find that they succeed. Where the job itself
+fails, or its plan does not say which row is which, nothing is written, and all rows become messages.
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_poison.delivery import bodies
+from airflow_poison.delivery.handlers import VERDICT, check_schema
+from airflow_poison.outputs.row_files import OWN, FileOfRows
+from airflow_poison.sources.frames import records_of, with_record
+from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
+from airflow_poison.spark import catching
+from airflow_poison.spark.catching import NUMBER, PLACE, PLACE_BITS, ROW
+from airflow_poison.spark.function import called, check_result, first_line, lost
+from airflow_poison.spark.jobs import is_connect, jobs_of, why
+from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
+from airflow_poison.spark.python_errors import all_noted, errors_noted
+from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
+from airflow_poison.store import disk
+from airflow_poison.values.ddl import parse_ddl
+from airflow_poison.values.errors import InputError, OutputError, SettingError, SourceError, SparkJobError
+from airflow_poison.values.failures import Failure
+from airflow_poison.values.schema import LOOKUP_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+    from airflow_poison.delivery.handlers import InPlaceOrder
+    from airflow_poison.outputs.output import Output
+    from airflow_poison.spark.python_errors import PythonErrors
+
+_BATCH, _ROWS = 64_000, 10_000
+_FAILED = "_poison_failed"
+
+
+class NotInPlaceError(Exception):
+    """Rows have to become messages to see which of them fail."""
+
+
+class InPlace:
+    """Rows that are transformed where they are. Raises InputError for columns that no message has.
+
+    :param watched: runs a function that starts jobs, and ends them when they must not go on; returns whether tasks may have run more than once.
+    :param ready: called before jobs whose tasks run code of this package.
+    :ivar schema: of the rows, as DDL; empty: Spark cannot read them.
+    :ivar landed: files with the rows that land, below ``order.place``.
+    :ivar counts: how many rows were read, of how many some land, and how many make no row: ``COUNTS``.
+    :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where the transformation itself names them; else None.
+    """
+
+    def __init__(self, spark: SparkSession, order: InPlaceOrder, watched: Callable[[Callable[[], object]], bool], ready: Callable[[], None]) -> None:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        self._order, self._watched, self._ready = order, watched, ready
+        self._why, self.schema = "", ""
+        try:
+            with this_python(spark):
+                self._rows = order.rows(spark, _columns_of_records(order))
+            self.schema = columns_of(self._rows.drop(RECORD, UNFIT))
+        except NotOnSparkError as error:
+            self._why = str(error)
+        except (Py4JError, PySparkException) as error:  # of a file that is damaged, or that has other types than the others
+            if lost(error):
+                raise
+            self._why = f"Spark cannot read it ({next(iter(why(error).splitlines()), type(error).__name__)})"
+        self.landed: list[FileOfRows] = []
+        self.counts: Mapping[str, int] = {}
+        self.named = list[Failure | None]()
+        self._failing, self._unfit = list[Path](), list[Path]()
+        self._unnamed: set[int] | None = None
+
+    def run(self) -> str:
+        """Transform them; return why all have to become messages; empty: only those that fail. Raises TransformError, SparkJobError."""
+        if self._why:
+            return self._why
+        try:
+            self._run()
+        except NotInPlaceError as why:
+            self.discard()
+            return str(why)
+        return ""
+
+    def discard(self) -> None:
+        """Remove what was written: nothing refers to it."""
+        shutil.rmtree(self._order.place, ignore_errors=True)
+
+    def failing(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that fail, with their own columns, or the records that they were."""
+        for path in self._unfit:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(_ROWS):
+                    for records in _records(batch.column(RECORD)):
+                        self.named += [None] * records.num_rows
+                        yield records
+        seen = set[int]()  # one that makes several rows may fail in more than one
+        for path in self._failing:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(_ROWS, columns=[each for each in (ROW, NUMBER, VERDICT) if each in file.schema_arrow.names]):
+                    numbers: list[Any] = batch.column(NUMBER).to_pylist()
+                    first = {number: place for place, number in reversed([*enumerate(numbers)]) if number not in seen}
+                    seen.update(first)
+                    places = sorted(first.values())
+                    row = cast("Any", batch.column(ROW).take(pa.array(places, pa.int64())))
+                    named = self._failures(batch, numbers, places)
+                    names = [field.name for field in row.type if field.name not in {LOOKUP_ID, RECORD}]
+                    cells = pa.record_batch([pc.struct_field(row, [name]) for name in names], names=names)
+                    if RECORD not in {field.name for field in row.type}:
+                        self.named += named
+                        yield cells
+                        continue
+                    is_record = (record := pc.struct_field(row, [RECORD])).is_valid()
+                    self.named += [each for each, is_one in zip(named, is_record.to_pylist(), strict=True) if is_one]
+                    yield from _records(record)
+                    self.named += [each for each, is_one in zip(named, is_record.to_pylist(), strict=True) if not is_one]
+                    yield cells.filter(pc.invert(is_record))
+
+    def _failures(self, batch: pa.RecordBatch, numbers: Sequence[int], places: Sequence[int]) -> list[Failure | None]:
+        """Return the failures of rows of a batch that the transformation itself names; None: what it raises is not known here."""
+        if self._unnamed is None or VERDICT not in batch.schema.names:
+            return [None] * len(places)
+        texts = cast("list[str | None]", batch.column(VERDICT).take(pa.array(places, pa.int64())).to_pylist())
+        known = {text: failure_of_verdict(text) for text in {*texts} if text is not None and text != catching.RAISED}
+        return [None if numbers[place] in self._unnamed else known.get(text or "") for place, text in zip(places, texts, strict=True)]
+
+    def all_rows(self, folder: Path) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, which Spark writes to a folder first; it is gone afterwards. Raises SourceError where Spark cannot read them."""
+        if not self.schema:
+            raise SourceError(f"{self._why}, and nothing else reads such rows. Move a damaged file elsewhere. Nothing was taken.")
+        try:
+            with types_kept(self._rows.sparkSession):
+                self._watched(lambda: self._rows.write.mode("overwrite").parquet(str(folder)))
+            for path in sorted(folder.glob("*.parquet")):
+                with pq.ParquetFile(path) as file:
+                    yield from file.iter_batches(_ROWS)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _run(self) -> None:
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        spark, outputs, transformation = self._rows.sparkSession, self._order.outputs, self._order.transformation
+        self._check_place(spark, outputs)
+        output = outputs[0]
+        whole = self._rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
+        seen, rows, unfit = Observation(), f.count(f.lit(1)).alias("rows"), f.col(f"`{UNFIT}`")
+        has_records = whole.columns[-2:] == [RECORD, UNFIT]
+        if has_records:
+            self._ready()
+            given = whole.observe(seen, rows, f.count_if(unfit).alias("unfit")).where(~unfit).drop(UNFIT)
+        else:
+            given = whole.observe(seen, rows)
+        base = given.drop(RECORD) if has_records else given
+        result = called(transformation.load(), base, transformation)
+        check_result(result, outputs, transformation.name)
+        found = written(result, outputs)
+        plain = found.frames[output.name]
+        counts_itself = not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
+        frame = catching.caught(plain, given, in_place=True, instead=whole if counts_itself else None)
+        if frame is None and found.judged:
+            raise NotInPlaceError("Spark does not say which rows of this plan fail")
+        folder = self._order.place
+        is_chain = catching.is_chain(plain, given)
+        one_each = None if frame is None else is_chain
+        noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
+        with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
+            fails = f"{VERDICT} IS NOT NULL AS {_FAILED}"
+            split = plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {_FAILED}") if frame is None else frame.selectExpr("*", fails)
+            _, rows_written, repeated = self._written(split, folder, _FAILED)
+            good, bad = (sorted(folder.glob(f"{_FAILED}={said}/*.parquet")) for said in ("false", "true"))
+            if has_records and (_unfit(seen) != 0 or not is_chain):
+                self._unfit = self._unfit_of(whole.where(unfit).select(f"`{RECORD}`"), folder / "unfit", _unfit(seen) or 0)
+            self._unnamed = set[int]() if one_each else None
+            if notes is not None:
+                raised, spoiled = _raised(all_noted(notes), [*good, *bad])
+                bad += _rows_of(good, raised | spoiled)
+                self._unnamed = raised | spoiled if one_each else None
+        failed = {*_numbers(bad)}
+        good = _without(good, failed)
+        if counts_itself and frame is not None:
+            number: int | None = rows_written
+        else:
+            number = None if repeated and not one_each else observed_in(seen, "rows", lambda: None)
+        unfit_rows = sum(pq.read_metadata(path).num_rows for path in self._unfit)
+        self.counts = self._counts(number, good, len(failed) + unfit_rows, one_each)
+        self._keep(good, bad)
+
+    @staticmethod
+    def _check_place(spark: SparkSession, outputs: Sequence[Output]) -> None:
+        """Raise NotInPlaceError for outputs of which Spark cannot write the files that become their own."""
+        if len(outputs) > 1 or not outputs[0].uri:
+            raise NotInPlaceError("rows are written in place to one table")
+        if is_connect(spark):
+            raise NotInPlaceError("Spark Connect does not let plans be rewritten")
+        if "://" in outputs[0].uri and not jobs_of(spark).local:
+            raise NotInPlaceError("rows are written in place to a table in an object store only where Spark's master is local")
+
+    def _keep(self, good: Sequence[Path], bad: list[Path]) -> None:
+        """Force files to disk: the queue's log will name those that land, and what failed comes from the others."""
+        folder = self._order.place
+        disk.sync_files(str(folder), [str(path.relative_to(folder)) for path in (*good, *bad)])
+        disk.sync_ancestors(folder)
+        files = [FileOfRows(str(path.relative_to(folder)), pq.read_metadata(path).num_rows) for path in good]
+        self.landed, self._failing = [file for file in files if file.rows], bad
+
+    def _unfit_of(self, records: DataFrame, folder: Path, least: int) -> list[Path]:
+        """Write the records that are no rows; return their files. Raises SourceError for fewer than before, and what ``_written`` raises."""
+        files, number, _ = self._written(records, folder)
+        if number < least:
+            self.discard()
+            raise SourceError("Records of the source were removed while it was read. Nothing was taken; run the task again.")
+        return files
+
+    def _written(self, frame: DataFrame, folder: Path, *by: str) -> tuple[list[Path], int, bool]:
+        """Write rows; return their files, how many rows these have, and whether tasks may have run more than once.
+
+        Raises NotInPlaceError, SparkJobError, OutputError.
+        """
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as f
+
+        counted = None if jobs_of(frame.sparkSession).local else Observation()
+        rows = frame if counted is None else frame.observe(counted, f.count(f.lit(1)).alias("rows"))
+        try:
+            repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(str(folder)))
+        except (Py4JError, PySparkException) as error:
+            if lost(error):
+                raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
+            raise NotInPlaceError(f"the job failed ({first_line(error)})") from error
+        files = sorted(folder.rglob("*.parquet"))
+        here = sum(pq.read_metadata(path).num_rows for path in files)
+        there = here if counted is None else int(counted.get["rows"])
+        if here != there:
+            self.discard()
+            raise OutputError(
+                f"Spark's executors wrote {there:,} rows below {folder}, and {here:,} of them are there for this process. The output must be on "
+                "a file system that the task and all executors mount at the same path. Nothing was taken."
+            )
+        return files, here, repeated
+
+    def _counts(self, rows: int | None, good: Sequence[Path], failed: int, one_each: bool | None) -> Mapping[str, int]:  # noqa: FBT001
+        """Return the counts of rows.
+
+        :param rows: that were read; None: Spark may have counted some twice, in a stage whose tasks have run once more.
+        :param one_each: whether each row makes one at most; None: which rows the result is of is not known.
+        """
+        rows = self._rows.count() if rows is None else rows
+        landed = rows - failed
+        if one_each is not None:
+            landed = sum(pq.read_metadata(path).num_rows for path in good) if one_each else _different(good)
+        return {"read": rows, "landed": landed, "filtered": rows - landed - failed}
+
+
+def _unfit(seen: Observation) -> int | None:
+    """Return how many records are no rows; None where Spark has read nothing, as of a plan whose rows cannot land."""
+    try:
+        return int(seen.get["unfit"]) if seen.get["rows"] else None
+    except Exception:  # noqa: BLE001  (a plan without what counts them)
+        return None
+
+
+def _records(found: Any) -> Iterator[pa.RecordBatch]:
+    """Yield records of the column ``RECORD``, without parts that none of them has."""
+    there = cast("Any", found.drop_null())
+    if len(there):
+        parts = {field.name: pc.struct_field(there, [field.name]) for field in there.type}
+        yield pa.record_batch({name: part for name, part in parts.items() if name == ERROR or part.null_count < len(part)})
+
+
+def _columns_of_records(order: InPlaceOrder) -> Then | None:
+    """Return what makes columns of bodies, as a delivery does; None where no columns are declared."""
+    if order.transformation.schema is None:
+        return None
+    schema, decode = order.transformation.schema, order.decode
+
+    def poison_columns_of_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        wanted = parse_ddl(schema)
+        for batch in batches:
+            for piece in pieces(batch):
+                read = decode(piece)
+                table, failures = bodies.columns_of(read.column("body"), wanted)
+                wrong = read.column(ERROR).is_valid().to_pylist() if ERROR in read.schema.names else [False] * read.num_rows
+                unfit = pa.array([place in failures or is_wrong for place, is_wrong in enumerate(wrong)])
+                yield from table.append_column(RECORD, records_of(piece)).append_column(UNFIT, unfit).to_batches()
+
+    from pyspark.sql.types import StructType
+
+    return Then(poison_columns_of_records, with_record(StructType(given_schema(schema).fields[1:])))
+
+
+def _raised(notes: Sequence[tuple[int, PythonErrors]], files: Sequence[Path]) -> tuple[set[int], set[int]]:
+    try:
+        return raised_in_python(notes, files, NUMBER)
+    except NotCaught as error:
+        raise NotInPlaceError("a Python function has raised, and Spark does not say for which row") from error
+
+
+def _numbers(files: Sequence[Path]) -> Iterator[int]:
+    for path in files:
+        yield from cast("list[int]", pq.read_table(path, columns=[NUMBER], partitioning=None)[NUMBER].to_pylist())
+
+
+def _different(files: Sequence[Path]) -> int:
+    """Return how many different numbers there are in files, with a byte of memory for each: the partition is in their upper 31 bits."""
+    seen: dict[int, NDArray[np.bool_]] = {}
+    for path in files:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(_BATCH, columns=[NUMBER]):
+                numbers = cast("NDArray[np.int64]", batch.column(0).drop_null().to_numpy()) - 1
+                for partition in np.unique(numbers >> PLACE_BITS).tolist():
+                    places = numbers[numbers >> PLACE_BITS == partition] - (partition << PLACE_BITS)
+                    there = seen.get(partition, np.zeros(0, np.bool_))
+                    if (more := int(places.max()) + 1 - len(there)) > 0:
+                        there = np.concatenate([there, np.zeros(max(more, len(there)), np.bool_)])
+                    there[places] = True
+                    seen[partition] = there
+    return sum(int(np.count_nonzero(each)) for each in seen.values())
+
+
+def _without(files: Sequence[Path], numbers: Collection[int]) -> list[Path]:
+    """Return files without the rows of these numbers: rows of one that fails do not land, whatever others of it do."""
+    gone = pa.array(sorted(numbers), pa.int64())
+    return [_rewritten(path, gone) if len(gone) and pc.any(_of(path, gone)).as_py() else path for path in files]
+
+
+def _of(path: Path, numbers: pa.Array[Any]) -> Any:
+    """Return which rows of a file have one of these numbers."""
+    footer = pq.read_metadata(path)
+    place = next(at for at in range(footer.num_columns) if footer.schema.column(at).path == NUMBER)
+    found = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
+    if all(each is not None and each.null_count == footer.row_group(group).num_rows for group, each in enumerate(found)):
+        return pa.array([False])  # each row is the only one of its number
+    return pc.is_in(cast("Any", pq.read_table(path, columns=[NUMBER], partitioning=None)[NUMBER]), numbers)
+
+
+def _rewritten(path: Path, gone: pa.Array[Any]) -> Path:
+    """Write a file once more, without rows of these numbers, under another name."""
+    target = path.with_name(f"rest-{path.name}")
+    with pq.ParquetFile(path) as file, pq.ParquetWriter(target, file.schema_arrow) as writer:
+        for batch in file.iter_batches(_BATCH):
+            writer.write_batch(batch.filter(pc.invert(pc.is_in(cast("Any", batch.column(NUMBER)), gone))))
+    path.unlink()
+    return target
+
+
+def _rows_of(files: Sequence[Path], numbers: Collection[int]) -> list[Path]:
+    """Write what the rows of these numbers were, of each file that has some, beside it. Raises NotInPlaceError where one does not say it."""
+    wanted, made = pa.array(sorted(numbers), pa.int64()), list[Path]()
+    for path in files if len(wanted) else ():
+        rows = pq.read_table(path, columns=[ROW, NUMBER], partitioning=None)
+        rows = rows.filter(pc.is_in(cast("Any", rows[NUMBER]), wanted))
+        if rows[ROW].null_count:
+            raise NotInPlaceError("a Python function has raised for a row that is not known any more")
+        if rows.num_rows:
+            made.append(path.with_name(f"raised-{path.name}"))
+            pq.write_table(rows, made[-1])
+    return made
+
+
+def columns_of(rows: DataFrame) -> str:
+    """Return the columns of rows as DDL. Raises InputError for a type that no body has, and for a name that is ours."""
+    if (twice := next((name for name in rows.columns if name.lower() in {LOOKUP_ID, VERDICT, *OWN}), None)) is not None:
+        raise InputError(f"The rows have a column {twice!r}, a name that the transformation is given for its own use. Rename it. Nothing was read.")
+    ddl = rows.schema.toNullable().toDDL()
+    try:
+        check_schema(ddl)
+    except SettingError as error:
+        raise InputError(f"A column of the rows has a type that no message has: {error} Cast it, or leave it out. Nothing was read.") from error
+    return ddl

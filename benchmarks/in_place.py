@@ -1,0 +1,122 @@
+"""A job that is protected in place beside the same job without protection: ``python -m benchmarks.in_place [rows] [rounds]``.
+
+The rows have five typed columns, in Parquet; the job casts, computes, and lands in a Delta table. Without protection it writes Parquet with the same
+settings and adds nothing to a log. Prints one line of JSON:
+
+| key | meaning |
+|---|---|
+| in_place_per_s | rows per second, nothing fails |
+| in_place_to_naive | its speed, as a share of the speed of the job without protection |
+| in_place_named_to_naive | the same with a verdict column, 1 % of the rows poison, no retries |
+| in_place_thousandth_to_naive | the same with 0.1 % of the rows, 1,000 at most, that fail in a cast and are not named |
+| in_place_memory_mb | how much the driver's Python grows in a run in which nothing fails, MiB |
+| in_place_bytes_in_queue | bytes in the queue's folder per row that lands |
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from airflow_poison.queue import Store
+from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.sources.files import Files
+from airflow_poison.spark.session import get_session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(minutes=5))
+
+
+def job(df: DataFrame) -> DataFrame:
+    """Cast and compute: a row whose amount is no number fails."""
+    return df.selectExpr("id", "upper(sku) AS sku", "cast(amount AS decimal(12, 2)) AS amount", "price * 1.19 AS price", "at")
+
+
+def named(df: DataFrame) -> DataFrame:
+    """Name the rows whose amount is no number."""
+    checked = "lookup_id", "id", "upper(sku) AS sku", "try_cast(amount AS decimal(12, 2)) AS amount", "price * 1.19 AS price", "at"
+    return df.selectExpr(*checked, "if(try_cast(amount AS decimal(12, 2)) IS NULL, 'the amount is no number', NULL) AS _poison")
+
+
+def in_place_figures(spark: SparkSession, folder: Path, number: int, rounds: int) -> dict[str, float]:
+    """Return the figures by name: medians of the rounds, in each of which everything runs once, side by side. The first run of all warms up."""
+    _round(spark, folder / "warm", min(number, 100_000))
+    found = [_round(spark, folder / str(turn), number) for turn in range(rounds)]
+    return {name: statistics.median(each[name] for each in found) for name in found[0]}
+
+
+def _round(spark: SparkSession, folder: Path, number: int) -> dict[str, float]:
+    sources = {
+        name: _written(spark, folder / f"{name}-raw", number, bad)
+        for name, bad in (("clean", 0), ("named", 100), ("few", max(number // 1_000, 1_000)))
+    }
+    without = _naive(spark, sources["clean"], folder / "naive")
+    before = psutil.Process().memory_info().rss
+    clean = _protected(spark, sources["clean"], folder / "clean", job)
+    grown = (psutil.Process().memory_info().rss - before) / 2**20
+    without = (without + _naive(spark, sources["clean"], folder / "naive")) / 2
+    with_verdict = _protected(spark, sources["named"], folder / "named", named)
+    few = _protected(spark, sources["few"], folder / "few", job)
+    stored = sum(path.stat().st_size for path in (folder / "clean" / "store").rglob("*") if path.is_file())
+    print(f"    {number:,} rows: without {without:.1f} s, in place {clean:.1f} s, 1 % named {with_verdict:.1f} s, few fail {few:.1f} s", flush=True)
+    shutil.rmtree(folder)
+    return {
+        "in_place_per_s": number / clean,
+        "in_place_to_naive": without / clean,
+        "in_place_named_to_naive": without / with_verdict,
+        "in_place_thousandth_to_naive": without / few,
+        "in_place_memory_mb": grown,
+        "in_place_bytes_in_queue": stored / number,
+    }
+
+
+def _written(spark: SparkSession, folder: Path, number: int, every: int) -> Path:
+    """Write rows as Parquet, of which one in so many has no amount; 0: none."""
+    amount = f"if(id % {every} = 7, 'n/a', cast(id % 100000 / 100 AS string))" if every else "cast(id % 100000 / 100 AS string)"
+    rows = spark.range(0, number, 1, 8).selectExpr(
+        "id", "concat('sku-', id % 9973) AS sku", f"{amount} AS amount", "id / 7 AS price", "timestamp_micros(id * 1000000) AS at"
+    )
+    rows.write.parquet(str(folder))
+    return folder
+
+
+def _naive(spark: SparkSession, source: Path, out: Path) -> float:
+    started = time.perf_counter()
+    job(spark.read.parquet(str(source))).write.mode("overwrite").parquet(str(out))
+    return time.perf_counter() - started
+
+
+def _protected(spark: SparkSession, source: Path, folder: Path, transform: Callable[[DataFrame], DataFrame]) -> float:
+    queue, rows = Store(str(folder / "store")).declare("orders", POLICY), Files(f"{source}/*.parquet", format="parquet", settled=timedelta(0))
+    started = time.perf_counter()
+    result = queue.receive(None, POLICY, key="bench", spark=spark, transform=transform, source=rows, output=str(folder / "out"))
+    seconds = time.perf_counter() - started
+    assert sum(result.landed.values()) > 0, result
+    return seconds
+
+
+def main(number: int = 10_000_000, rounds: int = 3) -> None:
+    """Measure and print."""
+    root = Path(tempfile.mkdtemp(prefix="airflow-poison-bench-"))
+    try:
+        figures = in_place_figures(get_session("local[2]", {"spark.driver.memory": "2g"}), root, number, rounds)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    print(json.dumps({name: round(value, 2) for name, value in figures.items()}))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,835 @@
+"""Rows that are transformed in place: what lands equals what the job makes without protection, and only what fails becomes messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd  # type: ignore[import-untyped]  # noqa: TC002  (Spark reads the annotations of functions)
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import IntegerType
+
+from airflow_poison import DeltaChanges, Files, Msmq4, Store, protect
+from airflow_poison.outputs.row_files import HIDDEN
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.sources.source import Position, Take  # noqa: TC001  (of a method that is overridden)
+from airflow_poison.spark.messages import types_kept
+from airflow_poison.values.errors import InputError, OutputError, SettingError, SourceError, TransformError
+from airflow_poison.values.fault_points import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison import Queue
+    from airflow_poison.passes.runs import ReceiveResult
+
+    Transform = Callable[[DataFrame], DataFrame]
+
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(seconds=60))
+STAMPS = "spark.sql.parquet.outputTimestampType"
+ROWS, BAD = 60, [7, 21, 50]
+
+
+def orders(first: int, end: int, bad: list[int] | None = None) -> pa.Table:
+    wrong = BAD if bad is None else bad
+    return pa.table(
+        {
+            "id": pa.array(range(first, end), pa.int32()),
+            "amount": pa.array(["bad" if each in wrong else str(each) for each in range(first, end)]),
+            "price": pa.array([Decimal(each) / 4 for each in range(first, end)], pa.decimal128(12, 2)),
+            "at": pa.array([datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=each) for each in range(first, end)], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+class Job:
+    """A job with a source, an output, and a queue for what fails."""
+
+    def __init__(self, folder: Path, spark: SparkSession) -> None:
+        self.raw, self.clean, self.spark = str(folder / "raw"), str(folder / "clean"), spark
+        self.queue: Queue = Store(str(folder / "store")).declare("orders", POLICY)
+        self.lines = list[str]()
+
+    def receive(self, transform: Transform, key: str = "run", **options: Any) -> ReceiveResult:
+        given = {"source": DeltaChanges(self.raw), "output": self.clean, **options}
+        return self.queue.receive(None, POLICY, key=key, spark=self.spark, transform=transform, progress=self.lines.append, **given)
+
+    @property
+    def poured(self) -> bool:
+        return any(": all of them," in line for line in self.lines)
+
+    def landed(self) -> list[str]:
+        return sorted(str(row) for row in DeltaTable(self.clean).to_pyarrow_table().to_pylist())
+
+    def messages(self) -> dict[int, dict[str, Any]]:
+        """Return the messages by their lookup ids, with their bodies as JSON."""
+        table = self.queue.table
+        rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+        return {row["lookup_id"]: {**row, "body": json.loads(row["body"])} for row in rows}
+
+    def is_whole(self) -> bool:
+        return not self.queue.check().findings
+
+
+@pytest.fixture
+def job(tmp_path: Path, spark: SparkSession) -> Job:
+    return Job(tmp_path, spark)
+
+
+def cast(df: DataFrame) -> DataFrame:
+    return df.selectExpr("id", "cast(amount AS int) AS amount", "price", "at")
+
+
+def without_protection(spark: SparkSession, transform: Transform, rows: pa.Table, folder: Path) -> list[str]:
+    """Return what the job makes of rows by itself."""
+    source, made = folder / "unprotected-source.parquet", folder / "unprotected"
+    pq.write_table(rows, source)
+    before = spark.conf.get(STAMPS)
+    spark.conf.set(STAMPS, "TIMESTAMP_MICROS")
+    transform(spark.read.parquet(str(source))).write.mode("overwrite").parquet(str(made))
+    spark.conf.set(STAMPS, str(before))
+    return sorted(str(row) for path in made.glob("*.parquet") for row in pq.read_table(path).to_pylist())
+
+
+def amount(text: str) -> int:
+    if text == "bad":
+        raise ValueError(f"no such amount: {text}")
+    return int(text)
+
+
+def in_python(df: DataFrame) -> DataFrame:
+    return df.select("id", f.udf(amount, IntegerType(), useArrow=False)("amount").alias("amount"))
+
+
+def in_pandas(df: DataFrame) -> DataFrame:
+    @pandas_udf(returnType=IntegerType())  # type: ignore[call-overload, untyped-decorator]
+    def amounts(texts: pd.Series) -> pd.Series:
+        return texts.map(amount)
+
+    return df.select("id", amounts("amount").alias("amount"))
+
+
+def in_batches(df: DataFrame) -> DataFrame:
+    def made(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            yield batch.assign(amount=batch["amount"].map(amount))[["id", "amount"]]
+
+    return df.mapInPandas(made, "id int, amount int")  # type: ignore[arg-type]
+
+
+def joined(df: DataFrame) -> DataFrame:
+    names = df.sparkSession.range(ROWS).selectExpr("cast(id AS int) AS id", "concat('n', id) AS name")
+    lines = df.sparkSession.range(3 * ROWS).selectExpr("cast(id % 60 AS int) AS id", "id AS line")
+    totals = lines.groupBy("id").agg(f.sum("line").alias("total"))
+    return df.join(names, "id").join(totals, "id").selectExpr("id", "name", "total", "cast(amount AS int) AS amount")
+
+
+def several(df: DataFrame) -> DataFrame:
+    return df.selectExpr("id", "explode(array('1', amount)) AS amount").selectExpr("id", "cast(amount AS int) AS amount")
+
+
+def filtered(df: DataFrame) -> DataFrame:
+    return df.selectExpr("id", "cast(amount AS int) AS amount").where("amount > 10")
+
+
+def named(df: DataFrame) -> DataFrame:
+    return df.selectExpr("lookup_id", "id", "try_cast(amount AS int) AS amount", "if(amount = 'bad', 'no amount', NULL) AS _poison")
+
+
+@pytest.mark.parametrize("transform", [cast, in_python, in_pandas, in_batches, joined, several, filtered, named], ids=lambda each: each.__name__)
+def test_what_succeeds_lands_as_without_protection_and_what_fails_is_in_the_queue(job: Job, tmp_path: Path, transform: Transform) -> None:
+    write_deltalake(job.raw, orders(0, ROWS))
+
+    result = job.receive(transform)
+
+    good = orders(0, ROWS).filter(pa.array([each not in BAD for each in range(ROWS)]))
+    shown = (lambda df: transform(df.withColumn("lookup_id", f.lit(1))).drop("lookup_id", "_poison")) if transform is named else transform
+    assert job.landed() == without_protection(job.spark, shown, good, tmp_path)
+    found = job.messages()
+    assert sorted(row["body"]["id"] for row in found.values()) == BAD
+    assert {row["sub_queue"] for row in found.values()} == {"poison"}
+    assert {row["last_error"]["type"] for row in found.values()} <= {"CAST_INVALID_INPUT", "ValueError", "_poison"}
+    assert result.poisoned == len(BAD)
+    out = (11 - 1) if transform is filtered else 0
+    assert result.in_place == (
+        {"read": ROWS, "landed": 0, "filtered": 0, "messages": ROWS}
+        if transform in {in_batches, in_pandas}
+        else {"read": ROWS, "landed": ROWS - len(BAD) - out, "filtered": out, "messages": len(BAD)}
+    )
+    assert job.receive(transform).in_place == result.in_place, "a second run with the key reports what the first one did"
+    assert job.poured is (transform is in_batches), "an iterator is begun anew behind an error, so all rows are looked at one by one"
+    assert job.is_whole()
+    assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
+
+
+def test_rows_that_the_job_names_have_had_their_first_delivery(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, ROWS))
+    calls = list[int]()
+
+    def counting(df: DataFrame) -> DataFrame:
+        calls.append(len(calls))
+        return named(df)
+
+    result = job.receive(counting)
+
+    assert len(calls) == 2, "in place, and without rows to check the function: they are not transformed once more to hear the same"
+    assert (result.poisoned, result.rollbacks) == (len(BAD), len(BAD))
+    found = job.messages()
+    assert {(row["last_error"]["type"], row["last_error"]["message"]) for row in found.values()} == {("_poison", "no amount")}
+
+
+def test_rows_that_the_job_names_are_tried_again_as_the_policy_says(job: Job) -> None:
+    policy = Msmq4(receive_retry_count=2, max_retry_cycles=0, receive_error_handling="Move")
+    write_deltalake(job.raw, orders(0, ROWS))
+    seen = list[int]()
+
+    def patient(df: DataFrame) -> DataFrame:
+        seen.append(len(seen))
+        return named(df) if len(seen) <= 2 else named(df.where("id <> 7"))
+
+    result = job.queue.receive(None, policy, key="run", spark=job.spark, transform=patient, output=job.clean, source=DeltaChanges(job.raw))
+
+    assert (result.settled, result.poisoned, result.rollbacks) == (1, 2, 3 + 2 + 2), "one makes no row at the second delivery"
+
+
+def test_messages_that_another_pass_has_delivered_meanwhile_are_charged_for_what_is_delivered(job: Job) -> None:
+    policy = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
+    write_deltalake(job.raw, orders(0, ROWS))
+    calls = list[int]()
+
+    def counting(df: DataFrame) -> DataFrame:
+        calls.append(len(calls))
+        return named(df)
+
+    options: dict[str, Any] = {"spark": job.spark, "transform": counting, "output": job.clean}
+
+    def overtake(point: str) -> None:
+        if point == "pass.in_place.after_commit":
+            install(None)
+            job.queue.receive(None, policy, key="other", **options)
+            job.queue.return_due(policy)
+            calls.clear()
+
+    install(overtake)
+    try:
+        job.queue.receive(None, policy, key="run", source=DeltaChanges(job.raw), **options)
+    finally:
+        install(None)
+
+    assert len(calls) == 3, "to check the function, and two deliveries: they have had others than the job's"
+    assert {row["sub_queue"] for row in job.messages().values()} == {"poison"}
+
+
+def test_a_table_without_failures_is_written_once(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, ROWS, bad=[]))
+
+    job.receive(cast)
+
+    assert len(job.landed()) == ROWS
+    assert job.messages() == {}
+    assert sum(file.size for file in job.queue.table.snapshot().landings) == 0
+    stored = [path for path in Path(job.queue.table.root).rglob("*.parquet") if "_output" in str(path)]
+    assert all(path.stat().st_size < 16_000 for path in stored), "names of files, and no rows"
+    columns = {name for uri in DeltaTable(job.clean).file_uris() for name in pq.read_schema(uri.removeprefix("file://")).names}
+    assert columns - {"id", "amount", "price", "at"} <= {"_poison", "_poison_row", "_poison_id"}
+
+
+def test_instants_keep_their_zone_in_a_session_that_has_other_settings(job: Job) -> None:
+    before = job.spark.conf.get(STAMPS)
+    job.spark.conf.set(STAMPS, "INT96")
+    try:
+        write_deltalake(job.raw, orders(0, 10))
+        job.receive(cast)
+        job.queue.send([{"id": 99, "amount": "1", "price": "1.5", "at": "2026-01-01T00:00:00Z"}])
+        job.queue.receive(None, POLICY, spark=job.spark, transform=cast, output=job.clean)
+        job.queue.receive(None, POLICY, spark=job.spark, transform=cast, output=f"{job.clean}-new", source=DeltaChanges(job.raw, name="again"))
+
+        assert job.spark.conf.get(STAMPS) == "INT96"
+    finally:
+        job.spark.conf.set(STAMPS, str(before))
+
+    assert len(job.landed()) == 10
+    for uri in (job.clean, f"{job.clean}-new"):
+        assert DeltaTable(uri).to_pyarrow_table().schema.field("at").type == pa.timestamp("us", "UTC")
+
+
+def test_each_row_once_whatever_the_keys_and_versions(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 20))
+
+    job.receive(cast, key="one")
+    job.receive(cast, key="one")
+    write_deltalake(job.raw, orders(20, 40), mode="append")
+    job.receive(cast, key="one")
+    assert len(job.landed()) == 19, "a key takes once"
+    job.receive(cast, key="two")
+    job.receive(cast, key="three")
+
+    assert len(job.landed()) == 38
+    assert sorted(row["body"]["id"] for row in job.messages().values()) == [7, 21]
+    (position,) = job.queue.positions()
+    assert position.position == "version 1"
+
+
+def test_messages_that_wait_are_delivered_in_the_same_pass_by_the_same_function(job: Job) -> None:
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
+    write_deltalake(job.raw, orders(0, 10))
+    options: dict[str, Any] = {"spark": job.spark, "source": DeltaChanges(job.raw), "output": job.clean}
+    job.queue.receive(None, policy, key="one", transform=cast, **options)
+    assert [row["sub_queue"] for row in job.messages().values()] == ["retry"]
+
+    write_deltalake(job.raw, orders(10, 20), mode="append")
+    job.queue.return_due(policy)
+    mended = job.queue.receive(
+        None, policy, key="two", transform=lambda df: df.selectExpr("id", "coalesce(try_cast(amount AS int), -1) AS amount", "price", "at"), **options
+    )
+
+    assert mended.settled == 1
+    assert job.messages() == {}
+    assert len(job.landed()) == 20
+    assert [row for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist() if row["amount"] == -1] == [
+        {"id": 7, "amount": -1, "price": Decimal("1.75"), "at": datetime(2026, 1, 1, 0, 0, 7, tzinfo=UTC)}
+    ]
+
+
+TYPES = """named_struct(
+    'b', id % 2 = 0, 'y', cast(id AS tinyint), 's', cast(id AS smallint), 'i', cast(id AS int), 'l', id * 1000000007,
+    'f', cast(id / 7 AS float), 'd', if(id % 5 = 0, cast('NaN' AS double), id / 7), 'inf', if(id = 3, cast('-Infinity' AS double), 0D),
+    'n', cast(id AS decimal(38, 18)) / 7, 't', if(id % 3 = 0, NULL, concat('é\\n"', id)), 'x', cast(concat('\\u0000ÿ', id) AS binary),
+    'day', date_add(date'1582-10-01', cast(id AS int)), 'at', timestamp_micros(id * 1000001 - 5000000000000000),
+    'e', '')"""
+
+
+@pytest.mark.parametrize("form", ["parquet", "orc"])
+def test_rows_of_all_types_come_back_from_a_retry_as_they_were(job: Job, tmp_path: Path, form: str) -> None:
+    rows = job.spark.range(1, 25).selectExpr(
+        f"{TYPES} AS s",
+        f"map('k', array(named_struct('of', {TYPES}, 'none', cast(NULL AS array<int>))), 'm', NULL) AS deep",
+        "map(cast(id AS int), cast(id AS decimal(9, 2))) AS numbers",
+        "id AS `a.b c`",
+        "cast(timestamp_micros(id * 999983) AS timestamp_ntz) AS clock",
+    )
+    rows = rows.select("s.*", "deep", "numbers", "`a.b c`", "clock")
+    rows.write.format(form).save(str(tmp_path / "landing"))
+
+    def all_fail(df: DataFrame) -> DataFrame:
+        return df.withColumn("l", f.expr("l + cast(if(l > 0, 'bad', '0') AS bigint)"))
+
+    def none_fails(df: DataFrame) -> DataFrame:
+        return df.drop("lookup_id")
+
+    options: dict[str, Any] = {"source": Files(f"{tmp_path}/landing/*.{form}", format=form, settled=timedelta(0))}
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
+    job.queue.receive(None, policy, key="one", spark=job.spark, transform=all_fail, output=job.clean, **options)
+    assert len(job.messages()) == 24
+    job.queue.return_due(policy)
+
+    job.queue.receive(None, policy, key="two", spark=job.spark, transform=none_fails, output=job.clean, **options)
+
+    assert job.messages() == {}
+    landed = DeltaTable(job.clean).to_pyarrow_table()
+    with types_kept(job.spark):
+        job.spark.read.format(form).load(str(tmp_path / "landing")).write.parquet(str(tmp_path / "unprotected"))
+    files = (tmp_path / "unprotected").glob("*.parquet")
+    wanted = pa.concat_tables([pq.read_table(path, coerce_int96_timestamp_unit="us") for path in files])
+    assert landed.column_names == wanted.column_names
+    assert sorted(map(repr, landed.to_pylist())) == sorted(map(repr, wanted.cast(landed.schema).to_pylist()))
+
+
+OUTPUTS: dict[str, Callable[[str], object]] = {
+    "partitioned": lambda uri: write_deltalake(uri, landing().slice(0, 0), partition_by=["id"]),
+    "a constraint": lambda uri: constrained(uri, "id >= 0"),
+    "NOT NULL": lambda uri: DeltaTable.create(uri, pa.schema([landing().schema.field("id").with_nullable(False), *list(landing().schema)[1:]])),  # noqa: FBT003
+    "wider types": lambda uri: write_deltalake(uri, landing().slice(0, 0).set_column(0, "id", pa.array([], pa.int64()))),
+    "more columns": lambda uri: write_deltalake(uri, landing().slice(0, 0).append_column("more", pa.array([], pa.string()))),
+}
+
+
+def constrained(uri: str, condition: str) -> None:
+    write_deltalake(uri, landing().slice(0, 0))
+    DeltaTable(uri).alter.add_constraint({"of_the_test": condition})
+
+
+def landing() -> pa.Table:
+    return orders(0, ROWS, bad=[]).set_column(1, "amount", pa.array(range(ROWS), pa.int32()))
+
+
+CELLS = {
+    "id": pa.array([0, 1, 2, 3], pa.int32()),
+    "n": ["0", " 1 ", "bad", None],
+    "d": [1.0, 1.5, 2.0**70, float("nan")],
+    "p": ["1.25", "1.255", " 7 ", "1e400"],
+    "w": [1, 2, 3, 5_000_000_000],
+    "x": ["1.5", "inf", "1e400", "infx"],
+    "day": ["2026-01-01", "2026-01-01 10:00", "2026-13-01", None],
+}
+TYPED = "id int, n int, d int, p decimal(9, 2), w int, x double, day date"
+BAD_CELLS = [[], ["d", "p", "day"], ["n", "d", "x", "day"], ["d", "p", "w", "x"]]
+
+
+def as_given(df: DataFrame) -> DataFrame:
+    return df.select(*CELLS)
+
+
+def test_cells_that_do_not_fit_are_null_and_the_row_says_so(job: Job) -> None:
+    write_deltalake(job.raw, pa.table(CELLS))
+
+    result = job.receive(as_given, output_schema=TYPED, on_bad_cell="null")
+    job.queue.send([{name: "x" if name == "n" else "1" if name in {"p", "x"} else None if name == "day" else 4 for name in CELLS}])
+    bodies: dict[str, Any] = {"schema": "id int, n string, d double, p string, w bigint, x string, day string"}
+    job.queue.receive(None, POLICY, spark=job.spark, transform=as_given, output=job.clean, on_bad_cell="null", **bodies)
+
+    assert result.in_place == {"read": 4, "landed": 4, "filtered": 0, "messages": 0}
+    assert job.messages() == {}
+    rows = DeltaTable(job.clean).to_pyarrow_table().sort_by("id").to_pylist()
+    assert [[each["column"] for each in row["_corrections"] or ()] for row in rows] == [*BAD_CELLS, ["n"]]
+    assert rows[1] == {"id": 1, "n": 1, "d": None, "p": None, "w": 2, "x": float("inf"), "day": None, "_corrections": rows[1]["_corrections"]}
+    assert rows[1]["_corrections"][1] == {"column": "p", "value": "1.255", "why": "does not fit decimal(9,2)"}
+    assert rows[2]["p"] == Decimal(7)
+    assert (rows[3]["n"], rows[3]["day"]) == (None, None), "null before, and no correction"
+
+
+def test_keys_and_columns_that_must_have_a_value_are_never_made_null(job: Job) -> None:
+    write_deltalake(job.raw, pa.table(CELLS))
+
+    job.receive(as_given, output_schema=TYPED.replace("n int", "n int NOT NULL"), output_keys=["w"], on_bad_cell="null")
+
+    assert [row["id"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()] == [0, 1]
+    errors = {row["body"]["id"]: row["last_error"]["message"] for row in job.messages().values()}
+    assert errors.keys() == {2, 3}
+    assert errors[2] == "Column 'n' of the output does not fit int: bad"
+    assert errors[3] in {"Column 'n' of the output must have a value; the row has none.", "Column 'w' of the output does not fit int: 5000000000"}
+
+
+def test_an_output_without_the_column_for_corrections_is_an_error_unless_it_evolves(job: Job) -> None:
+    write_deltalake(job.raw, pa.table(CELLS))
+    write_deltalake(job.clean, pa.table({"id": pa.array([], pa.int32())}))
+    write_deltalake(f"{job.clean}-text", pa.table({"id": pa.array([], pa.int32()), "_corrections": pa.array([], pa.string())}))
+
+    with pytest.raises(OutputError, match=r"ALTER TABLE … ADD COLUMNS \(_corrections array<struct<column: string"):
+        job.receive(lambda df: df.select("id"), on_bad_cell="null")
+    with pytest.raises(OutputError, match="'_corrections' of type string"):
+        job.receive(lambda df: df.select("id"), output=f"{job.clean}-text", on_bad_cell="null")
+    with pytest.raises(TransformError, match="which on_bad_cell='null' fills"):
+        job.receive(lambda df: df.selectExpr("id", "1 AS _corrections"), on_bad_cell="null", evolve=True)
+    with pytest.raises(SettingError, match="on_bad_cell='nil'"):
+        job.receive(as_given, on_bad_cell="nil")
+    assert job.queue.positions() == ()
+    job.receive(lambda df: df.select("id"), on_bad_cell="null", evolve=True)
+
+    assert len(job.landed()) == 4
+    assert DeltaTable(job.clean).to_pyarrow_table()["_corrections"].null_count == 4
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_that_cannot_take_files_as_they_are_get_the_rows(job: Job, name: str) -> None:
+    OUTPUTS[name](job.clean)
+    write_deltalake(job.raw, orders(0, ROWS))
+
+    job.receive(cast)
+
+    assert sorted(row["id"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()) == [each for each in range(ROWS) if each not in BAD]
+    assert sorted(row["body"]["id"] for row in job.messages().values()) == BAD
+    assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
+
+
+def test_rows_that_break_a_constraint_are_messages(job: Job) -> None:
+    constrained(job.clean, "amount < 58")
+    write_deltalake(job.raw, orders(0, ROWS, bad=[]))
+
+    job.receive(cast)
+
+    assert len(job.landed()) == 58
+    assert sorted(row["body"]["id"] for row in job.messages().values()) == [58, 59]
+
+
+def test_keys_replace_rows(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 10, bad=[]))
+    job.receive(cast, output_keys=["id"])
+    write_deltalake(job.raw, orders(5, 15, bad=[]), mode="append")
+    job.receive(cast, key="two", output_keys=["id"])
+
+    assert len(job.landed()) == 15
+
+
+def test_a_plan_that_fails_for_no_row_alone_becomes_messages(job: Job) -> None:
+    def late(df: DataFrame) -> DataFrame:
+        return cast(df.repartition(2).sortWithinPartitions(f.expr("cast(amount AS int)")))
+
+    write_deltalake(job.raw, orders(0, 20))
+
+    job.receive(late)
+
+    assert job.poured
+    assert len(job.landed()) == 19
+    assert [row["body"]["id"] for row in job.messages().values()] == [7]
+    assert job.is_whole()
+
+
+def test_a_row_that_hangs_is_found_when_no_row_moves_any_more(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_poison.spark.engine.STANDS_STILL_SECONDS", 20.0)
+
+    def hangs(text: str) -> int:
+        if text == "bad":
+            time.sleep(1_000)
+        return int(text)
+
+    policy = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(seconds=8))
+    write_deltalake(job.raw, orders(0, 10))
+    given: dict[str, Any] = {"source": DeltaChanges(job.raw), "output": job.clean, "progress": job.lines.append}
+
+    job.queue.receive(
+        None,
+        policy,
+        key="run",
+        spark=job.spark,
+        transform=lambda df: df.select("id", f.udf(hangs, IntegerType(), useArrow=False)("amount").alias("amount")),
+        **given,
+    )
+
+    assert any("no row was read or written for" in line for line in job.lines)
+    assert len(job.landed()) == 9
+    assert [(row["body"]["id"], row["last_error"]["kind"]) for row in job.messages().values()] == [(7, "timeout")]
+
+
+def test_two_runs_at_once_take_each_row_once(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, ROWS))
+    errors = list[BaseException]()
+
+    def run(key: str) -> None:
+        try:
+            Store(str(Path(job.queue.table.root).parent)).queue("orders").receive(
+                None, POLICY, key=key, spark=job.spark, transform=cast, source=DeltaChanges(job.raw), output=job.clean
+            )
+        except BaseException as error:  # noqa: BLE001  (shown below)
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(key,)) for key in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert errors == []
+    assert len(job.landed()) == ROWS - len(BAD)
+    assert sorted(row["body"]["id"] for row in job.messages().values()) == BAD
+    assert job.is_whole()
+
+
+def test_a_run_that_is_overtaken_between_its_plan_and_its_job_takes_nothing_twice(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 20))
+
+    class Overtaken(DeltaChanges):
+        plans = 0
+
+        def plan(self, position: Position, *, limit: int | None) -> Take | None:
+            planned = super().plan(position, limit=limit)
+            Overtaken.plans += 1
+            if Overtaken.plans == 1:
+                job.receive(cast, key="other")
+            return planned
+
+    job.receive(cast, source=Overtaken(job.raw))
+
+    assert Overtaken.plans == 2
+    assert len(job.landed()) == 19
+    assert [row["body"]["id"] for row in job.messages().values()] == [7]
+    assert not list(Path(job.clean, HIDDEN).rglob("*.parquet"))
+
+
+DRIVER = """
+import sys
+from airflow_poison import DeltaChanges, Store
+from airflow_poison.spark.session import get_session
+from tests.given.drivers import SMALL
+from tests.spark.test_in_place import POLICY, cast
+
+store, raw, clean = sys.argv[1:]
+given = {"transform": cast, "source": DeltaChanges(raw), "output": clean}
+Store(store).queue("orders").receive(None, POLICY, key="run", spark=get_session("local[1]", SMALL), **given)
+"""
+
+
+def killed(job: Job, point: str) -> None:
+    store = str(Path(job.queue.table.root).parent)
+    command = [sys.executable, "-W", "ignore", "-c", DRIVER, store, job.raw, job.clean]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "AIRFLOW_POISON_FAULT": f"{point}:kill"})
+    assert ended.returncode == -signal.SIGKILL, ended.stderr[-2_000:]
+
+
+POINTS = [
+    "pass.in_place.before_job",
+    "pass.in_place.before_commit",
+    "store.append.after_files",
+    "store.append.after_numbering",
+    "pass.in_place.after_commit",
+    "output.land.before_write",
+    "output.land.before_force",
+    "pass.land.after_write",
+    "pass.land.before_removal",
+]
+
+
+@pytest.mark.parametrize("point", [POINTS[1], *(pytest.param(each, marks=pytest.mark.long) for each in POINTS if each != POINTS[1])])
+def test_a_run_that_is_killed_is_done_again_and_each_row_is_there_once(job: Job, point: str) -> None:
+    write_deltalake(job.raw, orders(0, ROWS))
+
+    killed(job, point)
+    job.receive(cast)
+
+    assert len(job.landed()) == len({*job.landed()}) == ROWS - len(BAD)
+    assert sorted(row["body"]["id"] for row in job.messages().values()) == BAD
+    assert not job.poured, job.lines
+    assert job.is_whole()
+
+
+def test_what_has_ended_two_runs_is_looked_at_row_by_row(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 20))
+    for _ in range(2):
+        killed(job, "pass.in_place.before_commit")
+
+    job.receive(cast)
+
+    assert job.poured
+    assert len(job.landed()) == 19
+    assert [row["body"]["id"] for row in job.messages().values()] == [7]
+
+
+def test_rows_that_are_gone_before_the_commit_are_not_committed(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 20))
+
+    def removed(point: str) -> None:
+        if point == "pass.in_place.before_commit":
+            shutil.rmtree(Path(job.clean, HIDDEN))
+
+    install(removed)
+    try:
+        with pytest.raises(OutputError, match="was removed before it was committed"):
+            job.receive(cast)
+    finally:
+        install(None)
+    assert job.queue.positions() == ()
+
+    job.receive(cast)
+
+    assert len(job.landed()) == 19
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error_and_nothing_is_taken(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    file = tmp_path / "in" / "orders.parquet"
+    pq.write_table(orders(0, 20), file)
+
+    changes = iter(range(1, 100))
+
+    def rewritten(df: DataFrame) -> DataFrame:
+        os.utime(file, (at := next(changes), at))
+        return cast(df)
+
+    with pytest.raises(SourceError, match="was changed while it was read"):
+        job.receive(rewritten, source=Files(f"{tmp_path}/in/*.parquet", format="parquet", settled=timedelta(0)))
+
+    assert job.messages() == {}
+    assert job.queue.positions() == ()
+    assert not Path(job.clean, "_delta_log").exists()
+
+    for _ in range(2):
+        with pytest.raises(SourceError, match="was changed while it was read"):
+            job.receive(rewritten, source=Files(f"{tmp_path}/in/*.parquet", format="parquet", settled=timedelta(0)))
+    job.receive(cast, source=Files(f"{tmp_path}/in/*.parquet", format="parquet", settled=timedelta(0)))
+    assert not job.poured, "an error is no death"
+    assert len(job.landed()) == 19
+
+
+def parquet(tmp_path: Path) -> Files:
+    return Files(f"{tmp_path}/in/*.parquet", format="parquet", settled=timedelta(0))
+
+
+def test_names_of_files_are_no_patterns(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for place, name in enumerate(("a[1]", "b{x}", "c d%20", "e*", "f?")):
+        pq.write_table(orders(10 * place, 10 * place + 10, bad=[7]), tmp_path / "in" / f"{name}.parquet")
+
+    job.receive(cast, source=parquet(tmp_path))
+
+    assert len(job.landed()) == 49
+    assert [row["body"]["id"] for row in job.messages().values()] == [7]
+    assert not job.poured
+
+
+def test_a_damaged_file_and_one_with_other_types_stop_no_other(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(orders(0, 10), tmp_path / "in" / "good.parquet")
+    whole = (tmp_path / "in" / "good.parquet").read_bytes()
+    (tmp_path / "in" / "cut.parquet").write_bytes(whole[: len(whole) // 2])
+    schema = "id int, amount string, price decimal(12, 2), at timestamp"
+
+    job.receive(cast, source=parquet(tmp_path), schema=schema)
+
+    assert len(job.landed()) == 9
+    table = job.queue.table
+    rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+    assert sorted((row["sub_queue"], row["last_error"]["type"]) for row in rows) == [("poison", "CAST_INVALID_INPUT"), ("poison", "MalformedError")]
+    (position,) = job.queue.positions()
+    assert position.position == "2 files were taken"
+
+    pq.write_table(orders(10, 20).set_column(1, "amount", pa.array([1.5] * 10)), tmp_path / "in" / "other.parquet")
+    job.receive(cast, key="two", source=parquet(tmp_path), schema=schema)
+    pq.write_table(orders(20, 30).set_column(1, "amount", pa.array(range(10), pa.int64())), tmp_path / "in" / "one.parquet")
+    pq.write_table(orders(30, 40), tmp_path / "in" / "two.parquet")
+    job.receive(cast, key="three", source=parquet(tmp_path), schema=schema)
+
+    ids = sorted(row["id"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist())
+    assert ids == [each for each in range(40) if each != 7 and not 20 <= each < 30]
+    rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+    refused = [json.loads(row["body"])["id"] for row in rows if row["last_error"]["type"].endswith("BodyError")]
+    assert sorted(refused) == [*range(20, 30)], "numbers, where schema= says text"
+    assert job.is_whole()
+
+
+def test_a_vacuum_leaves_rows_alone_that_no_log_names_yet(tmp_path: Path) -> None:
+    """It removes others: delta-rs issue 3645."""
+    table, written = tmp_path / "clean", tmp_path / "clean" / HIDDEN / "orders-1" / "run" / "part.parquet"
+    write_deltalake(str(table), landing())
+    written.parent.mkdir(parents=True)
+    pq.write_table(landing(), written)
+    pq.write_table(landing(), table / "orphan.parquet")
+
+    for full in (False, True):
+        DeltaTable(str(table)).vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=full)
+
+    assert written.exists()
+    assert not (table / "orphan.parquet").exists()
+
+
+def test_a_version_that_was_vacuumed_is_an_error(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 20))
+    for uri in DeltaTable(job.raw).file_uris():
+        Path(uri.removeprefix("file://")).unlink()
+
+    with pytest.raises(SourceError, match="vacuumed"):
+        job.receive(cast)
+
+    assert job.queue.positions() == ()
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "provenance": {"provenance": True},
+    "mixes_rows": {"mixes_rows": True},
+}
+
+
+@pytest.mark.parametrize("setting", REFUSED)
+def test_settings_that_need_messages_are_refused_before_anything_is_read(job: Job, setting: str) -> None:
+    write_deltalake(job.raw, orders(0, 5))
+
+    with pytest.raises(SettingError, match=setting):
+        job.receive(cast, **REFUSED[setting])
+
+    assert job.queue.positions() == ()
+
+
+def test_a_policy_that_keeps_an_order_is_refused_with_the_way_that_works(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 5))
+    given: dict[str, Any] = {"spark": job.spark, "transform": cast, "source": DeltaChanges(job.raw), "output": job.clean}
+
+    with pytest.raises(SettingError):
+        job.queue.receive(None, ServiceBroker(), key="run", **given)
+    with pytest.raises(SettingError, match="send what is new"):
+        job.queue.receive(None, Msmq4(receive_error_handling="Fault"), key="run", **given)
+    with pytest.raises(SettingError, match="Spark"):
+        job.queue.receive(None, POLICY, key="run", **{**given, "spark": None})
+
+
+def test_columns_that_no_message_has_are_named(job: Job) -> None:
+    frame = job.spark.range(3).selectExpr("id AS lookup_id")
+    with pytest.raises(InputError, match="lookup_id"):
+        job.queue.receive_frame(frame, POLICY, key="run", transform=cast, output=job.clean)
+
+    frame = job.spark.range(3).selectExpr("id", "parse_json('1') AS v")
+    with pytest.raises(InputError, match="VARIANT"):
+        job.queue.receive_frame(frame, POLICY, key="run", transform=cast, output=job.clean)
+
+
+def test_a_column_that_the_output_does_not_have_is_an_error_and_nothing_is_taken(job: Job) -> None:
+    write_deltalake(job.clean, landing())
+    write_deltalake(job.raw, orders(0, 5))
+
+    with pytest.raises(TransformError, match="other"):
+        job.receive(lambda df: df.selectExpr("id", "price AS other"))
+
+    assert job.queue.positions() == ()
+
+
+def test_a_data_frame_takes_each_key_once(job: Job) -> None:
+    frame = job.spark.range(10).selectExpr("cast(id AS int) AS id", "if(id = 7, 'bad', cast(id AS string)) AS amount", "1.5 AS price", "now() AS at")
+
+    first = job.queue.receive_frame(frame, POLICY, key="one", transform=cast, output=job.clean)
+    again = job.queue.receive_frame(frame, POLICY, key="one", transform=cast, output=job.clean)
+
+    assert (first.poisoned, again.poisoned) == (1, 0)
+    assert len(job.landed()) == 9
+
+
+# Structured Streaming, and scripts ------------------------------------------------------------------------------------
+
+
+def streamed(job: Job, folder: Path) -> None:
+    """Run a stream over the files of a folder, to their end; a micro-batch has one file."""
+    take = protect("orders", store=str(Path(job.queue.table.root).parent), policy=POLICY, transform=cast, output=job.clean)
+    schema = job.spark.read.parquet(str(folder / "in")).schema
+    stream = job.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    query = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+
+def test_a_stream_lands_each_row_once_also_when_its_checkpoint_is_behind(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for place in range(3):
+        pq.write_table(orders(20 * place, 20 * place + 20), tmp_path / "in" / f"{place}.parquet")
+    streamed(job, tmp_path)
+    for done in (tmp_path / "checkpoint" / "commits").glob("*2*"):
+        done.unlink()  # as if the driver had died behind the micro-batch
+
+    pq.write_table(orders(60, 70), tmp_path / "in" / "3.parquet")
+    streamed(job, tmp_path)
+
+    assert len(job.landed()) == len({*job.landed()}) == 70 - len(BAD)
+    assert sorted(row["body"]["id"] for row in job.messages().values()) == BAD
+    assert job.is_whole()
+
+
+def test_a_script_names_its_rows(job: Job) -> None:
+    given: dict[str, Any] = {"store": str(Path(job.queue.table.root).parent), "policy": POLICY, "transform": cast, "output": job.clean}
+    write_deltalake(job.raw, orders(0, 20))
+    frame = job.spark.read.parquet(*(uri.removeprefix("file://") for uri in DeltaTable(job.raw).file_uris()))
+
+    results = [protect(frame, "orders", key="today", **given).in_place for _ in range(2)]
+
+    assert results == [{"read": 20, "landed": 19, "filtered": 0, "messages": 1}] * 2
+
+    assert len(job.landed()) == 19
+    with pytest.raises(InputError, match="no streaming query"):
+        protect("orders", **given)(frame, 7)
+    with pytest.raises(SettingError, match="key"):
+        protect(frame, "orders", key=" ", **given)
+    with pytest.raises(SettingError, match="transform"):
+        protect("orders", store=str(Path(job.queue.table.root).parent))

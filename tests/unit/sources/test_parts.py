@@ -1,0 +1,87 @@
+"""Large text files are read in parts where that gives the same records, with the same numbers of lines, as the whole file."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_poison.sources import frames
+from airflow_poison.sources.readers import Layout, records
+from airflow_poison.sources.text_lines import Part
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JSON = [b'{"a":1}', b'{"a":"\xc3\xa9"}', b"bad", b"", b"  ", b"{", b"\xff", b"\xef\xbb\xbf1", b"\xff\xfe{}", b'"a,b"', b"[1]" * 30]
+CSV = [b"1,x", b"2", b"3,y,z", b"", b"\xff,1", b"\xef\xbb\xbf4,5", b",", b"6,", b" ", b"7," + b"w" * 90]
+LAYOUTS = [Layout("json"), Layout("csv"), Layout("csv", header=("a", "b")), Layout("csv", header=3), Layout("csv", delimiter=";")]
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "_PART", 50)
+
+
+def rows_of(batches: Any) -> list[dict[str, Any]]:
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def both(path: Path, layout: Layout) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return in how many parts a file is read, their records, and the records of the whole file; malformed ones last."""
+    units, found = frames._units("shown", str(path), layout), []
+    for name, _, how, part in units:
+        with path.open("rb") as raw:
+            content: Any = path if part is None else Part(raw, *part)
+            found += rows_of(records(name, how, content))
+
+    def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted(rows, key=lambda row: str(row.get("message_id")))  # rows of CSV have no id, and stay in their order
+
+    return len(units), sorted_rows(found), sorted_rows(rows_of(records("shown", layout, path)))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_have_the_records_of_the_whole_file(tmp_path: Path, layout: Layout, seed: int) -> None:
+    chance, path = random.Random(seed), tmp_path / "file"
+    end = chance.choice([b"\n", b"\r\n"])
+    lines = chance.choices(JSON if layout.format == "json" else CSV, k=80)
+    path.write_bytes(end.join([b"a,b", b"c,d", b"e,f", *lines]) + chance.choice([b"", end]))
+
+    number, found, whole = both(path, layout)
+
+    assert number > 5
+    assert found == whole
+
+
+@pytest.mark.parametrize(
+    ("content", "layout"),
+    [
+        (b'a,b\n1,"x\ny"\n' * 20, Layout("csv")),  # a cell may go on behind a line end
+        (b"a,b\r1,2\n" * 20, Layout("csv")),
+        (b"a,a\n" * 40, Layout("csv")),  # no columns
+        (b"a,b\n" * 40, Layout("csv", header=30)),  # in a later part
+        (b'{"a":\r1\n' * 20, Layout("json")),
+        (b"\xef\xbb\xbf" + b"{}\n" * 40, Layout("json")),
+        ("{}\n".encode("utf-16") * 40, Layout("json")),
+        (b"{}\n" * 40, Layout("json", encoding="latin-1")),
+        (b"1" * 500, Layout("json")),
+    ],
+)
+def test_a_file_whose_line_ends_may_not_end_records_is_read_whole(tmp_path: Path, content: bytes, layout: Layout) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    number, found, whole = both(path, layout)
+    assert number == 1
+    assert found == whole
+
+
+def test_compressed_files_and_objects_are_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file.json.gz"
+    path.write_bytes(gzip.compress(random.Random(1).randbytes(500)))
+    assert len(frames._units("shown", str(path), Layout("json"))) == 1
+    assert len(frames._units("shown", "s3a://bucket/file.json", Layout("json"))) == 1
+    assert len(frames._units("shown", str(tmp_path / "gone"), Layout("json"))) == 1
