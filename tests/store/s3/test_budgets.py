@@ -108,7 +108,7 @@ COSTS: dict[str, dict[str, int]] = {
     "browse": {"get": 4},
     "alert look": {"get": 3},
     "send": {"get": 2, "put": 1, "create": 1},
-    "receive": {"get": 14, "list": 1, "put": 9, "create": 3, "remove": 1},
+    "receive": {"get": 12, "list": 1, "put": 9, "create": 3, "remove": 1},
     "return": {"get": 3, "put": 1, "create": 1, "copy": 1},
     "put some back": {"get": 2, "put": 3, "create": 1},
     "move": {"get": 2, "put": 3, "create": 1},
