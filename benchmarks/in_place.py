@@ -9,6 +9,7 @@ settings and adds nothing to a log. Prints one line of JSON:
 | in_place_to_naive | its speed, as a share of the speed of the job without protection |
 | in_place_named_to_naive | the same with a verdict column, 1 % of the rows poison, no retries |
 | in_place_thousandth_to_naive | the same with 0.1 % of the rows, 1,000 at most, that fail in a cast and are not named |
+| in_place_json_to_naive | a job that keeps two columns of lines of JSON of 1 KB (rows / 25 of them), beside the same job with Spark's reader |
 | in_place_memory_mb | how much the driver's Python grows in a run in which nothing fails, MiB |
 | in_place_bytes_in_queue | bytes in the queue's folder per row that lands |
 """
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,12 +33,14 @@ from airflow_poison.queue import Store
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.sources.files import Files
 from airflow_poison.spark.session import get_session
+from benchmarks.workload import bodies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
 
+SCHEMA = "id int, kind string, amount double"
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(minutes=5))
 
 
@@ -49,6 +53,11 @@ def named(df: DataFrame) -> DataFrame:
     """Name the rows whose amount is no number."""
     checked = "lookup_id", "id", "upper(sku) AS sku", "try_cast(amount AS decimal(12, 2)) AS amount", "price * 1.19 AS price", "at"
     return df.selectExpr(*checked, "if(try_cast(amount AS decimal(12, 2)) IS NULL, 'the amount is no number', NULL) AS _poison")
+
+
+def kept(df: DataFrame) -> DataFrame:
+    """Keep two columns of an order."""
+    return df.selectExpr("id", "amount")
 
 
 def in_place_figures(spark: SparkSession, folder: Path, number: int, rounds: int) -> dict[str, float]:
@@ -70,14 +79,19 @@ def _round(spark: SparkSession, folder: Path, number: int) -> dict[str, float]:
     without = (without + _naive(spark, sources["clean"], folder / "naive")) / 2
     with_verdict = _protected(spark, sources["named"], folder / "named", named)
     few = _protected(spark, sources["few"], folder / "few", job)
+    lines = _lines(folder / "lines", number // 25)
+    without_lines = _naive(spark, lines, folder / "naive", kept)
+    with_lines = _protected(spark, lines, folder / "json", kept)
     stored = sum(path.stat().st_size for path in (folder / "clean" / "store").rglob("*") if path.is_file())
     print(f"    {number:,} rows: without {without:.1f} s, in place {clean:.1f} s, 1 % named {with_verdict:.1f} s, few fail {few:.1f} s", flush=True)
+    print(f"    {number // 25:,} lines of JSON: without {without_lines:.1f} s, in place {with_lines:.1f} s", flush=True)
     shutil.rmtree(folder)
     return {
         "in_place_per_s": number / clean,
         "in_place_to_naive": without / clean,
         "in_place_named_to_naive": without / with_verdict,
         "in_place_thousandth_to_naive": without / few,
+        "in_place_json_to_naive": without_lines / with_lines,
         "in_place_memory_mb": grown,
         "in_place_bytes_in_queue": stored / number,
     }
@@ -93,16 +107,27 @@ def _written(spark: SparkSession, folder: Path, number: int, every: int) -> Path
     return folder
 
 
-def _naive(spark: SparkSession, source: Path, out: Path) -> float:
+def _lines(folder: Path, number: int) -> Path:
+    """Write lines of JSON, in eight files."""
+    folder.mkdir()
+    source = bodies(number, failing=False)
+    for part in range(8):
+        (folder / f"{part}.json").write_bytes(b"".join(body + b"\n" for body in islice(source, number // 8)))
+    return folder
+
+
+def _naive(spark: SparkSession, source: Path, out: Path, transform: Callable[[DataFrame], DataFrame] = job) -> float:
     started = time.perf_counter()
-    job(spark.read.parquet(str(source))).write.mode("overwrite").parquet(str(out))
+    rows = spark.read.parquet(str(source)) if transform is job else spark.read.schema(SCHEMA).json(str(source))
+    transform(rows).write.mode("overwrite").parquet(str(out))
     return time.perf_counter() - started
 
 
 def _protected(spark: SparkSession, source: Path, folder: Path, transform: Callable[[DataFrame], DataFrame]) -> float:
-    queue, rows = Store(str(folder / "store")).declare("orders", POLICY), Files(f"{source}/*.parquet", format="parquet", settled=timedelta(0))
+    kind, schema = ("json", SCHEMA) if transform is kept else ("parquet", None)
+    queue, rows = Store(str(folder / "store")).declare("orders", POLICY), Files(f"{source}/*.{kind}", format=kind, settled=timedelta(0))
     started = time.perf_counter()
-    result = queue.receive(None, POLICY, key="bench", spark=spark, transform=transform, source=rows, output=str(folder / "out"))
+    result = queue.receive(None, POLICY, key="bench", spark=spark, transform=transform, schema=schema, source=rows, output=str(folder / "out"))
     seconds = time.perf_counter() - started
     assert sum(result.landed.values()) > 0, result
     return seconds

@@ -57,7 +57,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 
@@ -135,13 +135,10 @@ def crashes_of(value: Words) -> Words:
     return value >> 20
 
 
-def counted(value: int, state: MessageState, *, crash: bool = False) -> int:
+def counted(value: Words, state: MessageState, *, crash: bool | NDArray[np.bool_] = False) -> Words:
     """Return the word after one more rollback; the counts stop at their largest value."""
-    if attempts_of(value) < MAX_ATTEMPTS:
-        value += ONE_ATTEMPT
-    if crash and crashes_of(value) < MAX_CRASHES:
-        value += _ONE_CRASH
-    return value & COUNT_MASK | state
+    more = ONE_ATTEMPT * (attempts_of(value) < MAX_ATTEMPTS) + _ONE_CRASH * (crash & (crashes_of(value) < MAX_CRASHES))
+    return cast("Words", value + more & COUNT_MASK | state)
 
 
 def pending(words: NDArray[np.int32]) -> NDArray[np.intp]:

@@ -9,9 +9,10 @@ the cost follows the number of different ends, not of messages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, assert_never
 
 import numpy as np
@@ -221,30 +222,40 @@ def shared_ends(delivered: Delivered, policy: Policy, opening: Opening) -> Itera
 
 def _fates(delivered: Delivered, *, with_properties: bool) -> dict[EndingFacts, list[int]]:
     """Return the rows that are not committed, by what their end depends on."""
-    states, attempts = delivered.report.words & STATE_MASK, attempts_of(delivered.report.words)
-    fates: dict[EndingFacts, list[int]] = {}
-    for row, abort_count, move_count, expires_at in _open_rows(delivered, "abort_count", "move_count", "expires_at"):
-        failure = delivered.report.failures.get(row)
-        fate = EndingFacts(
-            abort_count or 0,
-            move_count or 0,
-            int(attempts[row]),
-            int(states[row]),
-            failure.kind if failure else None,
-            failure.delay.total_seconds() if failure else 0.0,
-            expires_at is not None and expires_at <= delivered.at,
-            tuple(sorted(delivered.properties(row).items())) if with_properties else (),
-        )
-        fates.setdefault(fate, []).append(row)
-    return fates
+    rows, words = _open_rows(delivered), delivered.report.words
+    found = list(map(delivered.report.failures.get, rows))
+    columns = (
+        _numbers(delivered.batch, "abort_count", rows),
+        _numbers(delivered.batch, "move_count", rows),
+        attempts_of(words[rows]).tolist(),
+        (words[rows] & STATE_MASK).tolist(),
+        [failure.kind if failure else None for failure in found],
+        [failure.delay.total_seconds() if failure else 0.0 for failure in found],
+        _expired(delivered, rows),
+        (tuple(sorted(delivered.properties(row).items())) for row in rows) if with_properties else repeat(()),
+    )
+    fates: dict[tuple[Any, ...], list[int]] = {}
+    for row, facts in zip(rows, zip(*columns, strict=False), strict=True):
+        fates.setdefault(facts, []).append(row)
+    return {EndingFacts(*facts): members for facts, members in fates.items()}
 
 
-def _open_rows(delivered: Delivered, *names: str) -> Iterator[tuple[Any, ...]]:
-    """Yield each row that is not committed, with its cells of these columns."""
-    rows = np.flatnonzero(delivered.report.words & STATE_MASK != MessageState.COMMITTED)
-    if len(rows):
-        columns = (delivered.batch.column(name).take(pa.array(rows, pa.int64())).to_pylist() for name in names)
-        yield from zip(rows.tolist(), *columns, strict=True)
+def _open_rows(delivered: Delivered) -> list[int]:
+    """Return the rows that are not committed."""
+    rows: list[int] = np.flatnonzero(delivered.report.words & STATE_MASK != MessageState.COMMITTED).tolist()
+    return rows
+
+
+def _numbers(batch: pa.RecordBatch, name: str, rows: Sequence[int]) -> list[int]:
+    found: list[int] = batch.column(name).fill_null(0).to_numpy(zero_copy_only=False)[rows].tolist()
+    return found
+
+
+def _expired(delivered: Delivered, rows: Sequence[int]) -> Iterable[bool]:
+    column = delivered.batch.column("expires_at")
+    if column.null_count == len(column):
+        return [False] * len(rows)
+    return [at is not None and at <= delivered.at for at in column.take(pa.array(rows, pa.int64())).to_pylist()]
 
 
 def _decided(delivered: Delivered) -> Iterator[Shared]:
@@ -252,13 +263,15 @@ def _decided(delivered: Delivered) -> Iterator[Shared]:
     assert delivered.report.decided is not None
     kept = delivered.report.decided.ends
     groups: dict[object, Shared] = {}
-    for row, abort_count, move_count in _open_rows(delivered, "abort_count", "move_count"):
+    rows = _open_rows(delivered)
+    counts = (_numbers(delivered.batch, name, rows) for name in ("abort_count", "move_count"))
+    for row, abort_count, move_count in zip(rows, *counts, strict=True):
         end = kept.get(row)
         failure = delivered.report.failures.get(row)
         kind = failure.kind if failure else None
         key = (abort_count, move_count, kind) if end is None else (*_key(end), kind)
         if key not in groups:
-            groups[key] = Shared(end or Stay(Counts(abort_count or 0, move_count or 0)), [], kind)
+            groups[key] = Shared(end or Stay(Counts(abort_count, move_count)), [], kind)
         groups[key].rows.append(row)
     yield from groups.values()
 
@@ -375,7 +388,7 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     if partition is None and not (isinstance(end, Dispose) and end.reports):
         return []
     rows = delivered.batch.take(pa.array(members, pa.int64()))
-    failures = [delivered.report.failures.get(row) for row in members]
+    failures, which = _distinct(delivered, members)
     size = len(members)
     changed: dict[str, pa.Array[Any]] = {
         "abort_count": _constant(end.counts.abort_count, size),
@@ -383,7 +396,7 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
         "crash_count": _crash_counts(rows, crashes_of(delivered.report.words)[np.asarray(members)]),
         "due_at": pa.array([due_at_of(end)] * size, message_schema().field("due_at").type),
         "last_error": errors,
-        "reason": pa.array([_reason(end) or summary(failure) for failure in failures], pa.string()),
+        "reason": pa.array([_reason(end) or summary(failure) for failure in failures], pa.string()).take(which),
         "sub_queue": pa.array([partition] * size, pa.string()),
     }
     if isinstance(end, Dispose) and partition == OUTBOX:
@@ -443,20 +456,27 @@ def _constant(value: int, size: int) -> pa.Array[Any]:
 
 
 def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[Any]:
-    before = [count or 0 for count in rows.column("crash_count").to_pylist()]
-    return pa.array([min(old + int(new), LARGEST) for old, new in zip(before, crashes, strict=True)], pa.int32())
+    before = rows.column("crash_count").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return pa.array(np.minimum(before + crashes, LARGEST), pa.int32())
+
+
+def _distinct(delivered: Delivered, members: Sequence[int]) -> tuple[list[Failure | None], pa.Array[Any]]:
+    """Return the different failures of rows, and which of them each has."""
+    places: dict[Failure | None, int] = {}
+    which = [places.setdefault(failure, len(places)) for failure in map(delivered.report.failures.get, members)]
+    return [*places], pa.array(which, pa.int64())
 
 
 def _last_errors(delivered: Delivered, members: Sequence[int]) -> pa.Array[Any]:
     """Return the errors column of rows: the failures of this pass, and what stood there where a message had none."""
-    failures = [delivered.report.failures.get(row) for row in members]
-    before = [None] * len(failures)
+    failures, which = _distinct(delivered, members)
+    kind = message_schema().field("last_error").type
+    cells: pa.Array[Any] = pa.array([None if failure is None else error_cell(failure) for failure in failures], kind).take(which)
     if None in failures:
-        before = delivered.batch.column("last_error").take(pa.array(members, pa.int64())).to_pylist()
-    of_failures = {failure: error_cell(failure) for failure in {*failures} if failure is not None}
-    cells = [of_failures[failure] if failure is not None else former for failure, former in zip(failures, before, strict=True)]
-    column: pa.Array[Any] = pa.array(cells, message_schema().field("last_error").type)
-    return column
+        had_one = pa.array([failure is not None for failure in failures]).take(which)
+        before: pa.Array[Any] = delivered.batch.column("last_error").take(pa.array(members, pa.int64())).cast(kind)
+        cells = pc.if_else(had_one, cells, before)
+    return cells
 
 
 # Events

@@ -74,6 +74,7 @@ def settled(
 
 
 LARGEST_BODY = 1 << 40
+_DIED = frozenset({FailureKind.CRASH, FailureKind.TIMEOUT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,26 +182,23 @@ class ClaimCounts:
 
     def charge(self, failed: Mapping[int, Failure]) -> None:
         """Count a rollback of each message; the texts come before the words that need them. Who is delivered at most once has been."""
+        rows = np.fromiter(failed, np.intp, len(failed))
         with self._lock:
-            charged = []
-            for row, failure in failed.items():
-                if self._once[row]:
-                    self.good[row] = True
-                    continue
-                self._write_down(row, failure)
-                self._timeouts += failure.kind is FailureKind.TIMEOUT
-                charged.append(row)
+            self.good[rows[self._once[rows]]] = True
+            charged = rows[~self._once[rows]]
+            self._write_down(charged, failed)
             self._journal.force()
-            for row in charged:
-                died = failed[row].kind in {FailureKind.CRASH, FailureKind.TIMEOUT}
-                self._words[row] = counted(int(self._words[row]), MessageState.UNTOUCHED, crash=died)
-                self._failures[row] = failed[row]
+            died = np.array([failed[row].kind in _DIED for row in charged.tolist()], bool)
+            self._words[charged] = counted(np.asarray(self._words)[charged], MessageState.UNTOUCHED, crash=died)
+            self._failures |= {row: failed[row] for row in charged.tolist()}
+            self._timeouts += sum(failed[row].kind is FailureKind.TIMEOUT for row in charged.tolist())
         reach("frames.charge.after")
-        self._decide(np.array(charged, np.intp))
+        self._decide(charged)
 
-    def _write_down(self, row: int, failure: Failure) -> None:
-        attempts = attempts_of(int(self._words[row]))
-        self._log.append(Rollback(self._section.number, row, int(self.lookup_ids[row]), attempts, failure))
+    def _write_down(self, rows: Rows, failures: Mapping[int, Failure]) -> None:
+        numbers, counts = self.lookup_ids[rows].tolist(), self.attempts(rows).tolist()
+        texts = zip(rows.tolist(), numbers, counts, strict=True)
+        self._log.extend(Rollback(self._section.number, row, number, count, failures[row]) for row, number, count in texts)
 
     # What the policy says
 
@@ -228,9 +226,8 @@ class ClaimCounts:
 
     def end_undelivered(self, rows: Rows) -> None:
         """End messages whose receive ends them; that one is unreadable is logged."""
-        for row in rows.tolist():
-            if row in self._failures and not attempts_of(int(self._words[row])):
-                self._write_down(row, self._failures[row])
+        unreadable = [row for row in rows[self.attempts(rows) == 0].tolist() if row in self._failures]
+        self._write_down(np.array(unreadable, np.intp), self._failures)
         self._decide(rows)
 
     def _unreadable(self, row: int) -> Failure | None:

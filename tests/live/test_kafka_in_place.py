@@ -19,6 +19,7 @@ from airflow_poison.values.errors import SourceError
 from airflow_poison.values.fault_points import install
 from tests.given.drivers import SMALL
 from tests.live.topic import Topic
+from tests.spark.test_in_place_kills import kill_again_and_again
 from tools.servers.kafka import spark_classes
 
 if TYPE_CHECKING:
@@ -149,3 +150,11 @@ def test_a_run_that_is_killed_is_done_again_and_each_record_is_there_once(broker
     landed, messages = job.received(key="later")
 
     assert (len(landed), len({*landed}), len(messages)) == (10, 10, 1)
+
+
+@pytest.mark.campaign
+@pytest.mark.timeout(7_200)
+def test_records_are_there_once_whenever_the_process_is_killed(broker: Broker, tmp_path: Path, spark: SparkSession) -> None:
+    topic = Topic(broker)
+    (tmp_path / "topic.json").write_text(json.dumps({"name": topic.name, "settings": dict(broker.settings)}))
+    kill_again_and_again("kafka", tmp_path, spark)

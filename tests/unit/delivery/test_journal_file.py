@@ -178,6 +178,30 @@ def test_equal_failures_are_written_whole_once_by_each_process(tmp_path: Path) -
     assert path.read_text().count("can never be processed") == len(logs)
 
 
+def test_many_failures_at_once_are_the_lines_of_each_and_few_calls_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, calls = tmp_path / "log", list[int]()
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    written = platform.write_all
+
+    def counting(where: int, content: bytes) -> None:
+        calls.append(len(content))
+        written(where, content)
+
+    monkeypatch.setattr(platform, "write_all", counting)
+    kinds = FailureKind.EXCEPTION, FailureKind.CRASH
+    failures = [Failure(kinds[number == 3], "ValueError", f"bad {number}", "deep\n" * number) for number in range(4)]
+    given = [Rollback(2, row, row + 40, row % 7, failures[0 if row % 1_000 else row // 1_000 % 4]) for row in range(25_000)]
+    log = FailureLog(descriptor)
+    log.extend(given[:1])
+    log.extend(given[1:])
+
+    found = list(FailureReader(descriptor).news())
+    os.close(descriptor)
+
+    assert found == given
+    assert len(calls) < 60, "those like earlier ones are written together"
+
+
 def test_who_failed_like_a_message_whose_line_is_lost_is_known_to_have_failed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)

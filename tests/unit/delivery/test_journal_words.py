@@ -236,6 +236,10 @@ def test_counts_stop_at_the_largest_that_a_word_holds() -> None:
     assert counted(full, MessageState.CRASHED, crash=True) == full
     assert (attempts_of(full), crashes_of(full)) == (MAX_ATTEMPTS, 0x7FF)
     assert np.int32(full) > 0
+    some = np.array([full, word(MessageState.IN_FLIGHT, 4_094, 3), word(MessageState.IN_FLIGHT)], np.int32)
+    died = np.array([True, False, True])
+    found = counted(some, MessageState.UNTOUCHED, crash=died)
+    assert found.tolist() == [counted(value, MessageState.UNTOUCHED, crash=one) for value, one in zip(some.tolist(), died.tolist(), strict=True)]
 
 
 def test_settled_states_are_those_that_no_delivery_follows() -> None:
