@@ -1,11 +1,13 @@
 """Plans in which an error that a row raises is a null, so that one job finds all rows that raise, and loses nothing of the others.
 
-Spark's ``TryEval`` catches what the expressions below it raise. The columns of a transformation, level by level from the messages up, are put into
-structs that are evaluated so; a row with a null in place of such a struct has raised. The lookup id goes along where the transformation drops it.
+Spark's ``TryEval`` catches what the expressions below it raise. The columns of a transformation, level by level from the messages up, are evaluated
+so. Where one is null, a struct of it is tried, too: a row with a null in place of such a struct has raised. Columns that cannot be made twice are put
+into one struct at once. The lookup id goes along where the transformation drops it.
 """
 
 from __future__ import annotations
 
+from functools import reduce
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -97,7 +99,9 @@ class _Catching:
         self._given = _analyzed(given)
         self._read = self._given if instead is None else _analyzed(instead)
         self._id = next(each for each in self._listed(self._given.output()) if each.name() == LOOKUP_ID)
-        self._python = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+        self._always = self._of.GreaterThanOrEqual(self._id, self._of.UnaryMinus(self._id, True))  # noqa: FBT003  (Spark's signature)
+        patterns = self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        self._python, self._subquery = patterns.PYTHON_UDF(), patterns.PLAN_EXPRESSION()
         self._place: Any | None = None
         self._row = self._listed(self._given.output()) if in_place else []
         self._null: Any | None = None
@@ -183,22 +187,38 @@ class _Catching:
         carried = self._carried(below)
         if not made:
             return _Level(self._logical.Project(self._seq(self._unique([*columns, *carried])), below.plan), below.raised)
-        tried = self._named(self._tried([each.child() for each in made]), "poison_tried")
-        level = self._logical.Project(self._seq([tried, *nulls, *self._unique([*kept, *carried])]), below.plan)
+        once = [each for each in made if not self._may_be_repeated(each)]
+        numbers = {self._number(each) for each in once}
+        again = [each for each in made if self._number(each) not in numbers]
+        tried = [self._named(self._tried(self._struct([each.child() for each in once])), "poison_tried")] if once else []
+        alone = [self._as(each, self._tried(each.child())) for each in again]
+        needed = [found for each in again for found in self._listed(each.references().toSeq())]
+        level = self._logical.Project(self._seq([*tried, *alone, *nulls, *self._unique([*kept, *carried, *needed])]), below.plan)
         self._null = nulls[0].toAttribute() if nulls else self._null
-        row = tried.toAttribute()
-        places = {each.exprId().id(): place for place, each in enumerate(made)}
-        out = [each if self._is_attribute(each) else self._part(row, places[each.exprId().id()], each) for each in columns]
-        return self._noting(level, self._unique([*out, *self._carried()]), row, below.raised)
+        raises = [self._of.IsNull(each.toAttribute()) for each in tried]
+        for each, made_alone in zip(again, alone, strict=True):
+            raises.append(self._of.And(self._of.IsNull(made_alone.toAttribute()), self._of.IsNull(self._tried(self._struct([each.child()])))))
+        there = {self._number(each): self._as(each, self._field(tried[0].toAttribute(), place)) for place, each in enumerate(once)}
+        there |= {self._number(each): made_alone.toAttribute() for each, made_alone in zip(again, alone, strict=True)}
+        seen = [each if self._is_attribute(each) else there[self._number(each)] for each in columns]
+        return self._noting(level, self._unique([*seen, *self._carried()]), reduce(self._of.Or, raises), below.raised)
+
+    @staticmethod
+    def _number(column: Any) -> int:
+        return int(column.exprId().id())
+
+    def _may_be_repeated(self, column: Any) -> bool:
+        """Whether to make a value once more says the same, and costs little."""
+        return bool(column.deterministic()) and not any(column.containsPattern(each) for each in (self._python, self._subquery))
 
     def _filtered(self, plan: Any, below: _Level) -> _Level:
-        tried = self._named(self._tried([plan.condition()]), "poison_tried")
+        tried = self._named(self._tried(self._struct([plan.condition()])), "poison_tried")
         columns = self._unique([*self._listed(plan.output()), *self._carried()])
         carried = [] if below.raised is None else [below.raised]
         level, row = self._logical.Project(self._seq([tried, *columns, *carried]), below.plan), tried.toAttribute()
         stays = self._of.Or(self._of.IsNull(row), self._field(row, 0))
         level = self._logical.Filter(stays if below.raised is None else self._of.Or(below.raised, stays), level)
-        return self._noting(level, columns, row, below.raised)
+        return self._noting(level, columns, self._of.IsNull(row), below.raised)
 
     def _carried(self, below: _Level | None = None) -> list[Any]:
         """Return what goes along."""
@@ -222,20 +242,22 @@ class _Catching:
     def _places(self) -> list[Any]:
         return [] if self._place is None else [self._place]
 
-    def _noting(self, plan: Any, columns: Sequence[Any], row: Any, before: Any | None) -> _Level:
+    def _noting(self, plan: Any, columns: Sequence[Any], raises: Any, before: Any | None) -> _Level:
         """Return a level with these columns that says whether a row has raised, here or before."""
-        raises = self._of.IsNull(row)
         raised = self._named(raises if before is None else self._of.Or(before, raises), "poison_raised")
         return _Level(self._logical.Project(self._seq([*columns, raised]), plan), raised.toAttribute())
 
-    def _tried(self, expressions: Sequence[Any]) -> Any:
-        """Return a struct of expressions, null where one of them raises.
+    def _tried(self, expression: Any) -> Any:
+        """Return an expression that is null where this one raises.
 
         It stands in a branch, from which Spark takes no common parts to evaluate them before, where nothing catches what they raise.
         """
+        return self._when(self._always, self._of.TryEval(expression))
+
+    def _struct(self, expressions: Sequence[Any]) -> Any:
+        """Return a struct of expressions, which is null for no row."""
         parts = [part for place, each in enumerate(expressions) for part in (self._text(f"c{place}"), each)]
-        always = self._of.GreaterThanOrEqual(self._id, self._of.UnaryMinus(self._id, True))  # noqa: FBT003  (Spark's signature)
-        return self._when(always, self._of.TryEval(self._of.CreateNamedStruct(self._seq(parts))))
+        return self._of.CreateNamedStruct(self._seq(parts))
 
     def _when(self, condition: Any, value: Any) -> Any:
         """Return a value where a condition is true, and else null."""
@@ -244,10 +266,10 @@ class _Catching:
     def _no(self) -> Any:
         return self._literal.create(False, self._jvm.org.apache.spark.sql.types.DataType.fromDDL("boolean"))  # noqa: FBT003  (Spark's)
 
-    def _part(self, row: Any, place: int, column: Any) -> Any:
-        """Return a field of a struct as the column that it is in the plan."""
+    def _as(self, column: Any, value: Any) -> Any:
+        """Return a value as the column that it is in the plan."""
         return self._of.Alias(
-            self._field(row, place),
+            value,
             column.name(),
             column.exprId(),
             column.qualifier(),
@@ -270,7 +292,7 @@ class _Catching:
 
     @staticmethod
     def _unique(attributes: Sequence[Any]) -> list[Any]:
-        return list({each.exprId().id(): each for each in attributes}.values())
+        return list({int(each.exprId().id()): each for each in attributes}.values())
 
     def _seq(self, values: Sequence[Any]) -> Any:
         found = self._jvm.java.util.ArrayList()
