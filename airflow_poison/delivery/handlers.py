@@ -112,6 +112,7 @@ class InPlaceOrder(NamedTuple):
     :param place: the folder where rows are written; there is none yet. :param queue: the queue's.
     :param check_stopped: called every few seconds while a job runs; what it raises ends the job.
     :param limit: seconds that a row may take.
+    :param careful: whether rows are likely to fail: then the job is not tried as it is before.
     """
 
     rows: Callable[[SparkSession, Any], DataFrame]
@@ -122,6 +123,7 @@ class InPlaceOrder(NamedTuple):
     limit: float
     decode: Callable[[Any], Any]
     queue: Folder
+    careful: bool
 
 
 def check_transform(function: object) -> None:

@@ -85,6 +85,15 @@ def is_projection(frame: DataFrame, given: DataFrame) -> bool:
     return _Catching(given).is_chain(_analyzed(frame), _PARENTS - {"Filter"})
 
 
+def reading(frame: DataFrame, given: DataFrame, other: DataFrame) -> DataFrame:
+    """Return a DataFrame that reads another one in place of ``given``, whose columns that one has."""
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+
+    session: Any = frame.sparkSession
+    plan = _Catching(given, instead=other).reading(_analyzed(frame))
+    return ClassicDataFrame(_jvm(frame).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
+
+
 class _Catching:
     """Rewrites the plan of a transformation.
 
@@ -135,6 +144,12 @@ class _Catching:
         known = self._when(fails, self._id) if chain and self._place is None else self._id
         ours = [self._named(each, name) for each, name in ((row, ROW), (known, NUMBER), (verdict, VERDICT))]
         return self._logical.Project(self._seq([*places, *there.values(), *ours]), level.plan)
+
+    def reading(self, plan: Any) -> Any:
+        """Return a plan that reads ``instead`` in place of ``given``."""
+        if plan.fastEquals(self._given):
+            return self._read
+        return plan.withNewChildren(self._seq([self.reading(each) for each in self._listed(plan.children())]))
 
     def _level(self, plan: Any) -> _Level:
         if plan.fastEquals(self._given):

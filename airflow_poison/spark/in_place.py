@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import NUMBER, PLACE, PLACE_BITS, ROW
-from airflow_poison.spark.function import called, check_result, first_line, lost
+from airflow_poison.spark.function import called, check_result, expected, first_line, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
 from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
 from airflow_poison.spark.python_errors import all_noted, errors_noted
@@ -50,6 +50,30 @@ _FAILED = "_poison_failed"
 
 class NotInPlaceError(Exception):
     """Rows have to become messages to see which of them fail."""
+
+
+class _JobFailedError(NotInPlaceError):
+    """A job has failed, and not for want of progress."""
+
+
+class _Job(NamedTuple):
+    """A transformation of rows, planned.
+
+    :param whole: the rows with their numbers. :param given: what the transformation was given, which counts them in ``seen``.
+    :param plain: what is written. :param judged: it has verdicts.
+    :param has_records: the rows are records, some of which may be no rows.
+    :param is_chain: each row of ``given`` makes one at most, of itself alone.
+    :param counts_itself: each makes one.
+    """
+
+    whole: DataFrame
+    given: DataFrame
+    seen: Observation
+    plain: DataFrame
+    judged: bool
+    has_records: bool
+    is_chain: bool
+    counts_itself: bool
 
 
 class InPlace:
@@ -152,12 +176,23 @@ class InPlace:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _run(self) -> None:
+        """Transform the rows by the plan as it is, where each row makes one at most; where that fails, by one that finds the rows that raise."""
+        job = self._planned()
+        if self._order.careful or job.judged or not job.is_chain:
+            self._run_caught(job)
+            return
+        try:
+            self._run_as_it_is(job)
+        except _JobFailedError as error:
+            self.discard()
+            self._run_caught(self._planned(), error)
+
+    def _planned(self) -> _Job:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        spark, outputs, transformation = self._rows.sparkSession, self._order.outputs, self._order.transformation
-        self._check_place(spark, outputs)
-        output = outputs[0]
+        outputs, transformation = self._order.outputs, self._order.transformation
+        self._check_place(self._rows.sparkSession, outputs)
         whole = self._rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
         seen, rows, unfit = Observation(), f.count(f.lit(1)).alias("rows"), f.col(f"`{UNFIT}`")
         has_records = whole.columns[-2:] == [RECORD, UNFIT]
@@ -166,39 +201,59 @@ class InPlace:
             given = whole.observe(seen, rows, f.count_if(unfit).alias("unfit")).where(~unfit).drop(UNFIT)
         else:
             given = whole.observe(seen, rows)
-        base = given.drop(RECORD) if has_records else given
-        result = called(transformation.load(), base, transformation)
+        result = called(transformation.load(), given.drop(RECORD) if has_records else given, transformation)
         check_result(result, outputs, transformation.name)
         found = written(result, outputs)
-        plain = found.frames[output.name]
+        plain = found.frames[outputs[0].name]
         counts_itself = not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
-        frame = catching.caught(plain, given, in_place=True, instead=whole if counts_itself else None)
-        if frame is None and found.judged:
-            raise NotInPlaceError("Spark does not say which rows of this plan fail")
-        folder = self._order.place
-        is_chain = catching.is_chain(plain, given)
-        one_each = None if frame is None else is_chain
+        return _Job(whole, given, seen, plain, found.judged, has_records, catching.is_chain(plain, given), counts_itself)
+
+    def _run_as_it_is(self, job: _Job) -> None:
+        folder = self._order.place / f"{_FAILED}=false"
+        rows = catching.reading(job.plain, job.given, job.whole) if job.counts_itself else job.plain
+        with types_kept(rows.sparkSession), expected(rows.sparkSession):
+            good, number, _ = self._written(rows.drop(LOOKUP_ID), folder)
+            self._find_unfit(job)
+        self._finish(good, [], number if job.counts_itself else _seen(job), one_each=True)
+
+    def _run_caught(self, job: _Job, before: NotInPlaceError | None = None) -> None:
+        """Write rows that fail apart from the others.
+
+        :param before: what the plan has failed with as it is.
+        """
+        spark, folder = self._rows.sparkSession, self._order.place
+        frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else None)
+        if frame is None and (before is not None or job.judged):
+            raise before or NotInPlaceError("Spark does not say which rows of this plan fail")
+        one_each = None if frame is None else job.is_chain
         noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
         with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
             fails = f"{VERDICT} IS NOT NULL AS {_FAILED}"
-            split = plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {_FAILED}") if frame is None else frame.selectExpr("*", fails)
+            split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {_FAILED}") if frame is None else frame.selectExpr("*", fails)
             _, rows_written, repeated = self._written(split, folder, _FAILED)
             good, bad = (sorted(folder.glob(f"{_FAILED}={said}/*.parquet")) for said in ("false", "true"))
-            if has_records and (_unfit(seen) != 0 or not is_chain):
-                self._unfit = self._unfit_of(whole.where(unfit).select(f"`{RECORD}`"), folder / "unfit", _unfit(seen) or 0)
+            self._find_unfit(job)
             self._unnamed = set[int]() if one_each else None
             if notes is not None:
                 raised, spoiled = _raised(all_noted(notes), [*good, *bad])
                 bad += _rows_of(good, raised | spoiled)
                 self._unnamed = raised | spoiled if one_each else None
+        if job.counts_itself and frame is not None:
+            self._finish(good, bad, rows_written, one_each=one_each)
+        else:
+            self._finish(good, bad, None if repeated and not one_each else _seen(job), one_each=one_each)
+
+    def _find_unfit(self, job: _Job) -> None:
+        """Write the records that are no rows, where there may be some."""
+        if job.has_records and (_unfit(job.seen) != 0 or not job.is_chain):
+            records = job.whole.where(f"`{UNFIT}`").select(f"`{RECORD}`")
+            self._unfit = self._unfit_of(records, self._order.place / "unfit", _unfit(job.seen) or 0)
+
+    def _finish(self, good: list[Path], bad: list[Path], rows: int | None, *, one_each: bool | None) -> None:
         failed = {*_numbers(bad)}
         good = _without(good, failed)
-        if counts_itself and frame is not None:
-            number: int | None = rows_written
-        else:
-            number = None if repeated and not one_each else observed_in(seen, "rows", lambda: None)
-        unfit_rows = sum(pq.read_metadata(path).num_rows for path in self._unfit)
-        self.counts = self._counts(number, good, len(failed) + unfit_rows, one_each)
+        unfit = sum(pq.read_metadata(path).num_rows for path in self._unfit)
+        self.counts = self._counts(rows, good, len(failed) + unfit, one_each)
         self._keep(good, bad)
 
     @staticmethod
@@ -244,7 +299,7 @@ class InPlace:
         except (Py4JError, PySparkException) as error:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
-            raise NotInPlaceError(f"the job failed ({first_line(error)})") from error
+            raise _JobFailedError(f"the job failed ({first_line(error)})") from error
         files = sorted(folder.rglob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in files)
         there = here if counted is None else int(counted.get["rows"])
@@ -267,6 +322,11 @@ class InPlace:
         if one_each is not None:
             landed = sum(pq.read_metadata(path).num_rows for path in good) if one_each else _different(good)
         return {"read": rows, "landed": landed, "filtered": rows - landed - failed}
+
+
+def _seen(job: _Job) -> int | None:
+    """Return how many rows Spark has read; None where it does not say so."""
+    return observed_in(job.seen, "rows", lambda: None)
 
 
 def _unfit(seen: Observation) -> int | None:

@@ -29,6 +29,7 @@ from airflow_poison import DeltaChanges, Files, Msmq4, Store, protect
 from airflow_poison.outputs.row_files import HIDDEN
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.sources.source import Position, Take  # noqa: TC001  (of a method that is overridden)
+from airflow_poison.spark.in_place import InPlace
 from airflow_poison.spark.messages import types_kept
 from airflow_poison.values.errors import InputError, OutputError, SettingError, SourceError, TransformError
 from airflow_poison.values.fault_points import install
@@ -249,8 +250,49 @@ def test_a_table_without_failures_is_written_once(job: Job) -> None:
     assert sum(file.size for file in job.queue.table.snapshot().landings) == 0
     stored = [path for path in Path(job.queue.table.root).rglob("*.parquet") if "_output" in str(path)]
     assert all(path.stat().st_size < 16_000 for path in stored), "names of files, and no rows"
-    columns = {name for uri in DeltaTable(job.clean).file_uris() for name in pq.read_schema(uri.removeprefix("file://")).names}
-    assert columns - {"id", "amount", "price", "at"} <= {"_poison", "_poison_row", "_poison_id"}
+    assert columns_of_files(job) == {"id", "amount", "price", "at"}
+
+
+def columns_of_files(job: Job) -> set[str]:
+    """Return the columns of the files that a table has."""
+    return {name for uri in DeltaTable(job.clean).file_uris() for name in pq.read_schema(uri.removeprefix("file://")).names}
+
+
+def watched_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which each way is added in which a job runs."""
+    ran = list[str]()
+
+    def watch(name: str) -> None:
+        method = getattr(InPlace, name)
+
+        def run(*given: Any) -> None:
+            ran.append(name)
+            method(*given)
+
+        monkeypatch.setattr(InPlace, name, run)
+
+    watch("_run_as_it_is")
+    watch("_run_caught")
+    return ran
+
+
+def test_a_job_runs_as_it_is_unless_rows_have_failed_before(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = watched_runs(monkeypatch)
+    write_deltalake(job.raw, orders(0, ROWS, bad=[]))
+    job.receive(cast, key="clean")
+    assert ran == ["_run_as_it_is"]
+
+    write_deltalake(job.raw, orders(ROWS, 2 * ROWS, bad=[70]), mode="append")
+    job.receive(cast, key="one that fails")
+    assert ran == ["_run_as_it_is", "_run_as_it_is", "_run_caught"]
+
+    write_deltalake(job.raw, orders(2 * ROWS, 3 * ROWS, bad=[130]), mode="append")
+    job.receive(lambda df: cast(df.where("id <> 140")), key="one that fails again")
+    assert ran[3:] == ["_run_caught"]
+    assert len(job.landed()) == 3 * ROWS - 3
+    assert sorted(each["body"]["id"] for each in job.messages().values()) == [70, 130]
+    assert not job.poured
+    assert job.is_whole()
 
 
 def test_instants_keep_their_zone_in_a_session_that_has_other_settings(job: Job) -> None:
@@ -486,6 +528,7 @@ def test_a_plan_that_fails_for_no_row_alone_becomes_messages(job: Job) -> None:
 
 def test_a_row_that_hangs_is_found_when_no_row_moves_any_more(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_poison.spark.engine.STANDS_STILL_SECONDS", 20.0)
+    ran = watched_runs(monkeypatch)
 
     def hangs(text: str) -> int:
         if text == "bad":
@@ -506,6 +549,7 @@ def test_a_row_that_hangs_is_found_when_no_row_moves_any_more(job: Job, monkeypa
     )
 
     assert any("no row was read or written for" in line for line in job.lines)
+    assert ran == ["_run_as_it_is"], "nothing waits for the row a second time before it is a message"
     assert len(job.landed()) == 9
     assert [(row["body"]["id"], row["last_error"]["kind"]) for row in job.messages().values()] == [(7, "timeout")]
 
