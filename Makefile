@@ -1,9 +1,9 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# What takes long and adds least is marked: make test leaves it out, and make test-long runs it.
+# What takes long and adds least is marked: make test leaves it out, and make test-long runs it; what does so in Spark is for make faults.
 MARKED = -m "$(if $(LONG),long,not long) and not campaign"
-LONG_PARTS := test-passes test-airflow test-store test-spark test-sessions test-faults test-docs
+LONG_PARTS := test-passes test-airflow test-store test-sessions test-faults test-docs
 PARTS := test-front test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
 LIVE := test-live test-places test-tutorial test-buckets
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
@@ -65,7 +65,7 @@ format: setup  ## format and fix what can be fixed
 test: setup  ## the tests: the page, unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended; SEED=... repeats a run
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
 
-test-long: setup  ## the tests that make test leaves out: whole campaigns, random scripts in Spark, and others that take long
+test-long: setup  ## the tests that make test leaves out, as they take long; those of them with Spark are part of make faults
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) LONG=yes $(LONG_PARTS)
 
 test-front: setup  # the components of the page
@@ -112,12 +112,13 @@ live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes
 compat: setup  ## the installed wheel in the oldest and the newest Airflow, Python and Spark that are declared, each in an environment below .compat
 	@bash tools/compat.sh
 
-faults: setup  ## kill, stop and fail everything at least 2,000 times (below 75 minutes), then check the whole history; the last line is JSON; STORE=s3: over an object store, at least 500 times (below 60 minutes); FAULTS="--kills 10": a try
+faults: setup  ## kill, stop and fail everything at least 2,000 times (below 100 minutes), run the long tests with Spark, then check the whole history; the last line is JSON; STORE=s3: over an object store, at least 500 times (below 60 minutes); FAULTS="--kills 10": a try
 ifeq ($(STORE),s3)
 	@$(BIN)/python -m tests.faults --store s3 $(FAULTS)
 else
 	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py tests/unit/passes/test_results.py
-	@$(PYTEST) -q tests/spark tests/unit/passes/test_outage.py tests/store/s3 -m campaign
+	@$(PYTEST) -q tests/spark --ignore tests/spark/places -m "campaign or long"
+	@$(PYTEST) -q tests/unit/passes/test_outage.py tests/store/s3 -m campaign
 	@$(BIN)/python -m tests.faults $(FAULTS)
 endif
 
