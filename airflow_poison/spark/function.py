@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
@@ -310,9 +310,32 @@ _QUERY_LOGS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of PySpark that do so, by release."""
 
 
+_silence, _silenced = threading.Lock(), list[ExitStack]()
+
+
 @contextmanager
 def expected(spark: SparkSession) -> Iterator[None]:
-    """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and each is logged once."""
+    """Keep Spark from writing failures of tasks into the log while the block runs: most are looked for, and each is logged once.
+
+    Blocks may run side by side; the last one that ends lets Spark write again.
+    """
+    with _silence:
+        if not _silenced:
+            (begun := ExitStack()).enter_context(_all_silent(spark))
+        else:
+            begun = _silenced[0]
+        _silenced.append(begun)
+    try:
+        yield
+    finally:
+        with _silence:
+            _silenced.pop()
+            if not _silenced:
+                begun.close()
+
+
+@contextmanager
+def _all_silent(spark: SparkSession) -> Iterator[None]:
     from pyspark.logger import PySparkLogger
 
     python = [PySparkLogger.getLogger(name) for name in _QUERY_LOGS]  # of their own class: the first caller decides which

@@ -581,7 +581,8 @@ def observed_in(observation: Any, name: str, leave: Callable[[], object]) -> int
     said: list[int] = []
 
     def ask() -> None:
-        said.append(observation.get[name])
+        with suppress(Exception):  # Spark has left out what counts them, or the JVM is gone
+            said.append(observation.get[name])
         leave()
 
     thread = threading.Thread(target=ask, name="poison-observe", daemon=True)
