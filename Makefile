@@ -4,7 +4,7 @@ SHELL := /bin/bash
 # What takes long and adds least is marked: make test leaves it out, and make test-long runs it; what does so in Spark is for make faults.
 MARKED = -m "$(if $(LONG),long,not long) and not campaign"
 LONG_PARTS := test-passes test-airflow test-store test-sessions test-faults test-docs
-PARTS := test-front test-passes test-airflow test-store test-spark test-sessions test-faults test-unit test-docs
+PARTS := test-unit test-spark test-airflow test-passes test-store test-docs test-sessions test-front test-faults
 LIVE := test-live test-places test-tutorial test-buckets
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
 .PHONY: help setup lint format test test-long $(PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables types pictures bench lock clean

@@ -235,7 +235,10 @@ def test_killed_anywhere_and_run_again_each_comes_once(queue: Queue, point: str,
 
 @pytest.mark.parametrize("point", ["store.append.after_files", "store.append.after_numbering"])
 @pytest.mark.parametrize("keyed", [False, True])
-def test_who_was_overtaken_takes_only_what_is_left(queue: Queue, point: str, at_point: AtPoint, keyed: bool) -> None:  # noqa: FBT001
+def test_who_was_overtaken_takes_only_what_is_left(
+    queue: Queue, point: str, at_point: AtPoint, monkeypatch: pytest.MonkeyPatch, *, keyed: bool
+) -> None:
+    monkeypatch.setattr("airflow_poison.store.appending._PATIENCE", 0.5)  # the one that is overtaken holds the turn
     lines = ["a", "b"]
 
     def meanwhile() -> None:
