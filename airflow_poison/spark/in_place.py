@@ -267,10 +267,11 @@ class InPlace:
             raise NotInPlaceError("rows are written in place to a table in an object store only where Spark's master is local")
 
     def _keep(self, good: Sequence[Path], bad: list[Path]) -> None:
-        """Force files to disk: the queue's log will name those that land, and what failed comes from the others."""
+        """Force files to disk: the queue's log will name those that land, and what failed comes from the others; note which they are."""
         folder = self._order.place
-        disk.sync_files(str(folder), [str(path.relative_to(folder)) for path in (*good, *bad)])
-        disk.sync_ancestors(folder)
+        if "://" not in self._order.outputs[0].uri:  # else they are uploaded
+            disk.sync_files(str(folder), [str(path.relative_to(folder)) for path in (*good, *bad)])
+            disk.sync_ancestors(folder)
         files = [FileOfRows(str(path.relative_to(folder)), pq.read_metadata(path).num_rows) for path in good]
         self.landed, self._failing = [file for file in files if file.rows], bad
 
