@@ -113,6 +113,7 @@ class InPlaceOrder(NamedTuple):
     :param check_stopped: called every few seconds while a job runs; what it raises ends the job.
     :param limit: seconds that a row may take.
     :param careful: whether rows are likely to fail: then the job is not tried as it is before.
+    :param progress: called with a line when it has failed so.
     """
 
     rows: Callable[[SparkSession, Any], DataFrame]
@@ -124,6 +125,7 @@ class InPlaceOrder(NamedTuple):
     decode: Callable[[Any], Any]
     queue: Folder
     careful: bool
+    progress: Callable[[str], object]
 
 
 def check_transform(function: object) -> None:

@@ -146,9 +146,9 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         return table.append(messages.of(planned.batches()), key, now, advance, of_source=True), {}
     mark, rows = _Mark(table, key), _Rows.of(receiving, outputs)
     decode, limit = partial(decoded, schema=source.schema), receiving.policy.effective_transaction_timeout.total_seconds()
-    some_failed = bool(table.snapshot().files)
+    check, some_failed = receiving.check_stopped, bool(table.snapshot().files)
     work = receiving.engine().in_place(
-        InPlaceOrder(planned.rows, transformation, outputs, rows.place, receiving.check_stopped, limit, decode, table.folder, some_failed)
+        InPlaceOrder(planned.rows, transformation, outputs, rows.place, check, limit, decode, table.folder, some_failed, receiving.progress)
     )
     if work.schema:
         _record(receiving, work.schema)

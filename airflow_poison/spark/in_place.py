@@ -184,6 +184,7 @@ class InPlace:
         try:
             self._run_as_it_is(job)
         except _JobFailedError as error:
+            self._order.progress(f"{error}: it runs once more, so that the rows that fail are found")
             self.discard()
             self._run_caught(self._planned(), error)
 

@@ -285,6 +285,7 @@ def test_a_job_runs_as_it_is_unless_rows_have_failed_before(job: Job, monkeypatc
     write_deltalake(job.raw, orders(ROWS, 2 * ROWS, bad=[70]), mode="append")
     job.receive(cast, key="one that fails")
     assert ran == ["_run_as_it_is", "_run_as_it_is", "_run_caught"]
+    assert [line for line in job.lines if "once more" in line and "CAST_INVALID_INPUT" in line] == job.lines[3:4]
 
     write_deltalake(job.raw, orders(2 * ROWS, 3 * ROWS, bad=[130]), mode="append")
     job.receive(lambda df: cast(df.where("id <> 140")), key="one that fails again")
