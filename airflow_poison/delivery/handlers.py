@@ -113,7 +113,7 @@ class InPlaceOrder(NamedTuple):
     :param check_stopped: called every few seconds while a job runs; what it raises ends the job.
     :param limit: seconds that a row may take.
     :param careful: whether rows are likely to fail: then the job is not tried as it is before.
-    :param progress: called with a line when it has failed so.
+    :param progress: called with a line when it has failed so. :param hides: whether the queue hides values: of errors the type alone is shown.
     """
 
     rows: Callable[[SparkSession, Any], DataFrame]
@@ -126,6 +126,7 @@ class InPlaceOrder(NamedTuple):
     queue: Folder
     careful: bool
     progress: Callable[[str], object]
+    hides: bool
 
 
 def check_transform(function: object) -> None:

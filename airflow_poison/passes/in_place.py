@@ -38,6 +38,7 @@ from airflow_poison.values.errors import (
     TransformError,
 )
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import counted
 
@@ -146,9 +147,21 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         return table.append(messages.of(planned.batches()), key, now, advance, of_source=True), {}
     mark, rows = _Mark(table, key), _Rows.of(receiving, outputs)
     decode, limit = partial(decoded, schema=source.schema), receiving.policy.effective_transaction_timeout.total_seconds()
-    check, some_failed = receiving.check_stopped, bool(table.snapshot().files)
+    snapshot = table.snapshot()
     work = receiving.engine().in_place(
-        InPlaceOrder(planned.rows, transformation, outputs, rows.place, check, limit, decode, table.folder, some_failed, receiving.progress)
+        InPlaceOrder(
+            planned.rows,
+            transformation,
+            outputs,
+            rows.place,
+            receiving.check_stopped,
+            limit,
+            decode,
+            table.folder,
+            careful=bool(snapshot.files),
+            progress=lambda line: receiving.progress(f"queue {table.name}: {line}"),
+            hides=Masking.recorded(snapshot.control.desk) is not None,
+        )
     )
     if work.schema:
         _record(receiving, work.schema)

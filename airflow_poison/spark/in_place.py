@@ -23,7 +23,7 @@ from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import NUMBER, PLACE, PLACE_BITS, ROW
-from airflow_poison.spark.function import called, check_result, expected, first_line, lost
+from airflow_poison.spark.function import called, check_result, expected, failure_of_job, first_line, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
 from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
 from airflow_poison.spark.python_errors import all_noted, errors_noted
@@ -301,7 +301,8 @@ class InPlace:
         except (Py4JError, PySparkException) as error:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
-            raise _JobFailedError(f"the job failed ({first_line(error)})") from error
+            said = failure_of_job(error).type if self._order.hides else first_line(error)
+            raise _JobFailedError(f"the job failed ({said})") from error
         files = sorted(folder.rglob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in files)
         there = here if counted is None else int(counted.get["rows"])

@@ -527,6 +527,23 @@ def test_a_plan_that_fails_for_no_row_alone_becomes_messages(job: Job) -> None:
     assert job.is_whole()
 
 
+@pytest.mark.parametrize("hidden", [True, False])
+def test_where_a_queue_hides_values_no_line_and_no_commit_has_one(job: Job, *, hidden: bool) -> None:
+    def late(df: DataFrame) -> DataFrame:
+        return cast(df.repartition(2).sortWithinPartitions(f.expr("cast(amount AS int)")))
+
+    Store(job.queue.table.root.rpartition("/")[0]).declare("orders", POLICY, mask=["$.amount"] if hidden else None)
+    write_deltalake(job.raw, orders(0, 20))
+    job.receive(late, key="no row alone")
+    write_deltalake(job.raw, orders(20, 40, bad=[30]), mode="append")
+    Store(job.queue.table.root.rpartition("/")[0]).queue("orders").put_back()
+    job.receive(cast, key="one row")
+
+    commits = " ".join(path.read_text() for path in Path(job.queue.table.root, "_delta_log").glob("*.json"))
+    assert ("'bad'" in "".join(job.lines), "'bad'" in commits) == (not hidden, not hidden)
+    assert any("CAST_INVALID_INPUT" in line for line in job.lines)
+
+
 def test_a_row_that_hangs_is_found_when_no_row_moves_any_more(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_poison.spark.engine.STANDS_STILL_SECONDS", 20.0)
     ran = watched_runs(monkeypatch)
