@@ -212,7 +212,7 @@ class InPlace:
     def _run_as_it_is(self, job: _Job) -> None:
         folder = self._order.place / f"{_FAILED}=false"
         rows = catching.reading(job.plain, job.given, job.whole) if job.counts_itself else job.plain
-        with types_kept(rows.sparkSession), expected(rows.sparkSession):
+        with types_kept(rows.sparkSession):
             good, number, _ = self._written(rows.drop(LOOKUP_ID), folder)
             self._find_unfit(job)
         self._finish(good, [], number if job.counts_itself else _seen(job), one_each=True)
@@ -297,7 +297,8 @@ class InPlace:
         counted = None if jobs_of(frame.sparkSession).local else Observation()
         rows = frame if counted is None else frame.observe(counted, f.count(f.lit(1)).alias("rows"))
         try:
-            repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(str(folder)))
+            with expected(frame.sparkSession):
+                repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(str(folder)))
         except (Py4JError, PySparkException) as error:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
