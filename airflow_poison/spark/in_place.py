@@ -1,4 +1,5 @@
-"""Rows transformed where they are, without a queue: one job writes those that succeed below their outputs, and apart from them those that fail.
+"""Rows transformed where they are, without a queue: a job writes them below their output, as it is, while no row is known to fail; where one fails,
+it runs so that it writes those that fail apart from the others.
 
 What fails becomes messages, which a pass delivers as all others: it judges them, counts them, and may find that they succeed. Where the job itself
 fails, or its plan does not say which row is which, nothing is written, and all rows become messages.
