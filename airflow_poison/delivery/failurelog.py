@@ -80,14 +80,13 @@ class FailureLog:
 
     def append(self, entry: Rollback) -> None:
         """Write one rollback. Raises ServerSessionError when the disk is full."""
-        at = (entry.section, entry.row, entry.lookup_id, entry.attempts, int(entry.innocent))
         known = self._written.get(entry.failure)
         if known is not None:
             self._write_line(_like(entry, known), f"The failure of message {entry.lookup_id}")
             return
         failure = entry.failure
         record: dict[str, object] = {
-            "at": at,
+            "at": (entry.section, entry.row, entry.lookup_id, entry.attempts, int(entry.innocent)),
             "kind": failure.kind,
             "type": failure.type,
             "text": failure.text,
@@ -105,17 +104,22 @@ class FailureLog:
     def extend(self, entries: Iterable[Rollback]) -> None:
         """Write many rollbacks; those like earlier ones with one call of the system for many. Raises ServerSessionError when the disk is full."""
         lines = list[bytes]()
-        for entry in entries:
-            known = self._written.get(entry.failure)
-            if known is not None:
-                lines.append(_like(entry, known))
-            if lines and (known is None or len(lines) == _LINES):
+
+        def write() -> None:
+            if lines:
                 self._write_line(b"\n".join(lines), f"How {len(lines):,} messages have failed")
                 lines.clear()
+
+        for entry in entries:
+            known = self._written.get(entry.failure)
             if known is None:
+                write()
                 self.append(entry)
-        if lines:
-            self._write_line(b"\n".join(lines), f"How {len(lines):,} messages have failed")
+                continue
+            lines.append(_like(entry, known))
+            if len(lines) == _LINES:
+                write()
+        write()
 
     def append_halt(self, lookup_id: int, details: Mapping[str, str]) -> None:
         """Write down the facts of the halt that a message caused. Raises ServerSessionError when the disk is full."""

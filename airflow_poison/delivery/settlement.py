@@ -225,8 +225,8 @@ def _fates(delivered: Delivered, *, with_properties: bool) -> dict[EndingFacts, 
     rows, words = _open_rows(delivered), delivered.report.words
     found = list(map(delivered.report.failures.get, rows))
     columns = (
-        _numbers(delivered.batch, "abort_count", rows),
-        _numbers(delivered.batch, "move_count", rows),
+        counts_in(delivered.batch, "abort_count")[rows].tolist(),
+        counts_in(delivered.batch, "move_count")[rows].tolist(),
         attempts_of(words[rows]).tolist(),
         (words[rows] & STATE_MASK).tolist(),
         [failure.kind if failure else None for failure in found],
@@ -246,8 +246,9 @@ def _open_rows(delivered: Delivered) -> list[int]:
     return rows
 
 
-def _numbers(batch: pa.RecordBatch, name: str, rows: Sequence[int]) -> list[int]:
-    found: list[int] = batch.column(name).fill_null(0).to_numpy(zero_copy_only=False)[rows].tolist()
+def counts_in(batch: pa.RecordBatch, name: str) -> NDArray[np.int64]:
+    """Return a column of counts; null is 0."""
+    found: NDArray[np.int64] = batch.column(name).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found
 
 
@@ -264,7 +265,7 @@ def _decided(delivered: Delivered) -> Iterator[Shared]:
     kept = delivered.report.decided.ends
     groups: dict[object, Shared] = {}
     rows = _open_rows(delivered)
-    counts = (_numbers(delivered.batch, name, rows) for name in ("abort_count", "move_count"))
+    counts = (counts_in(delivered.batch, name)[rows].tolist() for name in ("abort_count", "move_count"))
     for row, abort_count, move_count in zip(rows, *counts, strict=True):
         end = kept.get(row)
         failure = delivered.report.failures.get(row)
@@ -329,11 +330,13 @@ class Settler:
             tally.counts[name_of(end)] += len(members)
             if kind is FailureKind.POSTPONED:
                 tally.counts["deliveries"] += len(members)
-            for failure, messages in Counter(filter(None, map(delivered.report.failures.get, members))).items():
-                tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200], messages)
-            errors = _last_errors(delivered, members)
+            ended = _Ended.of(delivered, members)
+            for failure, messages in zip(ended.failures, np.bincount(ended.which).tolist(), strict=True):
+                if failure is not None:
+                    tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200], messages)
+            errors = _last_errors(delivered, ended)
             self._note_ending(delivered, members[0], end, tally)
-            rows += remaining(delivered, members, end, self._read_from, errors)
+            rows += remaining(delivered, ended, end, self._read_from, errors)
             rows += self._events.of_end(delivered, members, end, errors)
             tally.counts["reports"] += len(members) * len(end.reports) if isinstance(end, Dispose) else 0
         if delivered.report.decided is not None and delivered.report.decided.halt is not None and tally.halt is None:
@@ -378,7 +381,7 @@ def _of_conversations(delivered: Delivered, tally: Tally) -> list[pa.Table]:
 _SENDERS = "the sender's dead-letter queue"
 
 
-def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from: SubQueue, errors: pa.Array[Any]) -> list[pa.Table]:
+def remaining(delivered: Delivered, ended: _Ended, end: End, read_from: SubQueue, errors: pa.Array[Any]) -> list[pa.Table]:
     """Return the members' rows where the end keeps them, with their new counts and error, and the reports of a disposition.
 
     :param read_from: the sub-queue that they were read from; what is untouched stays there.
@@ -387,16 +390,15 @@ def remaining(delivered: Delivered, members: Sequence[int], end: End, read_from:
     partition = partition_of(end, read_from)
     if partition is None and not (isinstance(end, Dispose) and end.reports):
         return []
+    members, size = ended.rows, len(ended.rows)
     rows = delivered.batch.take(pa.array(members, pa.int64()))
-    failures, which = _distinct(delivered, members)
-    size = len(members)
     changed: dict[str, pa.Array[Any]] = {
         "abort_count": _constant(end.counts.abort_count, size),
         "move_count": _constant(end.counts.move_count, size),
-        "crash_count": _crash_counts(rows, crashes_of(delivered.report.words)[np.asarray(members)]),
+        "crash_count": pa.array(np.minimum(counts_in(rows, "crash_count") + crashes_of(delivered.report.words)[members], LARGEST), pa.int32()),
         "due_at": pa.array([due_at_of(end)] * size, message_schema().field("due_at").type),
         "last_error": errors,
-        "reason": pa.array([_reason(end) or summary(failure) for failure in failures], pa.string()).take(which),
+        "reason": pa.array([_reason(end) or summary(failure) for failure in ended.failures], pa.string()).take(ended.which),
         "sub_queue": pa.array([partition] * size, pa.string()),
     }
     if isinstance(end, Dispose) and partition == OUTBOX:
@@ -455,26 +457,30 @@ def _constant(value: int, size: int) -> pa.Array[Any]:
     return pa.array(np.full(size, min(value, LARGEST), np.int32))
 
 
-def _crash_counts(rows: pa.RecordBatch, crashes: NDArray[np.int32]) -> pa.Array[Any]:
-    before = rows.column("crash_count").fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return pa.array(np.minimum(before + crashes, LARGEST), pa.int32())
+class _Ended(NamedTuple):
+    """Rows that share an end.
+
+    :param failures: the different ones that they ended with. :param which: of these, for each row.
+    """
+
+    rows: Sequence[int]
+    failures: list[Failure | None]
+    which: list[int]
+
+    @classmethod
+    def of(cls, delivered: Delivered, rows: Sequence[int]) -> _Ended:
+        places: dict[Failure | None, int] = {}
+        which = [places.setdefault(failure, len(places)) for failure in map(delivered.report.failures.get, rows)]
+        return cls(rows, [*places], which)
 
 
-def _distinct(delivered: Delivered, members: Sequence[int]) -> tuple[list[Failure | None], pa.Array[Any]]:
-    """Return the different failures of rows, and which of them each has."""
-    places: dict[Failure | None, int] = {}
-    which = [places.setdefault(failure, len(places)) for failure in map(delivered.report.failures.get, members)]
-    return [*places], pa.array(which, pa.int64())
-
-
-def _last_errors(delivered: Delivered, members: Sequence[int]) -> pa.Array[Any]:
+def _last_errors(delivered: Delivered, ended: _Ended) -> pa.Array[Any]:
     """Return the errors column of rows: the failures of this pass, and what stood there where a message had none."""
-    failures, which = _distinct(delivered, members)
     kind = message_schema().field("last_error").type
-    cells: pa.Array[Any] = pa.array([None if failure is None else error_cell(failure) for failure in failures], kind).take(which)
-    if None in failures:
-        had_one = pa.array([failure is not None for failure in failures]).take(which)
-        before: pa.Array[Any] = delivered.batch.column("last_error").take(pa.array(members, pa.int64())).cast(kind)
+    cells: pa.Array[Any] = pa.array([None if failure is None else error_cell(failure) for failure in ended.failures], kind).take(ended.which)
+    if None in ended.failures:
+        had_one = pa.array([failure is not None for failure in ended.failures]).take(ended.which)
+        before: pa.Array[Any] = delivered.batch.column("last_error").take(pa.array(ended.rows, pa.int64())).cast(kind)
         cells = pc.if_else(had_one, cells, before)
     return cells
 

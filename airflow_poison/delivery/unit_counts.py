@@ -22,7 +22,7 @@ from airflow_poison.delivery.journal import COUNT_MASK, MAX_ATTEMPTS, SETTLED, S
 from airflow_poison.delivery.outage import was_charged
 from airflow_poison.delivery.rows import BatchEntry
 from airflow_poison.delivery.session import BatchReport, Searched, report_words
-from airflow_poison.delivery.settlement import Delivered, Settler, Stay, shared_ends
+from airflow_poison.delivery.settlement import Delivered, Settler, Stay, counts_in, shared_ends
 from airflow_poison.delivery.stage import StageJob, Tally, settled_rows, tally_row
 from airflow_poison.rules.decisions import Counts, Deliver, Halt
 from airflow_poison.values.failures import Failure, FailureKind
@@ -119,7 +119,7 @@ class ClaimCounts:
         self._section = journal.append(self.lookup_ids, carry.words_for(self.lookup_ids))
         self._words = self._section.as_array()
         self._failures: dict[int, Failure] = {row: carry.failures[number] for number, row in self.rows_of(carry.failures).items()}
-        self.places = _places(self.lookup_ids, _numbers(messages, "priority"))
+        self.places = _places(self.lookup_ids, counts_in(messages, "priority"))
         self.good = np.zeros(len(self.lookup_ids), bool)
         self._once = np.zeros(len(self.lookup_ids), bool)
         self.halted, self._timeouts = False, 0
@@ -147,7 +147,7 @@ class ClaimCounts:
 
     def is_untouched(self, rows: Rows) -> NDArray[np.bool_]:
         """Whether nothing is counted of a message: neither now nor by earlier passes."""
-        before = _numbers(self._messages, "abort_count")[rows] + _numbers(self._messages, "move_count")[rows]
+        before = counts_in(self._messages, "abort_count")[rows] + counts_in(self._messages, "move_count")[rows]
         found: NDArray[np.bool_] = (np.asarray(self._words)[rows] == 0) & (before == 0)
         return found
 
@@ -188,10 +188,11 @@ class ClaimCounts:
             charged = rows[~self._once[rows]]
             self._write_down(charged, failed)
             self._journal.force()
-            died = np.array([failed[row].kind in _DIED for row in charged.tolist()], bool)
+            kinds = [failed[row].kind for row in charged.tolist()]
+            died = np.array([kind in _DIED for kind in kinds], bool)
             self._words[charged] = counted(np.asarray(self._words)[charged], MessageState.UNTOUCHED, crash=died)
             self._failures |= {row: failed[row] for row in charged.tolist()}
-            self._timeouts += sum(failed[row].kind is FailureKind.TIMEOUT for row in charged.tolist())
+            self._timeouts += kinds.count(FailureKind.TIMEOUT)
         reach("frames.charge.after")
         self._decide(charged)
 
@@ -250,7 +251,7 @@ class ClaimCounts:
         if not len(rows):
             return
         words = np.asarray(self._words)[rows].astype(np.int64)
-        columns = [words, _numbers(self._messages, "abort_count")[rows], _numbers(self._messages, "move_count")[rows]]
+        columns = [words, counts_in(self._messages, "abort_count")[rows], counts_in(self._messages, "move_count")[rows]]
         expire = self._messages.column("expires_at").null_count < self._messages.num_rows
         limited = self._job.policy.unreadable(BatchEntry(0, 0, LARGEST_BODY, None, Counts())) is not None
         each = expire or limited or self._job.policy.reads_properties
@@ -293,11 +294,6 @@ class ClaimCounts:
         failures = {int(self.lookup_ids[row]): self._failures[row] for row in failed.tolist() if row in self._failures}
         before = np.asarray(self._words) & STATE_MASK == MessageState.CARRIED
         return UnitOutcome(self.lookup_ids, words, failures, before, self._timeouts, units, unstable)
-
-
-def _numbers(messages: pa.RecordBatch, name: str) -> NDArray[np.int64]:
-    found: NDArray[np.int64] = messages.column(name).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
 
 
 def _places(lookup_ids: NDArray[np.int64], priorities: NDArray[np.int64]) -> NDArray[np.intp]:

@@ -216,7 +216,7 @@ class InPlace:
         with types_kept(rows.sparkSession):
             good, number, _ = self._written(rows.drop(LOOKUP_ID), folder)
             self._find_unfit(job)
-        self._finish(good, [], number if job.counts_itself else _seen(job), one_each=True)
+        self._finish(good, [], number if job.counts_itself else _observed(job, "rows"), one_each=True)
 
     def _run_caught(self, job: _Job, before: NotInPlaceError | None = None) -> None:
         """Write rows that fail apart from the others.
@@ -243,13 +243,16 @@ class InPlace:
         if job.counts_itself and frame is not None:
             self._finish(good, bad, rows_written, one_each=one_each)
         else:
-            self._finish(good, bad, None if repeated and not one_each else _seen(job), one_each=one_each)
+            self._finish(good, bad, None if repeated and not one_each else _observed(job, "rows"), one_each=one_each)
 
     def _find_unfit(self, job: _Job) -> None:
         """Write the records that are no rows, where there may be some."""
-        if job.has_records and (_unfit(job.seen) != 0 or not job.is_chain):
+        if not job.has_records:
+            return
+        number = _observed(job, "unfit") if _observed(job, "rows") else None  # Spark may have read nothing, as of a plan whose rows cannot land
+        if number != 0 or not job.is_chain:
             records = job.whole.where(f"`{UNFIT}`").select(f"`{RECORD}`")
-            self._unfit = self._unfit_of(records, self._order.place / "unfit", _unfit(job.seen) or 0)
+            self._unfit = self._unfit_of(records, self._order.place / "unfit", number or 0)
 
     def _finish(self, good: list[Path], bad: list[Path], rows: int | None, *, one_each: bool | None) -> None:
         failed = {*_numbers(bad)}
@@ -329,17 +332,9 @@ class InPlace:
         return {"read": rows, "landed": landed, "filtered": rows - landed - failed}
 
 
-def _seen(job: _Job) -> int | None:
-    """Return how many rows Spark has read; None where it does not say so."""
-    return observed_in(job.seen, "rows", lambda: None)
-
-
-def _unfit(seen: Observation) -> int | None:
-    """Return how many records are no rows; None where Spark has read nothing, as of a plan whose rows cannot land."""
-    try:
-        return int(seen.get["unfit"]) if seen.get["rows"] else None
-    except Exception:  # noqa: BLE001  (a plan without what counts them)
-        return None
+def _observed(job: _Job, name: str) -> int | None:
+    """Return what Spark has counted; None where it does not say so."""
+    return observed_in(job.seen, name, lambda: None)
 
 
 def _records(found: Any) -> Iterator[pa.RecordBatch]:
