@@ -14,7 +14,7 @@ from airflow_poison.dialogs.transaction import AS_ARRIVED
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.function import check
 from airflow_poison.spark.in_place import InPlace, NotInPlaceError
-from airflow_poison.spark.jobs import readable_error
+from airflow_poison.spark.jobs import is_connect, readable_error
 from airflow_poison.spark.nodes import NodeSite, check_outputs
 from airflow_poison.spark.shares import LEFT, SharedSite, deliver_only, deliver_share, plan_shares, read_share
 from airflow_poison.spark.transform import transform_claim
@@ -169,11 +169,18 @@ class SparkEngine:
                 try:
                     action()
                 except Exception:
+                    await_tasks(mine)
                     if heartbeat.lost is None:
                         raise
             if heartbeat.lost is not None:
                 raise heartbeat.lost
             return mine.repeated()
+
+        def await_tasks(mine: Watched) -> None:
+            """Wait for tasks of jobs that have failed: one may write still."""
+            until = time.monotonic() + LAST_SECONDS
+            while not is_connect(self._spark) and mine.works() and time.monotonic() < until:
+                time.sleep(0.02)
 
         return InPlace(self._spark, order, watched, lambda: self._executors.make_ready(order.queue))
 

@@ -108,6 +108,7 @@ class InPlace:
         self.counts: Mapping[str, int] = {}
         self.named = list[Failure | None]()
         self._failing, self._unfit = list[Path](), list[Path]()
+        self._jobs = 0
         self._unnamed: set[int] | None = None
 
     def run(self) -> str:
@@ -211,7 +212,7 @@ class InPlace:
         return _Job(whole, given, seen, plain, found.judged, has_records, catching.is_chain(plain, given), counts_itself)
 
     def _run_as_it_is(self, job: _Job) -> None:
-        folder = self._order.place / f"{_FAILED}=false"
+        folder = self._folder()
         rows = catching.reading(job.plain, job.given, job.whole) if job.counts_itself else job.plain
         with types_kept(rows.sparkSession):
             good, number, _ = self._written(rows.drop(LOOKUP_ID), folder)
@@ -223,7 +224,7 @@ class InPlace:
 
         :param before: what the plan has failed with as it is.
         """
-        spark, folder = self._rows.sparkSession, self._order.place
+        spark, folder = self._rows.sparkSession, self._folder()
         frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else None)
         if frame is None and (before is not None or job.judged):
             raise before or NotInPlaceError("Spark does not say which rows of this plan fail")
@@ -252,7 +253,12 @@ class InPlace:
         number = _observed(job, "unfit") if _observed(job, "rows") else None  # Spark may have read nothing, as of a plan whose rows cannot land
         if number != 0 or not job.is_chain:
             records = job.whole.where(f"`{UNFIT}`").select(f"`{RECORD}`")
-            self._unfit = self._unfit_of(records, self._order.place / "unfit", number or 0)
+            self._unfit = self._unfit_of(records, self._folder(), number or 0)
+
+    def _folder(self) -> Path:
+        """Return where a job writes: no other has written there, of which a task may have outlived it."""
+        self._jobs += 1
+        return self._order.place / f"job-{self._jobs}"
 
     def _finish(self, good: list[Path], bad: list[Path], rows: int | None, *, one_each: bool | None) -> None:
         failed = {*_numbers(bad)}

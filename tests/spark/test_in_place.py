@@ -296,6 +296,17 @@ def test_a_job_runs_as_it_is_unless_rows_have_failed_before(job: Job, monkeypatc
     assert job.is_whole()
 
 
+def test_what_a_task_of_a_failed_job_still_writes_does_not_stop_the_next_job(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(InPlace, "discard", lambda _: None)  # as if it were there again
+    write_deltalake(job.raw, orders(0, ROWS, bad=[7]))
+
+    job.receive(cast, key="one that fails")
+
+    assert len(job.landed()) == ROWS - 1
+    assert [each["body"]["id"] for each in job.messages().values()] == [7]
+    assert not job.poured
+
+
 def test_instants_keep_their_zone_in_a_session_that_has_other_settings(job: Job) -> None:
     before = job.spark.conf.get(STAMPS)
     job.spark.conf.set(STAMPS, "INT96")
