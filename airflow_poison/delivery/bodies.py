@@ -458,12 +458,14 @@ def _suspects(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.S
     if any(map(_has_instants, schema.types)):
         pattern += f"|{_ODD_INSTANT}"
     found.update(_places(pc.match_substring_regex(array, pattern)))
-    wanted = _keys_of([name for name in names if name is not None]) if plain else None
+    known = [name for name in names if name is not None]
+    wanted = _keys_of(known) if plain else None
     for first in range(0, len(array), _PIECE):  # of a size that the caches of a processor have
         piece = array[first : first + _PIECE]
         found.update(first + place for place in _nested(piece).tolist() if _is_too_deep(bodies[first + place] or b""))
-        repeating = (first + place for place in _repeating(piece, wanted).tolist())
-        found.update(place for place in repeating if place not in found and not _is_plain(bodies[place] or b""))
+        those = np.arange(len(piece)) if wanted is None else _naming_twice(piece, known)
+        repeating = those[_repeating(piece.take(those), wanted)] if len(those) else those
+        found.update(place for place in (first + repeating).tolist() if place not in found and not _is_plain(bodies[place] or b""))
     return found
 
 
@@ -591,6 +593,30 @@ def _repeating(array: pa.Array[Any], wanted: NDArray[np.uint64] | None = None) -
         found.append(places[(of_each[:, 1:] == of_each[:, :-1]).any(axis=1)])
     repeating = np.concatenate(found)
     return _in_one_object(repeating, names, counts) if len(repeating) else repeating
+
+
+def _naming_twice(array: pa.Array[Any], wanted: Sequence[str]) -> NDArray[np.intp]:
+    """Return the places of bodies in which ``_repeating`` may find one of these names twice: all such, and some more.
+
+    A name is known by its quote and its last bytes before a colon.
+    """
+    offsets, data = _content(array)
+    data = np.concatenate([np.zeros(_WORD, np.uint8), data])
+    colons = np.flatnonzero(data[_WORD + 1 :] == _COLON) + 1
+    before = data[colons + _WORD - 1]
+    quotes = colons[before == _QUOTE] - 1
+    ends = np.ndarray(len(data) - _WORD + 1, np.uint64, data, strides=(1,))[quotes]
+
+    def bodies_of(places: NDArray[np.intp]) -> NDArray[np.intp]:
+        return np.searchsorted(offsets, places, side="right") - 1
+
+    found = [bodies_of(colons[before <= _SPACE])]
+    for name in wanted:
+        end = f'"{name}'.encode()[-_WORD:]
+        unused = np.uint64(8 * (_WORD - len(end)))
+        here = bodies_of(quotes[ends >> unused == np.frombuffer(end.rjust(_WORD, b"\0"), np.uint64) >> unused])
+        found.append(here[1:][here[1:] == here[:-1]])
+    return np.unique(np.concatenate(found))
 
 
 def _in_one_object(bodies: NDArray[np.intp], names: _Texts, counts: NDArray[np.intp]) -> NDArray[np.intp]:

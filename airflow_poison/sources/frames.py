@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from airflow_poison.sources.readers import named_columns, records
 from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY, RECORD, UNFIT, Reached, Source, Take
 from airflow_poison.sources.text_lines import Part, parts, unpacked
+from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.errors import SourceError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import message_schema
@@ -85,7 +87,7 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
     :param files: their names as users see them, and their paths, the largest first; of objects, which Spark gets whole, their URIs.
     :param columns: of CSV, all text. :param then: what is made of bodies instead: of rows of CSV, those that a send makes.
     """
-    names, units = {path: name for name, path in files}, [unit for name, path in files for unit in _units(name, path, layout)]
+    names, units = {path: name for name, path in files}, [*chain.from_iterable(side_by_side(lambda file: _units(*file, layout), files))]
     tasks = min(len(units), _TASKS)
 
     def opened(batch: pa.RecordBatch) -> Iterator[tuple[str, Layout, Any]]:

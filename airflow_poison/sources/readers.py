@@ -15,6 +15,7 @@ import codecs
 import io
 from collections import Counter, deque
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -22,7 +23,7 @@ from airflow_poison.sources.source import ERROR
 from airflow_poison.sources.text_lines import BYTES, PATH, ROWS, WIDTHS, Bodies, Lines, Long, check_count, one_line, opened, raise_of_the_disk
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
-from airflow_poison.values.json_text import syntax_error, written
+from airflow_poison.values.json_text import syntax_error, unlike_json, written
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import counted
 
@@ -428,9 +429,15 @@ def _beginning(source: Path | IO[bytes]) -> bytes:
 def _lines(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     """Yield each line as a body, also an empty one."""
     lines, found, number = Lines(content, layout.encoding, returns=False), Bodies(name), 0
-    for number, line in enumerate(lines, 1):
-        body, error = lines.body(line)
-        if found.add(body, number, error):
+    for block in lines.blocks():
+        if (bodies := lines.bodies(block)) is not None:
+            found.extend(bodies, number + 1)
+        else:
+            for place, line in enumerate(block, number + 1):
+                body, error = lines.body(line)
+                found.add(body, place, error)
+        number += len(block)
+        if found.is_full:
             yield from found.rest()
     yield from found.rest()
     check_count(name, number, found.count)
@@ -441,19 +448,31 @@ def _json(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     """Yield each line that is not blank as a body. A line that is no JSON and holds carriage returns is as many lines."""
     lines, found, blank = Lines(content, layout.encoding, returns=None), Bodies(name), 0
     number = lines.before
-    for line in lines:
-        read = _json_body(lines, line)
-        pieces = [line] if read[1] is None or isinstance(line, Long) else lines.split(line)
-        for piece in pieces:
-            number += 1
-            body, error = read if len(pieces) == 1 else _json_body(lines, piece)
-            if error == _BLANK:
-                blank += 1
-            elif found.add(body, number, error):
-                yield from found.rest()
+    for block in lines.blocks():
+        bodies = lines.bodies(block) or []
+        odd = unlike_json(bodies) if bodies else range(len(block))
+        for behind, place in pairwise((-1, *odd, len(block))):
+            plain = bodies[behind + 1 : place]
+            found.extend(plain, number + 1)
+            number += len(plain)
+            for body, error in _json_bodies(lines, block[place]) if place < len(block) else ():
+                number += 1
+                if error == _BLANK:
+                    blank += 1
+                else:
+                    found.add(body, number, error)
+        if found.is_full:
+            yield from found.rest()
     yield from found.rest()
     check_count(name, number - lines.before, found.count + blank)
     lines.finish(number)
+
+
+def _json_bodies(lines: Lines, line: bytes) -> list[tuple[bytes, str | None]]:
+    """Return the bodies that a line is, and what is wrong with them."""
+    read = _json_body(lines, line)
+    pieces = [line] if read[1] is None or isinstance(line, Long) else lines.split(line)
+    return [read] if len(pieces) == 1 else [_json_body(lines, piece) for piece in pieces]
 
 
 _BLANK = ""

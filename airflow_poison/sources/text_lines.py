@@ -7,8 +7,9 @@ import errno
 import io
 import re
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, Literal
+from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import ConservationError, MalformedError
@@ -16,7 +17,7 @@ from airflow_poison.values.json_text import MARKS
 from airflow_poison.values.schema import MAX_BODY_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from io import BufferedReader
 
     import pyarrow as pa
@@ -27,6 +28,7 @@ PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gz
 ROWS, BYTES = 10_000, 64 << 20
 """Of a batch, about."""
 _BLOCK = 128 << 10
+_MARKS, _FEED = tuple(mark for mark, _ in MARKS), ord("\n")
 WIDTHS: Final[Mapping[str, int]] = {"utf-16": 2, "utf-32": 4}
 """Bytes of a unit of those encodings in which ASCII is not a byte."""
 _IN_THE_FILE = frozenset({None, errno.EINVAL, errno.EOVERFLOW, errno.EFBIG})
@@ -79,21 +81,37 @@ def parts(path: Path, size: int, without: bytes) -> list[tuple[int, int, int]]:
     :param size: of a part, about, in bytes. :param without: bytes with which a line may go on behind its end.
     Raises OSError.
     """
-    found, begin, before = list[tuple[int, int, int]](), 0, 0
+    import numpy as np
+
     if path.suffix.lower() in PACKED:
         return []
-    with path.open("rb") as content:
-        while block := content.read(size):
-            if not block.endswith(b"\n"):
-                block += content.readline(MAX_BODY_BYTES)
-            ends = block.count(b"\n")
-            marked = not begin and block.startswith(tuple(mark for mark, _ in MARKS))
-            whole = block.endswith(b"\n") or begin + len(block) == path.stat().st_size
-            if marked or not whole or block.count(b"\r") != block.count(b"\r\n") or (without and without in block):
+    found, begin, before = list[tuple[int, int, int]](), 0, 0
+    at, lines, held = 0, 0, b""  # of the part that is not cut out yet; and a carriage return, of which it is not known what follows
+    block = bytearray(_BLOCK)
+    ends = np.frombuffer(block, np.uint8)
+    with path.open("rb", buffering=0) as content:
+        while length := content.readinto(block):
+            text = held + block[:length]
+            held = text[-1:] if text.endswith(b"\r") else b""
+            if (not at and text.startswith(_MARKS)) or _has_lone_returns(text[: len(text) - len(held)]) or (without and without in text):
                 return []
-            found.append((begin, len(block), before))
-            begin, before = begin + len(block), before + ends
+            cut = 0
+            while (end := block.find(b"\n", max(begin + size - 1 - at, cut), length) + 1) > 0:
+                found.append((begin, at + end - begin, before))
+                before, lines = before + lines + int(np.count_nonzero(ends[cut:end] == _FEED)), 0
+                begin, cut = at + end, end
+            lines += int(np.count_nonzero(ends[cut:length] == _FEED))
+            at += length
+            if at - begin > size + MAX_BODY_BYTES:
+                return []
+    if at > begin:
+        found.append((begin, at - begin, before))
     return found
+
+
+def _has_lone_returns(text: bytes) -> bool:
+    """Whether a carriage return stands elsewhere than before a line feed."""
+    return b"\r" in text and text.count(b"\r") != text.count(b"\r\n")
 
 
 class _Packed:
@@ -216,6 +234,10 @@ class Lines:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the lines; one that is longer than a body may be as ``Long``, its end included in its size."""
+        return chain.from_iterable(self.blocks())
+
+    def blocks(self) -> Iterator[list[bytes]]:
+        """Yield the lines of one block of the file after another."""
         rest, head, dropped = self._begin, b"", 0
         self._seen = len(rest)
         is_there = True
@@ -234,7 +256,7 @@ class Lines:
             if len(whole) > self._limit:
                 lines = [self._checked(line) for line in lines]
             self._given += sum(line.size if isinstance(line, Long) else len(line) for line in lines)
-            yield from lines
+            yield lines
             if is_there and len(rest) > self._limit + 2 * self._width:
                 over = (len(rest) - 2 * self._width) // self._width * self._width
                 head = head if dropped else rest[: self._limit]
@@ -284,6 +306,14 @@ class Lines:
             return [line]
         return [piece for piece in self.cut(line, returns=True) if piece]
 
+    def bodies(self, lines: Sequence[bytes]) -> list[bytes] | None:
+        """Return the bodies that lines are; None: each is to be looked at alone."""
+        if not self.plain or self._returns or any(isinstance(line, Long) for line in lines):
+            return None
+        if _has_lone_returns(b"".join(lines)):
+            return None
+        return [line.rstrip(b"\r\n") for line in lines]
+
     def body(self, line: bytes) -> tuple[bytes, str | None]:
         """Return the body that a line is, in UTF-8, and what is wrong with it."""
         if isinstance(line, Long):
@@ -324,7 +354,7 @@ class Bodies:
 
     def __init__(self, name: str, unit: str = "line") -> None:
         self._name, self._unit, self._held = name, unit, 0
-        self._rows: list[tuple[bytes, int, str | None]] = []
+        self._bodies, self._numbers, self._errors = list[bytes](), list[int](), dict[int, str]()
         self.count = 0
 
     def add(self, body: bytes, number: int, error: str | None) -> bool:
@@ -332,28 +362,46 @@ class Bodies:
 
         :param number: of the line.
         """
-        self._rows.append((body, number, error))
-        self._held += len(body)
-        self.count += 1
-        return len(self._rows) >= ROWS or self._held >= BYTES
+        if error is not None:
+            self._errors[len(self._bodies)] = error
+        self.extend([body], number)
+        return self.is_full
+
+    def extend(self, bodies: Sequence[bytes], number: int) -> None:
+        """Take records with nothing wrong, of lines that follow each other.
+
+        :param number: of the first line.
+        """
+        self._numbers += range(number, number + len(bodies))
+        self._bodies += bodies
+        self._held += sum(map(len, bodies))
+        self.count += len(bodies)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether these are a batch."""
+        return len(self._bodies) >= ROWS or self._held >= BYTES
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield a batch of the records added since the last one."""
+        """Yield the records added since the last batch, in batches."""
+        import numpy as np
         import pyarrow as pa
+        import pyarrow.compute as pc
 
-        if not self._rows:
-            return
-        bodies, numbers, errors = zip(*self._rows, strict=True)
-        self._rows, self._held = [], 0
-        texts = [None if error is None else f"{self._unit} {number} of {self._name}: {error}" for number, error in zip(numbers, errors, strict=True)]
-        places = [*map(str, numbers)]
-        ends: Any = range(0, 2 * len(places) + 1, 2)
-        keys, values = pa.array([PATH, LINE] * len(places)), pa.array([each for place in places for each in (self._name, place)])
-        yield pa.record_batch(
-            {
-                "body": pa.array(bodies, pa.binary()),
-                "message_id": pa.array([f"{self._name}:{place}" for place in places]),
-                "properties": pa.MapArray.from_arrays(ends, keys, values),
-                ERROR: pa.array(texts, pa.string()),
-            }
-        )
+        maps, joined = cast("Any", pa.MapArray), cast("Any", pc.binary_join_element_wise)
+        for first in range(0, len(self._bodies), ROWS):
+            bodies, lines = self._bodies[first : first + ROWS], self._numbers[first : first + ROWS]
+            errors = [self._errors.get(place) for place in range(first, first + len(bodies))]
+            texts = [None if each is None else f"{self._unit} {line} of {self._name}: {each}" for line, each in zip(lines, errors, strict=True)]
+            numbers, places = pa.array(lines, pa.int64()).cast(pa.string()), np.arange(2 * len(lines))
+            values = pa.concat_arrays([pa.array([self._name]), numbers]).take(places % 2 * (places // 2 + 1))
+            keys = pa.array([PATH, LINE]).take(places % 2)
+            yield pa.record_batch(
+                {
+                    "body": pa.array(bodies, pa.binary()),
+                    "message_id": joined(pa.scalar(self._name), numbers, ":"),
+                    "properties": maps.from_arrays(pa.array(range(0, 2 * len(lines) + 1, 2), pa.int32()), keys, values),
+                    ERROR: pa.array(texts, pa.string()),
+                }
+            )
+        self._bodies, self._numbers, self._errors, self._held = [], [], {}, 0

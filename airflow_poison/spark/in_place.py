@@ -179,31 +179,39 @@ class InPlace:
 
     def _run(self) -> None:
         """Transform the rows by the plan as it is, where each row makes one at most; where that fails, by one that finds the rows that raise."""
-        job = self._planned()
+        rows = self._rows if self._order.careful else self._without_records()
+        job = self._planned(rows)
         if self._order.careful or job.judged or not job.is_chain:
-            self._run_caught(job)
+            self._run_caught(job if rows is self._rows else self._planned(self._rows))
             return
         try:
             self._run_as_it_is(job)
         except _JobFailedError as error:
             self._order.progress(f"{error}: it runs once more, so that the rows that fail are found")
             self.discard()
-            self._run_caught(self._planned(), error)
+            self._run_caught(self._planned(self._rows), error)
 
-    def _planned(self) -> _Job:
+    def _without_records(self) -> DataFrame:
+        """Return the rows without the records that they were: a body goes to the JVM only where it may become a message."""
+        if self._order.transformation.schema is None or self._rows.columns[-2:] != [RECORD, UNFIT]:
+            return self._rows
+        with this_python(self._rows.sparkSession):
+            return self._order.rows(self._rows.sparkSession, _columns_of_records(self._order, unfit_alone=True))
+
+    def _planned(self, rows: DataFrame) -> _Job:
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         outputs, transformation = self._order.outputs, self._order.transformation
-        self._check_place(self._rows.sparkSession, outputs)
-        whole = self._rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
-        seen, rows, unfit = Observation(), f.count(f.lit(1)).alias("rows"), f.col(f"`{UNFIT}`")
+        self._check_place(rows.sparkSession, outputs)
+        whole = rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
+        seen, number, unfit = Observation(), f.count(f.lit(1)).alias("rows"), f.col(f"`{UNFIT}`")
         has_records = whole.columns[-2:] == [RECORD, UNFIT]
         if has_records:
             self._ready()
-            given = whole.observe(seen, rows, f.count_if(unfit).alias("unfit")).where(~unfit).drop(UNFIT)
+            given = whole.observe(seen, number, f.count_if(unfit).alias("unfit")).where(~unfit).drop(UNFIT)
         else:
-            given = whole.observe(seen, rows)
+            given = whole.observe(seen, number)
         result = called(transformation.load(), given.drop(RECORD) if has_records else given, transformation)
         check_result(result, outputs, transformation.name)
         found = written(result, outputs)
@@ -351,8 +359,11 @@ def _records(found: Any) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({name: part for name, part in parts.items() if name == ERROR or part.null_count < len(part)})
 
 
-def _columns_of_records(order: InPlaceOrder) -> Then | None:
-    """Return what makes columns of bodies, as a delivery does; None where no columns are declared."""
+def _columns_of_records(order: InPlaceOrder, *, unfit_alone: bool = False) -> Then | None:
+    """Return what makes columns of bodies, as a delivery does; None where no columns are declared.
+
+    :param unfit_alone: only records that are no rows are kept with their columns.
+    """
     if order.transformation.schema is None:
         return None
     schema, decode = order.transformation.schema, order.decode
@@ -365,7 +376,10 @@ def _columns_of_records(order: InPlaceOrder) -> Then | None:
                 table, failures = bodies.columns_of(read.column("body"), wanted)
                 wrong = read.column(ERROR).is_valid().to_pylist() if ERROR in read.schema.names else [False] * read.num_rows
                 unfit = pa.array([place in failures or is_wrong for place, is_wrong in enumerate(wrong)])
-                yield from table.append_column(RECORD, records_of(piece)).append_column(UNFIT, unfit).to_batches()
+                record = records_of(piece)
+                if unfit_alone:
+                    record = record.take(pc.if_else(unfit, pa.array(range(len(record)), pa.int64()), pa.scalar(None, pa.int64())))
+                yield from table.append_column(RECORD, record).append_column(UNFIT, unfit).to_batches()
 
     from pyspark.sql.types import StructType
 

@@ -12,8 +12,7 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, partial
 from json.encoder import encode_basestring, encode_basestring_ascii
@@ -89,15 +88,25 @@ def natural_values(body: bytes | str) -> Any:
 
 def syntax_error(body: bytes) -> str | None:
     """Return why a body is no JSON; None: it is. A name may stand twice."""
-    decode, refused = _quick()
-    with suppress(*refused):
-        decode(body)
+    if not unlike_json([body]):
         return None
     try:
         _parsed(_SYNTAX, body)
     except JsonError as error:
         return str(error)
     return None
+
+
+def unlike_json(bodies: Sequence[bytes]) -> list[int]:
+    """Return the places of bodies of which ``syntax_error`` has to say whether they are JSON: of all that are none, and of a few others."""
+    check, refused = _quick()
+    found = list[int]()
+    for place, body in enumerate(bodies):
+        try:
+            check(body)
+        except refused:
+            found.append(place)
+    return found
 
 
 def written(value: object) -> str:
@@ -146,12 +155,19 @@ def _encoding(body: bytes) -> tuple[bytes, str]:
 
 @cache
 def _quick() -> tuple[Callable[[bytes], object], tuple[type[Exception], ...]]:
-    """Return what reads most bodies that are JSON, and no others, and what it raises: msgspec, where it is installed."""
+    """Return what passes most bodies that are JSON, and no others, and what it raises: msgspec, where it is installed."""
     try:
         import msgspec
     except ImportError:
         return partial(_parsed, _SYNTAX), (JsonError,)
-    return msgspec.json.Decoder().decode, (msgspec.MsgspecError, ValueError, RecursionError)
+    passed_over = msgspec.json.Decoder(msgspec.Raw).decode
+
+    def check(body: bytes) -> object:
+        if not body.isascii():
+            body.decode()  # msgspec does not look into texts that it passes over
+        return passed_over(body)
+
+    return check, (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def _parsed(decoder: json.JSONDecoder, body: bytes | str) -> Any:

@@ -6,7 +6,7 @@ import json
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -14,9 +14,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery import bodies as module
-from airflow_poison.delivery.bodies import _repeating, columns_of
+from airflow_poison.delivery.bodies import _naming_twice, _repeating, columns_of
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.message import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @pytest.fixture(params=["msgspec", "json"])
@@ -394,7 +397,8 @@ def test_a_handler_of_one_message_gets_no_body_that_is_none_or_two(body: bytes) 
         Message(body).json()
 
 
-A_NAME = st.sampled_from(["a", "a", "a long name of a column", "a long name of_a column", '}"{'])
+WANTED = ["a", "a long name of a column", "seven_7", "eight_88"]
+A_NAME = st.sampled_from(["a", "a", "a long name of a column", "a long name of_a column", "seven_7", "eight_88", '}"{'])
 TREES: st.SearchStrategy[object] = st.recursive(
     st.sampled_from([1, None, "text", '{"a": 1', '"a":', "}{", "\\"]),
     lambda inner: st.lists(inner, max_size=3) | st.lists(st.tuples(A_NAME, inner), max_size=4).map(tuple),
@@ -411,10 +415,12 @@ def written(value: object, spaces: str) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def has_twice(value: object) -> bool:
+def has_twice(value: object, names: Sequence[str] | None = None) -> bool:
+    """Whether a name of these, of all where there are none, stands twice in one object."""
     if isinstance(value, tuple):
-        return len({name for name, _ in value}) < len(value) or any(has_twice(each) for _, each in value)
-    return isinstance(value, list) and any(map(has_twice, value))
+        there = [name for name, _ in value if names is None or name in names]
+        return len({*there}) < len(there) or any(has_twice(each, names) for _, each in value)
+    return isinstance(value, list) and any(has_twice(each, names) for each in value)
 
 
 @example([((("a", (("b", 1),)), ("a", 2)), "", False)])
@@ -423,9 +429,13 @@ def has_twice(value: object) -> bool:
 def test_no_name_that_stands_twice_in_an_object_goes_unseen(texts: list[tuple[object, str, bool]]) -> None:
     """Beside them are bodies that are no JSON, whose braces do not match."""
     bodies = [written(value, spaces).encode()[: -1 if broken else None] for value, spaces, broken in texts]
-    seen = {*_repeating(pa.array(bodies, pa.large_binary())).tolist()}
+    array = pa.array(bodies, pa.large_binary())
+    seen = {*_repeating(array).tolist()}
+    of_wanted = {*_naming_twice(array, WANTED).tolist()}
 
-    assert {place for place, (value, _, broken) in enumerate(texts) if has_twice(value) and not broken} <= seen
+    whole = [(place, value) for place, (value, _, broken) in enumerate(texts) if not broken]
+    assert {place for place, value in whole if has_twice(value)} <= seen
+    assert {place for place, value in whole if has_twice(value, WANTED)} <= of_wanted
 
 
 def test_lists_of_objects_repeat_names_and_are_not_read_twice() -> None:

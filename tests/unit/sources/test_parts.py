@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.sources import frames
+from airflow_poison.sources import frames, text_lines
 from airflow_poison.sources.readers import Layout, records
 from airflow_poison.sources.text_lines import Part
 
@@ -20,9 +20,10 @@ CSV = [b"1,x", b"2", b"3,y,z", b"", b"\xff,1", b"\xef\xbb\xbf4,5", b",", b"6,", 
 LAYOUTS = [Layout("json"), Layout("csv"), Layout("csv", header=("a", "b")), Layout("csv", header=3), Layout("csv", delimiter=";")]
 
 
-@pytest.fixture(autouse=True)
-def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[7, 64, 1 << 20])
+def _small_parts(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setattr(frames, "_PART", 50)
+    monkeypatch.setattr(text_lines, "_BLOCK", request.param)
 
 
 def rows_of(batches: Any) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from airflow_poison.sources import readers, text_lines
 from airflow_poison.sources.readers import Layout, records
 from airflow_poison.sources.source import ERROR
+from airflow_poison.sources.text_lines import Lines
 from airflow_poison.values.errors import SettingError
 
 if TYPE_CHECKING:
@@ -344,6 +345,45 @@ def test_any_bytes_are_conserved_as_json(content: bytes) -> None:
     good, bad = read(content, "json")
     together = b"".join(sorted([*good, *(body for body, _ in bad)])).translate(None, b" \t\r\n")
     assert sorted(together) == sorted(content.removeprefix(b"\xef\xbb\xbf").translate(None, b" \t\r\n"))
+
+
+LINES = [
+    b"1",
+    b'{"a": 1}',
+    b"{",
+    b"",
+    b" ",
+    b"NaN",
+    b'"\xff"',
+    b'"\xc3\xa9"',
+    b'"\x01"',
+    b"01",
+    b"1e99999",
+    b"\xef\xbb\xbf2",
+    b"1" * 9,
+    b'"' + b"x" * 40 + b'"',
+    b"1\r2",
+    b"1\r",
+    b"1\r\r",
+]
+ENDS = st.sampled_from([b"\n", b"\n", b"\r\n", b"\r"])
+
+
+@pytest.mark.parametrize("format_", ["json", "lines"])
+@given(lines=st.lists(st.tuples(st.sampled_from(LINES), ENDS), max_size=30), last=st.sampled_from(LINES), block=st.integers(1, 90))
+def test_lines_that_are_looked_at_together_are_what_each_is_alone(format_: str, lines: list[tuple[bytes, bytes]], last: bytes, block: int) -> None:
+    content = b"".join(map(b"".join, lines)) + last
+
+    def found() -> list[dict[str, Any]]:
+        return [row for batch in records(NAME, Layout(format_), io.BytesIO(content)) for row in batch.to_pylist()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        at_most(patch, 30)
+        patch.setattr(text_lines, "_BLOCK", block)
+        patch.setattr(text_lines, "ROWS", 4)
+        together = found()
+        patch.setattr(Lines, "bodies", lambda *_: None)
+        assert together == found()
 
 
 def test_latin_lines_become_utf_8() -> None:
