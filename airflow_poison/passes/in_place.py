@@ -146,23 +146,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         receiving.progress(f"queue {table.name}: all of {source.name} becomes messages: {reason}")
         return table.append(messages.of(planned.batches()), key, now, advance, of_source=True), {}
     mark, rows = _Mark(table, key), _Rows.of(receiving, outputs)
-    decode, limit = partial(decoded, schema=source.schema), receiving.policy.effective_transaction_timeout.total_seconds()
-    snapshot = table.snapshot()
-    work = receiving.engine().in_place(
-        InPlaceOrder(
-            planned.rows,
-            transformation,
-            outputs,
-            rows.place,
-            receiving.check_stopped,
-            limit,
-            decode,
-            table.folder,
-            careful=bool(snapshot.files),
-            progress=lambda line: receiving.progress(f"queue {table.name}: {line}"),
-            hides=Masking.recorded(snapshot.control.desk) is not None,
-        )
-    )
+    work = receiving.engine().in_place(_order(receiving, source, planned, transformation, outputs, rows.place))
     if work.schema:
         _record(receiving, work.schema)
     rows.sweep(table, now)
@@ -195,6 +179,26 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         said = f"{why}: all of them, {said}, to see which of them fail"
     receiving.progress(f"queue {table.name}: {counted(did['read'], 'row')} read = {did['landed']:,} land + {did['filtered']:,} filtered + {said}")
     return sent, _named(sent, work.named)
+
+
+def _order(  # noqa: PLR0917  (what is taken, and where it goes)
+    receiving: ReceivePass, source: Source, planned: Take, transformation: Transformation, outputs: Sequence[Output], place: Path
+) -> InPlaceOrder:
+    table, snapshot = receiving.table, receiving.table.snapshot()
+    assert planned.rows is not None, "all of it becomes messages"
+    return InPlaceOrder(
+        planned.rows,
+        transformation,
+        outputs,
+        place,
+        receiving.check_stopped,
+        receiving.policy.effective_transaction_timeout.total_seconds(),
+        partial(decoded, schema=source.schema),
+        table.folder,
+        careful=bool(snapshot.files),
+        progress=lambda line: receiving.progress(f"queue {table.name}: {line}"),
+        hides=Masking.recorded(snapshot.control.desk) is not None,
+    )
 
 
 def _named(sent: Sent, failures: Sequence[Failure | None]) -> Mapping[int, Failure]:
