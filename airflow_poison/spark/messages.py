@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 from airflow_poison.delivery.bodies import columns_of
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
+from airflow_poison.spark.shares import SharedSite, divided, parts_of, read_share
 from airflow_poison.values.ddl import parse_ddl
-from airflow_poison.values.errors import BodyError, ExecutorError
+from airflow_poison.values.errors import BodyError, ExecutorError, SparkJobError
 from airflow_poison.values.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
 from airflow_poison.values.texts import literal_path
 
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from airflow_poison.spark.shares import Part
     from airflow_poison.store.files import DataFile
 
 WHY = VERDICT
 """The column of ``parsed`` that says why a body does not fit: no schema has this name."""
 _UNFIT = "poison: a body does not fit"
+UNREAD = "poison: claimed files cannot be read"
+_TASK_BYTES = 128 << 20
+"""Of files that one task reads, about."""
+_MOST_PARTS = 200
+"""Of files, in which messages are that tasks read themselves: each opens its file."""
 _PIECE_BYTES = 16 << 20
 """Bytes of bodies that an executor's Python makes columns of at once: it holds as much more than once of the data that Spark hands over."""
 SPREAD, LARGEST_SPREAD = 8, 100_000
@@ -88,6 +95,16 @@ class Parts(NamedTuple):
     unfit: Mapping[int, str]
 
 
+class Raw(NamedTuple):
+    """Messages of a claim, not parsed yet.
+
+    :param frame: as Spark reads them. :param shares: without it, rows of files that tasks read themselves, by task: that takes a third less.
+    """
+
+    frame: DataFrame | None = None
+    shares: Sequence[Sequence[Part]] = ()
+
+
 class ClaimFrames:
     """The messages of a claim as DataFrames: all, or some of them.
 
@@ -107,11 +124,13 @@ class ClaimFrames:
     ) -> None:
         self._spark, self._root, self._files, self._schema = spark, root, files, schema
         self._read = read or self._seen
+        jobs = jobs_of(spark)
+        self._tasks = (jobs.cores() or 1) if read is None and jobs.local else 0
         self._sorted = np.sort(lookup_ids)
-        of_files = np.repeat(np.arange(len(files)), [file.rows for file in files])
-        self._file_of = of_files[np.argsort(lookup_ids, kind="stable")]
+        self._row_of = np.argsort(lookup_ids, kind="stable")  # of all files, one after the other
+        self._begins = np.cumsum([0, *(file.rows for file in files)])[:-1]
 
-    def raw(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32] | None = None, *, spread: bool = False) -> DataFrame:
+    def raw(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32] | None = None, *, spread: bool = False) -> Raw:
         """Return messages with the columns ``FRAME_COLUMNS``; with a schema, ``lookup_id`` and ``body`` alone.
 
         :param lookup_ids: ascending.
@@ -120,8 +139,12 @@ class ClaimFrames:
         """
         from pyspark.sql import functions as f
 
-        places = np.searchsorted(self._sorted, lookup_ids)
-        files = [self._files[number] for number in np.unique(self._file_of[places]).tolist()]
+        rows = self._row_of[np.searchsorted(self._sorted, lookup_ids)]
+        files = [self._files[number] for number in np.unique(np.searchsorted(self._begins, rows, side="right") - 1).tolist()]
+        if self._schema is not None and self._tasks and not spread and len(rows) > 1:
+            parts, each = parts_of(self._files, rows), sum(file.size for file in files) // sum(file.rows for file in files)
+            if len(parts) <= _MOST_PARTS:
+                return Raw(shares=divided(parts, max(self._tasks, each * len(rows) // _TASK_BYTES)))
         frame = self._read(files).select(*(FRAME_COLUMNS if self._schema is None else (LOOKUP_ID, "body")))
         if sum(file.rows for file in files) != len(lookup_ids):
             frame = self._only(frame, lookup_ids)
@@ -132,7 +155,7 @@ class ClaimFrames:
             frame = frame.repartition(SPREAD, f.expr(f"element_at(array({_KEYS}), cast({share} as int) + 1)"))
         elif len(lookup_ids) == 1:
             frame = frame.coalesce(1)
-        return frame
+        return Raw(frame)
 
     def _counted(self, frame: DataFrame, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32]) -> DataFrame:
         """Return messages with the ``abort_count`` that this delivery sees, as a handler would."""
@@ -175,7 +198,7 @@ class ClaimFrames:
         ids = self._spark.createDataFrame(pa.table({LOOKUP_ID: few}))
         return frame.join(f.broadcast(ids), LOOKUP_ID, "left_semi" if few is lookup_ids else "left_anti")
 
-    def given(self, raw: DataFrame, mark: str | None = None, observed: Any = None, *, strict: bool = False) -> DataFrame:
+    def given(self, raw: Raw, mark: str | None = None, observed: Any = None, *, strict: bool = False) -> DataFrame:
         """Return what the transformation is given: with a schema the columns of the bodies that fit it.
 
         :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
@@ -184,11 +207,10 @@ class ClaimFrames:
         """
         from pyspark.sql import functions as f
 
-        frame = raw
-        if self._schema is not None:
-            frame = self.parsed(raw, strict=strict)
-            if not strict:
-                frame = frame.observe(observed or "poison_unfit", f.count(WHY).alias("bad")).where(f"{WHY} IS NULL").drop(WHY)
+        frame = raw.frame if self._schema is None else self.parsed(raw, strict=strict)
+        assert frame is not None, "Spark reads what is not parsed"
+        if self._schema is not None and not strict:
+            frame = frame.observe(observed or "poison_unfit", f.count(WHY).alias("bad")).where(f"{WHY} IS NULL").drop(WHY)
         return frame if mark is None else noting(frame, mark, LOOKUP_ID)  # above the bodies: Python reads ahead
 
     def parts(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> Parts | None:
@@ -231,14 +253,16 @@ class ClaimFrames:
                 unfit,
             )
 
-    def parsed(self, raw: DataFrame, *, strict: bool = False) -> DataFrame:
+    def parsed(self, raw: Raw, *, strict: bool = False) -> DataFrame:
         """Return messages with the columns of their bodies and, unless the first one that does not fit fails the job, ``WHY``."""
         from pyspark.sql.types import StringType
 
         assert self._schema is not None, "there is something to parse"
-        given = given_schema(self._schema)
+        given, tasks = given_schema(self._schema), len(raw.shares)
+        parser = _parser(self._schema, strict=strict, root=self._root, shares=raw.shares)
         with this_python(self._spark):
-            return raw.mapInArrow(_parser(self._schema, strict=strict), given if strict else given.add(WHY, StringType()))
+            frame = raw.frame or self._spark.range(0, tasks, 1, tasks)
+            return frame.mapInArrow(parser, given if strict else given.add(WHY, StringType()))
 
 
 def noting(frame: DataFrame, mark: str, position: str) -> DataFrame:
@@ -363,12 +387,17 @@ def check_bodies(spark: SparkSession) -> None:
     _tried.add(jobs.identity)
 
 
-def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what makes columns of bodies in the Python of executors. Its name stands in plans: by it ``has_python`` knows that it is ours."""
+def _parser(
+    schema: str, *, strict: bool, root: str = "", shares: Sequence[Sequence[Part]] = ()
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return what makes columns of bodies in the Python of executors. Its name stands in plans: by it ``has_python`` knows that it is ours.
+
+    :param shares: what to read below ``root``: the batches have numbers of these. Empty: they have the bodies.
+    """
 
     def poison_columns_of_bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         columns = parse_ddl(schema)
-        for batch in batches:
+        for batch in _read(root, shares, batches) if shares else batches:
             for piece in pieces(batch):
                 table, failures = columns_of(piece.column("body"), columns)
                 if strict and failures:
@@ -380,6 +409,17 @@ def _parser(schema: str, *, strict: bool) -> Callable[[Iterable[pa.RecordBatch]]
                 yield from table.to_batches()
 
     return poison_columns_of_bodies
+
+
+def _read(root: str, shares: Sequence[Sequence[Part]], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield lookup ids and bodies. Raises SparkJobError for a file that cannot be read: no message is behind it."""
+    site = SharedSite(root)
+    for part in (part for batch in numbers for number in batch.column("id").to_numpy() for part in shares[number]):
+        try:
+            yield from read_share(site, [part], (LOOKUP_ID, "body"))
+        except (OSError, pa.ArrowInvalid) as error:
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise SparkJobError(f"{UNREAD}: {site.here(part.path)}: {reason}. `airflow poison check` says what of the queue is damaged") from error
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -11,8 +11,8 @@ import os
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from airflow_poison.delivery.progress import forwarding
 from airflow_poison.delivery.recovered import ALONE
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.store.files import DataFile
@@ -61,18 +63,39 @@ class Part:
 
 def plan_shares(files: Sequence[DataFile], tasks: int) -> list[list[Part]]:
     """Divide the rows evenly: consecutive rows, in the order of the files, at most ``tasks`` shares."""
-    total = sum(file.rows for file in files)
-    size = max(FEWEST_ROWS, -(-total // tasks))
+    return divided([Part(file.path, file.move_count, 0, file.rows) for file in files], tasks)
+
+
+def parts_of(files: Sequence[DataFile], rows: NDArray[np.intp]) -> list[Part]:
+    """Return rows of files as parts, which are as long as they can be.
+
+    :param rows: numbers of rows, from 0, as if the files were one behind the other.
+    """
+    import numpy as np
+
+    begins, rows = np.cumsum([0, *(file.rows for file in files)])[:-1], np.sort(rows)
+    of = np.searchsorted(begins, rows, side="right") - 1
+    firsts = np.flatnonzero((np.diff(rows, prepend=-2) != 1) | (np.diff(of, prepend=-1) != 0))
+    starts, lengths = rows[firsts] - begins[of[firsts]], np.diff(firsts, append=len(rows))
+    return [
+        Part(files[number].path, files[number].move_count, start, length)
+        for number, start, length in zip(of[firsts].tolist(), starts.tolist(), lengths.tolist(), strict=True)
+    ]
+
+
+def divided(parts: Sequence[Part], tasks: int) -> list[list[Part]]:
+    """Divide the rows of parts evenly, in their order, into at most ``tasks`` shares."""
+    size = max(FEWEST_ROWS, -(-sum(part.rows for part in parts) // tasks))
     shares: list[list[Part]] = [[]]
     room = size
-    for file in files:
-        start = 0
-        while start < file.rows:
+    for part in parts:
+        start, end = part.start, part.start + part.rows
+        while start < end:
             if not room:
                 shares.append([])
                 room = size
-            rows = min(room, file.rows - start)
-            shares[-1].append(Part(file.path, file.move_count, start, rows))
+            rows = min(room, end - start)
+            shares[-1].append(replace(part, start=start, rows=rows))
             start += rows
             room -= rows
     return shares
@@ -190,18 +213,21 @@ def _read_only(lookup_ids: Sequence[int], site: Site, files: Sequence[DataFile])
     return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
 
 
-def read_share(site: Site, parts: Sequence[Part]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a share as batches of ``message_schema()`` and ``move_count``; memory stays at a few batches."""
+def read_share(site: Site, parts: Sequence[Part], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a share as batches; memory stays at a few of them.
+
+    :param columns: of ``message_schema()``; None: all of them, and ``move_count``.
+    """
     for part in parts:
-        yield from _read(site, part)
+        yield from _read(site, part, columns)
 
 
-def _read(site: Site, part: Part) -> Iterator[pa.RecordBatch]:
+def _read(site: Site, part: Part, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = message_schema().names
+    names = message_schema().names if columns is None else [*columns]
     with pq.ParquetFile(site.here(part.path)) as file:
         groups, before, first, size, read = [], 0, None, 0, 0
         for number in range(file.metadata.num_row_groups):
@@ -219,6 +245,7 @@ def _read(site: Site, part: Part) -> Iterator[pa.RecordBatch]:
             skip = max(0, skip - batch.num_rows)
             left -= wanted.num_rows
             if wanted.num_rows:
-                counts = pa.array(np.full(wanted.num_rows, part.move_count, np.int32))
-                cast = [wanted.column(field.name).cast(field.type) for field in message_schema()]
-                yield pa.record_batch([*cast, counts], names=[*names, "move_count"])
+                cells: dict[str, pa.Array[Any]] = {name: wanted.column(name).cast(message_schema().field(name).type) for name in names}
+                if columns is None:
+                    cells["move_count"] = pa.array(np.full(wanted.num_rows, part.move_count, np.int32))
+                yield pa.record_batch(cells)

@@ -42,7 +42,7 @@ from airflow_poison.spark.function import (
     unconverted,
 )
 from airflow_poison.spark.jobs import ClassicJobs, why
-from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
+from airflow_poison.spark.messages import LARGEST_SPREAD, UNREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
 from airflow_poison.spark.python_errors import PythonErrors, all_noted, errors_noted
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from airflow_poison.outputs.output import Output
     from airflow_poison.spark.function import Result
     from airflow_poison.spark.jobs import Jobs, Watched
+    from airflow_poison.spark.messages import Raw
     from airflow_poison.spark.nodes import NodeSite
     from airflow_poison.store.files import Claim
     from airflow_poison.store.queue_table import QueueTable
@@ -72,7 +73,7 @@ TIMES_SLOWER, ENOUGH = 20, 1_000
 _TOO_MUCH = re.compile(r"maxResultSize|exceeds the maximum")
 """What Spark says of a result that is too large for the driver."""
 _POOL = "spark.scheduler.pool"
-_NOT_THEIRS = re.compile(r"No space left on device|Disk quota exceeded")
+_NOT_THEIRS = re.compile(rf"No space left on device|Disk quota exceeded|{UNREAD}")
 _WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
 _KILLS_FOR = 30.0
 """So many seconds after a job was cancelled may Spark still kill a Python worker of its tasks that has been given to another task since: it does so
@@ -418,7 +419,7 @@ class SparkUnits:
 
     # One unit
 
-    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, catches: bool) -> Ran:
+    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: Raw, mark: str | None, *, catches: bool) -> Ran:
         """Transform; from the first body that does not fit on, such bodies are counted."""
         if self._strict and not catches:
             try:
@@ -430,7 +431,7 @@ class SparkUnits:
         return self._transformed(lookup_ids, lands, raw, mark, strict=False, catches=catches)
 
     def _transformed(
-        self, lookup_ids: NDArray[np.int64], lands: int | None, raw: DataFrame, mark: str | None, *, strict: bool, catches: bool = False
+        self, lookup_ids: NDArray[np.int64], lands: int | None, raw: Raw, mark: str | None, *, strict: bool, catches: bool = False
     ) -> Ran:
         """Call the function, and run its plan.
 

@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
+from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark import messages
@@ -28,7 +29,7 @@ from airflow_poison.spark.function import _TOLD, expected, has_python, optimized
 from airflow_poison.spark.messages import SPREAD, ClaimFrames, is_of_body, pieces, shares
 from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.clock import SystemClock
-from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, TransformError
+from airflow_poison.values.errors import ExecutorError, HandlerNotFoundError, PoisonError, SettingError, SparkJobError, TransformError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import FRAME_COLUMNS
 from tests.given import transforms
@@ -38,6 +39,7 @@ from tests.given.transforms import SCHEMA, bodies
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.passes.runs import ReceiveResult
@@ -76,6 +78,24 @@ def test_a_clean_claim_is_one_job(tmp_path: Path, spark: SparkSession) -> None:
     assert (result.received, result.settled, result.deliveries) == (300, 300, 300)
     assert work.rows() == {}
     assert "300 messages transformed in 1 unit and" in lines[-1]
+
+
+def test_a_file_that_cannot_be_read_charges_no_message(tmp_path: Path, spark: SparkSession) -> None:
+    work = sent(tmp_path, bodies(300))
+    (file,) = work.table().snapshot().files
+    path = Path(work.table().root, file.path)
+    group = pq.read_metadata(path).row_group(0)
+    (body,) = (group.column(number) for number in range(group.num_columns) if group.column(number).path_in_schema == "body")
+    content, first = bytearray(path.read_bytes()), body.dictionary_page_offset or body.data_page_offset
+    content[first : first + body.total_compressed_size] = bytes(body.total_compressed_size)
+    path.write_bytes(content)
+
+    with pytest.raises(SparkJobError, match="claimed files cannot be read") as caught:
+        received(work, spark, Transformation(transforms.joined, SCHEMA))
+
+    assert file.path in str(caught.value)
+    assert "No message is charged, nothing was committed." in str(caught.value)
+    assert work.table().snapshot().files[0].rows == 300
 
 
 def test_whom_a_verdict_names_is_poison_and_nobody_else_is_run_again(tmp_path: Path, spark: SparkSession) -> None:
@@ -156,8 +176,9 @@ def test_a_unit_is_spread_as_it_is_said(tmp_path: Path, spark: SparkSession) -> 
     ids = np.setdiff1d(np.arange(1, 301), [3, 4, 250])
     table = work.table()
 
-    frame = ClaimFrames(spark, table.root, table.snapshot().files, np.arange(1, 301), SCHEMA).raw(ids, spread=True)
+    frame = ClaimFrames(spark, table.root, table.snapshot().files, np.arange(1, 301), SCHEMA).raw(ids, spread=True).frame
 
+    assert frame is not None
     found = {row["lookup_id"]: row["task"] for row in frame.selectExpr("lookup_id", "spark_partition_id() AS task").collect()}
     assert found == dict(zip(ids.tolist(), shares(ids).tolist(), strict=True))
     assert {*found.values()} == {*range(SPREAD)}
@@ -314,12 +335,30 @@ def test_a_verdict_by_count_sees_the_count_of_each_delivery(tmp_path: Path, spar
     assert {row["reason"] for row in work.rows().values()} == {"_poison: seen 2"}
 
 
+@pytest.mark.parametrize("ids", [np.arange(1, 601), np.arange(150, 451), np.setdiff1d(np.arange(1, 601), [1, 299, 300, 301, 600])], ids=len)
+def test_tasks_read_themselves_what_spark_would_read(tmp_path: Path, spark: SparkSession, ids: NDArray[np.int64]) -> None:
+    work = sent(tmp_path, bodies(300))
+    table = work.table()
+    send(table, [pa.record_batch({"body": pa.array([text.encode() for text in bodies(300)], pa.binary())})], key="more", clock=SystemClock())
+    frames = ClaimFrames(spark, table.root, table.snapshot().files, np.arange(1, 601), SCHEMA)
+    raw = frames.raw(ids)
+    assert raw.frame is None
+    assert sum(part.rows for share in raw.shares for part in share) == len(ids)
+
+    found = sorted(frames.given(raw, strict=True).collect())
+
+    frames._tasks = 0
+    assert found == sorted(frames.given(frames.raw(ids), strict=True).collect())
+    assert [row["lookup_id"] for row in found] == ids.tolist()
+
+
 def test_messages_of_a_unit_may_have_counts_of_their_own(tmp_path: Path, spark: SparkSession) -> None:
     table = sent(tmp_path, [str(n) for n in range(3)]).table()
     ids, attempts = np.arange(1, 4), np.array([0, 2, 1], np.int32)
 
-    frame = ClaimFrames(spark, table.root, table.snapshot().files, ids, None).raw(ids, attempts)
+    frame = ClaimFrames(spark, table.root, table.snapshot().files, ids, None).raw(ids, attempts).frame
 
+    assert frame is not None
     assert sorted((row["lookup_id"], row["abort_count"]) for row in frame.collect()) == [(1, 0), (2, 2), (3, 1)]
     assert frame.columns == [*FRAME_COLUMNS]
 

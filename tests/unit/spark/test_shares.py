@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.spark.shares import FEWEST_ROWS, Part, SharedSite, plan_shares, read_share
+from airflow_poison.spark.shares import FEWEST_ROWS, Part, SharedSite, parts_of, plan_shares, read_share
 from airflow_poison.store.files import DataFile
 from airflow_poison.values.schema import message_schema
 
@@ -33,6 +35,22 @@ def test_every_row_belongs_to_exactly_one_share_in_the_order_of_the_files(sizes:
     assert all(sum(part.rows for part in share) >= min(FEWEST_ROWS, sum(sizes)) for share in shares[:-1])
 
 
+@given(data=st.data(), sizes=st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_rows_of_files_are_parts_that_are_as_long_as_they_can_be(data: st.DataObject, sizes: list[int]) -> None:
+    wanted = data.draw(st.permutations(range(sum(sizes))).flatmap(lambda rows: st.integers(1, len(rows)).map(lambda number: rows[:number])))
+    begins = [sum(sizes[:number]) for number in range(len(sizes))]
+
+    parts = parts_of([a_file(number, rows) for number, rows in enumerate(sizes)], np.array(wanted))
+
+    of = [int(part.path.rpartition("/")[2].removesuffix(".parquet")) for part in parts]
+    assert [begins[number] + row for number, part in zip(of, parts, strict=True) for row in range(part.start, part.start + part.rows)] == sorted(
+        wanted
+    )
+    assert all(0 <= part.start < part.start + part.rows <= sizes[number] for number, part in zip(of, parts, strict=True))
+    for number, (one, other) in zip(of, pairwise(parts), strict=False):
+        assert other.path != one.path or other.start > one.start + one.rows, number
+
+
 def test_a_share_reads_its_rows_across_row_groups(tmp_path: Path) -> None:
     names = message_schema().names
     table = pa.table(
@@ -46,6 +64,9 @@ def test_a_share_reads_its_rows_across_row_groups(tmp_path: Path) -> None:
         batches = list(read_share(site, [Part(path, 3, start, rows)]))
         ids = [number for batch in batches for number in batch.column("lookup_id").to_pylist()]
         assert ids == list(range(start, start + rows))
+        assert [each for batch in read_share(site, [Part(path, 3, start, rows)], ["lookup_id"]) for each in batch.to_pylist()] == [
+            {"lookup_id": number} for number in ids
+        ]
         assert all(batch.column("move_count").to_pylist() == [3] * batch.num_rows for batch in batches)
 
 
