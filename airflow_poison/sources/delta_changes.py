@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
+from airflow_poison.sources.frames import reader
 from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
@@ -185,7 +186,7 @@ class Versions:
                 raise SourceError(self._vacuumed(version, file))
             groups[tuple(file.partition.get(name) for name in partitions)].append(literal_path(f"{self.uri}/{file.path}"))
         for values, paths in groups.items():
-            part = spark.read.schema(stored).parquet(*paths)
+            part = reader(spark).schema(stored).parquet(*paths)
             known = dict(zip(partitions, values, strict=True))
             part = part.select(
                 *(

@@ -16,7 +16,7 @@ from stat import S_ISLNK, S_ISREG
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.sources.frames import of_avro, of_files
+from airflow_poison.sources.frames import of_avro, of_files, reader
 from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, is_utf8, malformed, named_columns, records
 from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
 from airflow_poison.store.objects import Objects
@@ -352,7 +352,7 @@ class Files(Source):
         if self.format == "avro":
             return of_avro(spark, [*map(literal_path, paths)])
         if self.format in {"parquet", "orc"}:
-            return spark.read.option("mergeSchema", "true").format(self.format).load([*map(literal_path, paths)])
+            return reader(spark).option("mergeSchema", "true").format(self.format).load([*map(literal_path, paths)])
         names: dict[str, None] = {}
         if then is None:
             names = dict.fromkeys(name for file in files for name in self._named(file))

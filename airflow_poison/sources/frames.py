@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_poison.sources.readers import Layout
@@ -60,6 +60,11 @@ class Frame(Source):
         at: dict[str, Any] = dict(position.at)
 
         return Take(what=self.name, batches=lambda: iter(()), reached=lambda: Reached(at), rows=lambda _spark, _then: self.frame, alone=True)
+
+
+def reader(spark: SparkSession) -> DataFrameReader:
+    """Return Spark's reader, which leaves out no file that is damaged or gone, whatever the session has set."""
+    return spark.read.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
 
 
 def with_record(columns: StructType) -> StructType:
@@ -107,7 +112,7 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
         yield from _texts(found, columns) if then is None else then.make(_bodies(found))
 
     if "://" in files[0][1]:
-        there = spark.read.format("binaryFile").load([literal_path(uri) for uri in names]).select("path", "content")
+        there = reader(spark).format("binaryFile").load([literal_path(uri) for uri in names]).select("path", "content")
     else:
         there = spark.range(0, tasks, 1, tasks)
     return there.mapInArrow(read, with_record(_columns(columns)) if then is None else then.columns)
@@ -135,7 +140,7 @@ def of_avro(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     """Return the rows of Avro files, whose schemas may differ: Spark reads all files by the schema of one. Raises SourceError."""
     found, kinds = defaultdict[str, list[str]](list), dict[str, tuple[Any, str]]()
     for path in paths:
-        schema = spark.read.format("avro").load(path).schema
+        schema = reader(spark).format("avro").load(path).schema
         found[schema.json()].append(path)
         for field in schema.fields:
             kind, where = kinds.setdefault(field.name, (field.dataType, path))
@@ -144,7 +149,7 @@ def of_avro(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
                     f"Column {field.name!r} is {kind.simpleString()} in {where}, and {field.dataType.simpleString()} in {path}. Take files of "
                     "each type by a pattern of its own. Nothing was taken."
                 )
-    parts = [spark.read.format("avro").load(some) for some in found.values()]
+    parts = [reader(spark).format("avro").load(some) for some in found.values()]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 

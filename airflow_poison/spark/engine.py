@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.delivery.stage import Order, exceptions_of
 from airflow_poison.dialogs.transaction import AS_ARRIVED
+from airflow_poison.sources.frames import reader
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.function import check
 from airflow_poison.spark.in_place import InPlace, NotInPlaceError
@@ -265,7 +266,7 @@ class SparkEngine:
         frame: DataFrame | None = None
         for move_count, files in groupby(sorted(claim.files, key=lambda file: file.move_count), key=lambda file: file.move_count):
             paths = [literal_path(site.here(file.path)) for file in files]
-            part = self._spark.read.schema(schema).parquet(*paths).withColumn("move_count", f.lit(move_count).cast("int"))
+            part = reader(self._spark).schema(schema).parquet(*paths).withColumn("move_count", f.lit(move_count).cast("int"))
             frame = part if frame is None else frame.unionAll(part)
         assert frame is not None, "a claim has at least one file"
         return frame

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from airflow_poison.delivery.bodies import columns_of
 from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.sources.frames import reader
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
 from airflow_poison.spark.shares import SharedSite, divided, parts_of, read_share
 from airflow_poison.values.ddl import parse_ddl
@@ -176,7 +177,7 @@ class ClaimFrames:
         stored = StructType([field for field in given_schema(None).fields if field.name != "move_count"])
         for move_count in sorted({file.move_count for file in files}):
             paths = [literal_path(f"{self._root}/{file.path}") for file in files if file.move_count == move_count]
-            part = self._spark.read.schema(stored).parquet(*paths).withColumn("move_count", f.lit(move_count))
+            part = reader(self._spark).schema(stored).parquet(*paths).withColumn("move_count", f.lit(move_count))
             frame = part if frame is None else frame.unionByName(part)
         assert frame is not None, "a unit has at least one message"
         return frame

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.bodies import alone, with_fields
+from airflow_poison.sources.frames import reader
 from airflow_poison.sources.paths import MappedFields, of_text
 from airflow_poison.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.sources.source import ERROR
@@ -50,6 +51,7 @@ _PARSED = ("csv", "json", "xml")
 CORRUPT = "spark.sql.columnNameOfCorruptRecord"
 _OF_LISTS = frozenset({"recursivefilelookup", "pathglobfilter", "modifiedbefore", "modifiedafter", "ignoremissingfiles", "ignorecorruptfiles"})
 """Options that say which files are read, in lower case."""
+_FILES = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 _OF_LINES = _OF_LISTS | {"linesep"}
 JSON_LINE, TEXT_LINE = "poison.json_line", "poison.text_line"
 """The first column of a DataFrame of lines, as bytes; behind it those of the names of folders."""
@@ -94,30 +96,31 @@ class FrameSource:
     def _files(self, spark: SparkSession) -> DataFrame:
         """Return what is at the path: of JSON lines and text the bytes of the lines, of other files rows, with those that Spark could not read."""
         given = {name.lower(): str(value) for name, value in self.options.items()}
-        reader, kind = spark.read.options(**self.options), self.format.lower()
+        kind = self.format.lower()
+        reading = (reader(spark) if kind in _FILES else spark.read).options(**self.options)
         if given.get("mode", "").upper() == "DROPMALFORMED":
             raise InputError(
                 "options: mode=DROPMALFORMED leaves out records that Spark cannot read, without a word. Leave mode out: they go to the poison "
                 "sub-queue of the queue, and the others are sent. Nothing was sent."
             )
         if kind == "text" or (kind == "json" and given.keys() <= _OF_LINES):
-            reader = reader if "linesep" in given else reader.option("lineSep", "\n")
+            reading = reading if "linesep" in given else reading.option("lineSep", "\n")
             whole = given.get("wholetext", "false").lower() == "true"
-            return _lines(reader.text(str(self.path)), JSON_LINE if kind == "json" else TEXT_LINE, whole=whole)
+            return _lines(reading.text(str(self.path)), JSON_LINE if kind == "json" else TEXT_LINE, whole=whole)
         if kind not in _PARSED:
-            return reader.format(kind).load(self.path)
+            return reading.format(kind).load(self.path)
         if given.get("encoding", given.get("charset", "utf-8")).lower().replace("-", "") == "utf8":
             self._check_utf8(spark, {name: value for name, value in self.options.items() if name.lower() in _OF_LISTS})
         if kind == "json":
-            reader = reader.option("prefersDecimal", given.get("prefersdecimal", "true"))
-        frame = reader.format(kind).load(self.path)
+            reading = reading.option("prefersDecimal", given.get("prefersdecimal", "true"))
+        frame = reading.format(kind).load(self.path)
         corrupt = given.get("columnnameofcorruptrecord", str(spark.conf.get(CORRUPT)))
         if corrupt in frame.columns or given.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
             return frame
         if kind == "csv":  # by itself it takes the columns of one file for those of all, and cuts rows to those that are wanted
             checks = given.get("header", "false").lower() == "true" and not _named_by_spark(frame.columns)
-            reader = reader.option("enforceSchema", given.get("enforceschema", str(not checks))).option("columnPruning", "false")
-        return reader.format(kind).schema(frame.schema.add(corrupt, "string")).load(self.path)
+            reading = reading.option("enforceSchema", given.get("enforceschema", str(not checks))).option("columnPruning", "false")
+        return reading.format(kind).schema(frame.schema.add(corrupt, "string")).load(self.path)
 
     def _check_utf8(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         """Raise InputError for a line that is no UTF-8: Spark's readers put U+FFFD in the place of what they cannot decode."""

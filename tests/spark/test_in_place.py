@@ -748,6 +748,18 @@ def test_names_of_files_are_no_patterns(job: Job, tmp_path: Path) -> None:
     assert not job.poured
 
 
+@pytest.fixture(params=["false", "true"])
+def ignoring(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+    """Have the session pass over files that are damaged or gone, or not (SPARK-40591: rows are lost)."""
+    names = "spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles"
+    for name in names:
+        spark.conf.set(name, request.param)
+    yield
+    for name in names:
+        spark.conf.unset(name)
+
+
+@pytest.mark.usefixtures("ignoring")
 def test_a_damaged_file_and_one_with_other_types_stop_no_other(job: Job, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     pq.write_table(orders(0, 10), tmp_path / "in" / "good.parquet")

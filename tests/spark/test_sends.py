@@ -7,12 +7,14 @@ from decimal import Decimal
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison.passes.send import send
 from airflow_poison.spark.send_stage import FrameSource, SendStage
 from airflow_poison.values import json_text
-from airflow_poison.values.errors import InputError
+from airflow_poison.values.errors import InputError, PoisonError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import SubQueue
 from tests.given.passes import Queue, a_queue
@@ -185,6 +187,24 @@ def test_what_a_users_own_reader_could_not_read_is_malformed(sent: Callable[...,
 
     assert (result.sent, result.malformed) == (2, 1)
     assert (bodies(queue), bodies(queue, SubQueue.POISON)) == ([b'{"a":1}'], [b'{"a": '])
+
+
+def test_a_damaged_file_is_left_out_only_where_the_send_says_so(
+    sent: Callable[..., SendResult], spark: SparkSession, queue: Queue, tmp_path: Path
+) -> None:
+    """Whatever the session has set (SPARK-40591)."""
+    pq.write_table(pa.table({"body": ["one"]}), tmp_path / "one.parquet")
+    (tmp_path / "two.parquet").write_bytes((tmp_path / "one.parquet").read_bytes()[:-10])
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    try:
+        with pytest.raises(PoisonError, match=r"two\.parquet"):
+            sent(FrameSource(path=f"{tmp_path}/*.parquet"))
+        assert bodies(queue) == []
+
+        sent(FrameSource(path=f"{tmp_path}/*.parquet", options={"ignoreCorruptFiles": "true"}))
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    assert bodies(queue) == [b'{"body":"one"}']
 
 
 def test_a_column_of_corrupt_records_that_is_mapped_is_the_authors(sent: Callable[..., SendResult], queue: Queue, tmp_path: Path) -> None:
