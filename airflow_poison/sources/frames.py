@@ -63,7 +63,7 @@ class Frame(Source):
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return Spark's reader, which leaves out no file that is damaged or gone, whatever the session has set."""
+    """Return Spark's reader, which fails for a file that is damaged or gone; settings of the session do not change that."""
     return spark.read.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
 
 
