@@ -420,7 +420,7 @@ def _read(root: str, shares: Sequence[Sequence[Part]], numbers: Iterable[pa.Reco
             yield from read_share(site, [part], (LOOKUP_ID, "body"))
         except (OSError, pa.ArrowInvalid) as error:
             reason = " ".join(str(error).split()).rstrip(".")
-            raise SparkJobError(f"{UNREAD}: {site.here(part.path)}: {reason}. `airflow poison check` says what of the queue is damaged") from error
+            raise SparkJobError(f"{UNREAD}: {site.here(part.path)}: {reason}. `airflow poison check` lists the damage") from error
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
