@@ -143,8 +143,8 @@ class ClaimFrames:
         rows = self._row_of[np.searchsorted(self._sorted, lookup_ids)]
         files = [self._files[number] for number in np.unique(np.searchsorted(self._begins, rows, side="right") - 1).tolist()]
         if self._schema is not None and self._tasks and not spread and len(rows) > 1:
-            parts, each = parts_of(self._files, rows), sum(file.size for file in files) // sum(file.rows for file in files)
-            if len(parts) <= _MOST_PARTS:
+            parts, each = parts_of(self._files, rows, _MOST_PARTS), sum(file.size for file in files) // sum(file.rows for file in files)
+            if parts is not None:
                 return Raw(shares=divided(parts, max(self._tasks, each * len(rows) // _TASK_BYTES)))
         frame = self._read(files).select(*(FRAME_COLUMNS if self._schema is None else (LOOKUP_ID, "body")))
         if sum(file.rows for file in files) != len(lookup_ids):

@@ -66,8 +66,8 @@ def plan_shares(files: Sequence[DataFile], tasks: int) -> list[list[Part]]:
     return divided([Part(file.path, file.move_count, 0, file.rows) for file in files], tasks)
 
 
-def parts_of(files: Sequence[DataFile], rows: NDArray[np.intp]) -> list[Part]:
-    """Return rows of files as parts, which are as long as they can be.
+def parts_of(files: Sequence[DataFile], rows: NDArray[np.intp], most: int) -> list[Part] | None:
+    """Return rows of files as parts, which are as long as they can be; None where there are more than so many.
 
     :param rows: numbers of rows, from 0, as if the files were one behind the other.
     """
@@ -76,6 +76,8 @@ def parts_of(files: Sequence[DataFile], rows: NDArray[np.intp]) -> list[Part]:
     begins, rows = np.cumsum([0, *(file.rows for file in files)])[:-1], np.sort(rows)
     of = np.searchsorted(begins, rows, side="right") - 1
     firsts = np.flatnonzero((np.diff(rows, prepend=-2) != 1) | (np.diff(of, prepend=-1) != 0))
+    if len(firsts) > most:
+        return None
     starts, lengths = rows[firsts] - begins[of[firsts]], np.diff(firsts, append=len(rows))
     return [
         Part(files[number].path, files[number].move_count, start, length)

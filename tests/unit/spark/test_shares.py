@@ -40,8 +40,12 @@ def test_rows_of_files_are_parts_that_are_as_long_as_they_can_be(data: st.DataOb
     wanted = data.draw(st.permutations(range(sum(sizes))).flatmap(lambda rows: st.integers(1, len(rows)).map(lambda number: rows[:number])))
     begins = [sum(sizes[:number]) for number in range(len(sizes))]
 
-    parts = parts_of([a_file(number, rows) for number, rows in enumerate(sizes)], np.array(wanted))
+    files = [a_file(number, rows) for number, rows in enumerate(sizes)]
+    parts = parts_of(files, np.array(wanted), sum(sizes))
 
+    assert parts is not None
+    assert parts_of(files, np.array(wanted), len(parts)) == parts
+    assert parts_of(files, np.array(wanted), len(parts) - 1) is None
     of = [int(part.path.rpartition("/")[2].removesuffix(".parquet")) for part in parts]
     assert [begins[number] + row for number, part in zip(of, parts, strict=True) for row in range(part.start, part.start + part.rows)] == sorted(
         wanted
