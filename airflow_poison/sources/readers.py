@@ -143,8 +143,10 @@ class CsvRows:
             self._held += len(record.lines[0]) + record.size
             if len(self._cells) >= ROWS * len(cells) or self._held >= BYTES:
                 yield from self._filled()
-        elif self._bad.add(self._bytes(record), record.number, error):
-            yield from self._bad.rest()
+        else:
+            self._bad.add(self._bytes(record), record.number, error)
+            if self._bad.is_full:
+                yield from self._bad.rest()
 
     def _bytes(self, record: _Record) -> bytes:
         """Return what arrived, without the last line end; in UTF-8 where it can be decoded."""
@@ -533,8 +535,10 @@ def _rows(name: str, batch: pa.RecordBatch, before: int) -> Iterator[pa.RecordBa
         row = batch.slice(number, 1)
         if (wrong := _invalid(row)) is None:
             good.append(number)
-        elif found.add(_shown(row), before + number + 1, wrong):
-            yield from found.rest()
+        else:
+            found.add(_shown(row), before + number + 1, wrong)
+            if found.is_full:
+                yield from found.rest()
     yield batch.take(pa.array(good, pa.int64()))
     yield from found.rest()
 

@@ -357,15 +357,14 @@ class Bodies:
         self._bodies, self._numbers, self._errors = list[bytes](), list[int](), dict[int, str]()
         self.count = 0
 
-    def add(self, body: bytes, number: int, error: str | None) -> bool:
-        """Take a record; True when these are a batch.
+    def add(self, body: bytes, number: int, error: str | None) -> None:
+        """Take a record.
 
         :param number: of the line.
         """
         if error is not None:
             self._errors[len(self._bodies)] = error
         self.extend([body], number)
-        return self.is_full
 
     def extend(self, bodies: Sequence[bytes], number: int) -> None:
         """Take records with nothing wrong, of lines that follow each other.
