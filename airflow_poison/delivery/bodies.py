@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Required, TypedDict, cast
 
@@ -50,25 +51,26 @@ def columns_of(bodies: Sequence[bytes | None] | pa.Array[Any], schema: pa.Schema
     :param schema: of ``parse_ddl``. A name that is missing is null. Names that the schema does not have are left out.
     """
     array = bodies.cast(pa.large_binary()) if isinstance(bodies, pa.Array) else pa.array(bodies, pa.large_binary())
-    plain = cast("list[bytes | None]", array.to_pylist() if isinstance(bodies, pa.Array) else bodies)
     failures: dict[int, BodyError] = {}
-    cells = _decoded(plain, array, schema, failures)
+    cells = _decoded(array, schema, failures)
     columns = [_column(values, field.type) for field, values in zip(schema, cells, strict=True)]
     return pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in schema])), failures  # noqa: FBT003  (Arrow's signature)
 
 
-def _decoded(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.Schema, failures: dict[int, BodyError]) -> list[list[Any]]:
+def _decoded(bodies: pa.Array[Any], schema: pa.Schema, failures: dict[int, BodyError]) -> list[list[Any]]:
     """Return the cells of each column as pyarrow takes them."""
     fast = _typed_decoder(schema)
     if fast is None:
-        rows = [_slowly(place, body, schema, failures) for place, body in enumerate(bodies)]
+        rows = [_slowly(place, body, schema, failures) for place, body in enumerate(bodies.to_pylist())]
         return [[row[number] for row in rows] for number in range(len(schema))]
     decode, refused = fast
     found: list[Any] = []
-    slow = _suspects(bodies, array, schema)
-    for place, body in enumerate(bodies):
+    slow = _suspects(bodies, schema)
+    offsets, data = _content(bodies)
+    content: Any = memoryview(data.data)  # a copy of each body as ``bytes`` costs as much as to decode it
+    for place, (begin, end) in enumerate(pairwise(offsets.tolist())):
         try:
-            found.append(decode(body or b""))
+            found.append(decode(content[begin:end]))
         except refused:
             slow.add(place)
             found.append(_NOTHING)
@@ -78,12 +80,17 @@ def _decoded(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.Sc
         finish = _finished(field.type, nullable=field.nullable)
         columns.append(cells if finish is None else _each(finish, cells, slow))
     for place in sorted(slow):
-        for column, cell in zip(columns, _slowly(place, bodies[place], schema, failures), strict=True):
+        for column, cell in zip(columns, _slowly(place, _body(bodies, place), schema, failures), strict=True):
             column[place] = cell
     return columns
 
 
 _NOTHING = object()
+
+
+def _body(bodies: pa.Array[Any], place: int) -> bytes:
+    """Return a body; one that is null is empty."""
+    return cast("bytes", bodies[place].as_py() or b"")
 
 
 def _each(finish: Finish, cells: list[Any], refused: set[int]) -> list[Any]:
@@ -445,27 +452,27 @@ _ODD_INSTANT = r'\d:\d\d\.\d{6}\d*[1-9]|"(?:0001-01-01|9999-12-31)[Tt ]'
 """An instant that msgspec rounds, or that may be none of the years 1 to 9999 in UTC."""
 
 
-def _suspects(bodies: Sequence[bytes | None], array: pa.Array[Any], schema: pa.Schema) -> set[int]:
+def _suspects(bodies: pa.Array[Any], schema: pa.Schema) -> set[int]:
     """Return the places of bodies that msgspec may take although the rules do not. It does not see all of what the schema does not name, either."""
+    found = set(_places(bodies.is_null())) if bodies.null_count else set[int]()
     try:
-        array.cast(pa.large_string())
-        found = set[int]()
+        bodies.cast(pa.large_string())
     except pa.ArrowInvalid:
-        found = {place for place, body in enumerate(bodies) if body is not None and not _is_text(body)}
+        found.update(place for place, body in enumerate(bodies.to_pylist()) if body is not None and not _is_text(body))
     names = set(_names(pa.struct(list(schema))))
     plain = all(name is not None and name.isascii() and name.isprintable() and "/" not in name for name in names)
     pattern = _ESCAPED if plain else r"\\"  # a name may be written in more ways than one
     if any(map(_has_instants, schema.types)):
         pattern += f"|{_ODD_INSTANT}"
-    found.update(_places(pc.match_substring_regex(array, pattern)))
+    found.update(_places(pc.match_substring_regex(bodies, pattern)))
     known = [name for name in names if name is not None]
     wanted = _keys_of(known) if plain else None
-    for first in range(0, len(array), _PIECE):  # of a size that the caches of a processor have
-        piece = array[first : first + _PIECE]
-        found.update(first + place for place in _nested(piece).tolist() if _is_too_deep(bodies[first + place] or b""))
+    for first in range(0, len(bodies), _PIECE):  # of a size that the caches of a processor have
+        piece = bodies[first : first + _PIECE]
+        found.update(first + place for place in _nested(piece).tolist() if _is_too_deep(_body(piece, place)))
         those = np.arange(len(piece)) if wanted is None else _naming_twice(piece, known)
         repeating = those[_repeating(piece.take(those), wanted)] if len(those) else those
-        found.update(place for place in (first + repeating).tolist() if place not in found and not _is_plain(bodies[place] or b""))
+        found.update(place for place in (first + repeating).tolist() if place not in found and not _is_plain(_body(bodies, place)))
     return found
 
 
@@ -510,6 +517,8 @@ _WITHOUT_CASE = 0xDF
 """Leaves out the bit by which ``{`` differs from ``[``."""
 _PIECE = 1_024
 _WORD = 8
+_EACH_BYTE = np.uint64(0x0101010101010101)
+"""Multiplied with a word, its first byte is the sum of its bytes."""
 _MOST_SPACES = 8
 _MASKS = np.array([(1 << (8 * width)) - 1 for width in range(_WORD + 1)], np.uint64)
 
@@ -526,12 +535,14 @@ def _content(array: pa.Array[Any], behind: int = 0) -> tuple[NDArray[np.int64], 
 
 
 def _nested(array: pa.Array[Any]) -> NDArray[np.intp]:
-    """Return the places of bodies in which more than ``DEEPEST`` objects and arrays begin, in texts or outside of them."""
+    """Return the places of bodies in which more than ``DEEPEST`` objects and arrays begin, in texts or outside of them, and perhaps a few less."""
     offsets, data = _content(array)
     if not (np.diff(offsets) > DEEPEST).any():
         return np.empty(0, np.intp)
-    begins = np.flatnonzero((data & _WITHOUT_CASE) == _BRACKET)
-    return np.flatnonzero(np.diff(np.searchsorted(begins, offsets)) > DEEPEST)
+    begins = ((data & _WITHOUT_CASE) == _BRACKET)[: len(data) // _WORD * _WORD].view(np.uint64)  # each byte of a word is 1 or 0
+    firsts = np.minimum(offsets[:-1] // _WORD, len(begins) - 1)
+    counts = np.add.reduceat((begins * _EACH_BYTE) >> np.uint64(8 * (_WORD - 1)), firsts)
+    return np.flatnonzero(counts > DEEPEST - _WORD)  # the word in which a body ends is not among its words
 
 
 class _Texts(NamedTuple):

@@ -454,3 +454,22 @@ def test_a_float_takes_what_json_has_no_number_for_as_rows_are_sent(text: str, v
     (row,) = table.to_pylist()
     assert [repr(each) for each in (row["d"], row["f"], *row["m"][0], *row["l"])] == [*[repr(value)] * 5, "1.5"]
     assert set(columns_of([b'{"d": "nan"}', b'{"d": "1.5"}'], parse_ddl("d double"))[1]) == {0, 1}
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(499, True), (500, False)])
+@pytest.mark.parametrize("opening", [b"[", b'{"a":'])
+def test_the_deepest_body_fits_wherever_it_stands_among_others(depth: int, opening: bytes, *, fits: bool) -> None:
+    closing = b"]" if opening == b"[" else b"}"
+    deep = b'{"c": 1, "other": ' + opening * depth + b"0" + closing * depth + b"}"
+    bodies = [body for number in range(20) for body in (deep, b'{"c": 2}' + b" " * number)]
+    table, failures = columns_of(bodies, parse_ddl("c int"))
+    assert table["c"].to_pylist() == [1 if fits else None, 2] * 20
+    assert sorted(failures) == ([] if fits else list(range(0, 40, 2)))
+
+
+def test_a_body_that_is_null_does_not_fit_whatever_stands_below_it() -> None:
+    offsets, content = pa.array([0, 8, 16], pa.int64()).buffers()[1], pa.py_buffer(b'{"c": 1}{"c": 2}')
+    valid = pa.array([True, False]).buffers()[1]
+    bodies: Any = pa.Array.from_buffers(pa.large_binary(), 2, [valid, offsets, content])
+    table, failures = columns_of(bodies, parse_ddl("c int"))
+    assert (table["c"].to_pylist(), list(failures)) == ([1, None], [1])
