@@ -535,14 +535,14 @@ def _content(array: pa.Array[Any], behind: int = 0) -> tuple[NDArray[np.int64], 
 
 
 def _nested(array: pa.Array[Any]) -> NDArray[np.intp]:
-    """Return the places of bodies in which more than ``DEEPEST`` objects and arrays begin, in texts or outside of them, and perhaps a few less."""
+    """Return the places of bodies in which more than ``DEEPEST`` objects and arrays begin, in texts or outside of them."""
     offsets, data = _content(array)
     if not (np.diff(offsets) > DEEPEST).any():
         return np.empty(0, np.intp)
     begins = ((data & _WITHOUT_CASE) == _BRACKET)[: len(data) // _WORD * _WORD].view(np.uint64)  # each byte of a word is 1 or 0
     firsts = np.minimum(offsets[:-1] // _WORD, len(begins) - 1)
     counts = np.add.reduceat((begins * _EACH_BYTE) >> np.uint64(8 * (_WORD - 1)), firsts)
-    return np.flatnonzero(counts > DEEPEST - _WORD)  # the word in which a body ends is not among its words
+    return np.flatnonzero(counts > DEEPEST)  # left out is the word in which a body ends: only ends stand there
 
 
 class _Texts(NamedTuple):
