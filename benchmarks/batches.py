@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from airflow_poison.delivery.handlers import Batching
 from airflow_poison.outputs.output import outputs_of
@@ -32,8 +31,7 @@ from airflow_poison.spark.engine import SparkEngine
 from airflow_poison.spark.session import get_session
 from airflow_poison.store import open_store
 from airflow_poison.values.clock import SystemClock
-from airflow_poison.values.failures import PoisonRows
-from benchmarks.workload import bodies, check
+from benchmarks.workload import bodies, named, returning, searched, single
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,40 +39,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_poison.store import QueueStore
-    from airflow_poison.values.message import Message
 
 CLOCK = SystemClock()
 POLICY = Msmq4(max_retry_cycles=0, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
 SCHEMA = "id long, kind string, amount double"
 SHARES = {"0": 0, "0.1": 1_000, "1": 100}
 """In percent: of so many messages one always fails."""
-
-
-def single(message: Message) -> None:
-    """Parse and check one message."""
-    check(json.loads(message.body))
-
-
-def returning(message: Message) -> dict[str, object]:
-    """Parse and check one message, and return a row."""
-    order = json.loads(message.body)
-    check(order)
-    return {"id": order["id"], "amount": order["amount"]}
-
-
-def named(frame: pa.Table) -> pa.Table:
-    """Check all rows of a frame, and return two columns."""
-    hopeless = pc.equal(frame["kind"], pa.scalar("hopeless"))
-    if pc.any(hopeless).as_py():
-        raise PoisonRows(hopeless, "this order can never be processed")
-    return frame.select(["lookup_id", "id", "amount"])
-
-
-def searched(frame: pa.Table) -> pa.Table:
-    """Check all rows of a frame, and name none."""
-    if pc.any(pc.equal(frame["kind"], pa.scalar("hopeless"))).as_py():
-        raise ValueError("some order can never be processed")
-    return frame.select(["lookup_id", "id", "amount"])
 
 
 WAYS: dict[str, tuple[Callable[[Any], object], Batching | None, bool]] = {
@@ -90,8 +60,8 @@ def messages(number: int, each: int) -> Iterator[pa.RecordBatch]:
     """Yield the workload; of so many messages one always fails."""
     source = enumerate(bodies(number, failing=False))
     while chunk := list(islice(source, 10_000)):
-        told = [body.replace(b'"kind": "good"', b'"kind": "hopeless"', 1) if each and place % each == 7 else body for place, body in chunk]
-        yield pa.record_batch([pa.array(told, pa.binary())], names=["body"])
+        made = [body.replace(b'"kind": "good"', b'"kind": "hopeless"', 1) if each and place % each == 7 else body for place, body in chunk]
+        yield pa.record_batch([pa.array(made, pa.binary())], names=["body"])
 
 
 def rate(store: QueueStore, spark: SparkSession, queue: str, way: str, *, number: int, each: int) -> float:

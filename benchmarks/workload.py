@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from airflow_poison.values.message import Message
 
 SIZE = 1024
@@ -59,3 +61,38 @@ def handler(message: Message) -> None:
     check(order)
     if order["kind"] == "flaky" and message.abort_count < 2 and message.move_count == 0:
         raise TimeoutError("the database was locked")
+
+
+def single(message: Message) -> None:
+    """Parse and check one message."""
+    check(json.loads(message.body))
+
+
+def returning(message: Message) -> dict[str, object]:
+    """Parse and check one message, and return a row."""
+    order = json.loads(message.body)
+    check(order)
+    return {"id": order["id"], "amount": order["amount"]}
+
+
+def named(frame: pa.Table) -> pa.Table:
+    """Check all rows of a frame, and return two columns."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    hopeless = pc.equal(frame["kind"], pa.scalar("hopeless"))
+    if pc.any(hopeless).as_py():
+        from airflow_poison.values.failures import PoisonRows
+
+        raise PoisonRows(hopeless, "this order can never be processed")
+    return frame.select(["lookup_id", "id", "amount"])
+
+
+def searched(frame: pa.Table) -> pa.Table:
+    """Check all rows of a frame, and name none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pc.any(pc.equal(frame["kind"], pa.scalar("hopeless"))).as_py():
+        raise ValueError("some order can never be processed")
+    return frame.select(["lookup_id", "id", "amount"])

@@ -43,7 +43,7 @@ from airflow_poison.delivery.journal import (
     crashes_of,
     pending,
 )
-from airflow_poison.delivery.returned import NOTHING, keep_all
+from airflow_poison.delivery.returned import NOTHING, keep_all, records_of
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut
 from airflow_poison.delivery.wire import BatchCall, Call, Called, Handed
 from airflow_poison.delivery.work import BatchDelivery, Endpoint, Ladder, Rung, Views, values_of
@@ -137,7 +137,7 @@ class OrderedBatches:
         failure, named, returned = self._hand(rows, seen)
         if failure is None:
             if self._endpoint.keep is not None:
-                records = ((entry.lookup_id, 0, returned[place] if returned else NOTHING) for place, entry in enumerate(entries))
+                records = records_of([entry.lookup_id for entry in entries], [0] * len(entries), returned)
                 keep_all(self._endpoint.keep, records, partial(self._give_back, rows))
             self._commit(rows, now)
             return
@@ -306,20 +306,20 @@ class Calls:
         taken()
         assert self._frames is not None, "its handler takes frames"
         failure, named = self._frames.several(np.asarray(call.rows), lambda: call.counts)
-        return Handed(failure, named, () if failure or not any(self._frames.rows) else self._frames.rows)
+        return Handed(failure, named, NOTHING if failure else self._frames.rows)
 
 
 class FrameCalls:
     """The messages of one batch, each or several of them to be handed to a handler of batches.
 
-    :ivar rows: what each message of the last call has returned, as it travels.
+    :ivar rows: what the messages of the last call have returned, as it travels, together or of each.
     """
 
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, rows: NDArray[np.intp] | None = None) -> None:
         batching = endpoint.job.batching
         assert batching is not None, "its handler takes frames"
         self._endpoint = endpoint
-        self.rows: list[bytes] = []
+        self.rows: bytes | list[bytes] = NOTHING
         self.frames = Frames(batch, batching, np.arange(batch.num_rows) if rows is None else rows)
 
     def one(self, row: int, counts: Counts) -> Failure | None:
@@ -335,7 +335,7 @@ class FrameCalls:
         if wrong:
             return endpoint.failure(wrong[0])
         endpoint.only_here()
-        endpoint.rows = self.rows[0]
+        endpoint.rows = self.rows if isinstance(self.rows, bytes) else self.rows[0]
         return None
 
     def several(self, rows: NDArray[np.intp], counts: Callable[[], Sequence[Counts]]) -> tuple[Failure | None, dict[int, Failure]]:
@@ -368,7 +368,7 @@ class FrameCalls:
         """Take what the handler has returned for these rows; return why rows of it do not fit, by the place of their message."""
         if self._endpoint.returned is None:
             self._endpoint.take(returned)
-            self.rows = [NOTHING] * len(rows)
+            self.rows = NOTHING
             return {}
         self.rows, wrong = self._endpoint.returned.of_several(returned, self.frames.lookup_ids(rows))
         return wrong
@@ -543,7 +543,7 @@ class FrameDelivery(BatchDelivery):
 
     def _write_all_down(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:
         if self._keep is not None:
-            records = zip([self._ids[row] for row in rows], attempts_of(kept).tolist(), self._calls.rows, strict=True)
+            records = records_of([self._ids[row] for row in rows], attempts_of(kept).tolist(), self._calls.rows)
             keep_all(self._keep, records, partial(self._give_back, rows, kept))
 
     def _give_back(self, rows: NDArray[np.intp], kept: NDArray[np.int32]) -> None:

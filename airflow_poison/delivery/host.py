@@ -222,7 +222,7 @@ class EndpointHost(JournalHost):
         row, value = entry.row, self.words[entry.row]
         returned = self._callers.rows(session)
         if value & STATE_MASK == MessageState.COMMITTED:
-            keep([(entry.lookup_id, attempts_of(value), returned)])
+            keep([((entry.lookup_id,), (attempts_of(value),), returned)])
         else:
             self._rows[row] = returned
 

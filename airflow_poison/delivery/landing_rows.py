@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
-from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, rows_kept, to_batch
+from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, is_together, rows_kept, table_kept, to_batch
 from airflow_poison.outputs.row_files import FileOfRows
 from airflow_poison.outputs.values import nullable
 from airflow_poison.values.errors import ClaimLostError
@@ -19,6 +19,7 @@ from airflow_poison.values.schema import LANDING, LOOKUP_ID, STANDS_FOR, table_s
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from airflow_poison.delivery.returned import ReturnedBy
     from airflow_poison.delivery.stage import StageJob
 
 MOST_ROWS = 20_000
@@ -32,34 +33,77 @@ _DECLARED, _FILES = "poison.output", "poison.files"
 """The properties that say what was declared of the output, and in which files below it the rows are, where they are not in the body."""
 
 
-def landing_rows(job: StageJob, returned: Iterable[tuple[int, bytes]], known: Callable[[str], pa.Schema | None], at: datetime) -> list[pa.Table]:
+def landing_rows(job: StageJob, returned: Iterable[ReturnedBy], known: Callable[[str], pa.Schema | None], at: datetime) -> list[pa.Table]:
     """Return what messages returned as rows of the partition ``_output`` (``table_schema()``), one for many returned rows.
 
-    :param returned: lookup ids, and what was returned as it travels.
     :param known: the columns of an output by its name, with which the rows were checked.
     Raises ClaimLostError when they are gone.
     """
     outputs = {output.name: output for output in job.outputs}
-    rows: dict[str, list[tuple[Any, ...]]] = {}
-    origins: dict[str, list[int]] = {}
-    owners: dict[str, list[int]] = {}
-    for lookup_id, kept in returned:
+    of_each: dict[str, _Rows] = {}
+    for lookup_ids, kept in returned:
+        if is_together(kept):
+            name, owners, batch = table_kept(kept)
+            mine = np.isin(owners, lookup_ids)
+            if mine.all():
+                of_each.setdefault(name, _Rows()).add_table(owners, batch)
+            else:
+                of_each.setdefault(name, _Rows()).add_table(owners[mine], batch.filter(pa.array(mine)))
+            continue
         for marked, some in rows_kept(kept):
             name = marked.removesuffix(OF_NONE)
-            rows.setdefault(name, []).extend(some)
-            origins.setdefault(name, []).extend([lookup_id] * len(some))
-            owners.setdefault(name, []).extend([lookup_id if name == marked else NO_OWNER] * len(some))
+            of_each.setdefault(name, _Rows()).add(lookup_ids[0], some, lookup_ids[0] if name == marked else NO_OWNER)
     found = []
-    for name, of_output in rows.items():
+    for name, rows in of_each.items():
         output, columns = outputs[name], known(name)
         if columns is None:
             raise ClaimLostError(f"The columns of the output {name!r} are gone with the stage of this pass: a later holder of its claim has them.")
-        for start in range(0, len(of_output), MOST_ROWS):
-            batch = to_batch(of_output[start : start + MOST_ROWS], columns)
-            if output.provenance:
-                batch = _with_provenance(batch, job, origins[name][start : start + MOST_ROWS], at)
-            found.append(_as_row(output, batch, at, owners[name][start : start + MOST_ROWS]))
+        batch, owners = rows.joined(columns), np.array(rows.owners, np.int64)
+        if output.provenance:
+            batch = _with_provenance(batch, job, rows.origins, at)
+        found += [
+            _as_row(output, batch.slice(start, MOST_ROWS), at, owners[start : start + MOST_ROWS]) for start in range(0, batch.num_rows, MOST_ROWS)
+        ]
     return found
+
+
+class _Rows:
+    """The rows of one output, in the order in which they were delivered.
+
+    :ivar origins: the message that returned each. :ivar owners: the same, ``NO_OWNER`` where it is not known which message a row is of.
+    """
+
+    def __init__(self) -> None:
+        self.origins: list[int] = []
+        self.owners: list[int] = []
+        self._tables: list[pa.RecordBatch | list[tuple[Any, ...]]] = []
+
+    def add(self, lookup_id: int, rows: Sequence[tuple[Any, ...]], owner: int) -> None:
+        """Take rows of one message."""
+        if not self._tables or not isinstance(self._tables[-1], list):
+            self._tables.append([])
+        cast("list[tuple[Any, ...]]", self._tables[-1]).extend(rows)
+        self.origins += [lookup_id] * len(rows)
+        self.owners += [owner] * len(rows)
+
+    def add_table(self, owners: NDArray[np.int64], rows: pa.RecordBatch) -> None:
+        """Take rows of several messages."""
+        self._tables.append(rows)
+        self.origins += owners.tolist()
+        self.owners += owners.tolist()
+
+    def joined(self, columns: pa.Schema) -> pa.RecordBatch:
+        """Return all rows; a row that was returned before a column was known has no value there."""
+        batches = [to_batch(rows, columns) if isinstance(rows, list) else _widened(rows, columns) for rows in self._tables]
+        return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def _widened(batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(columns):
+        return batch
+    names = batch.schema.names
+    cells = [batch.column(field.name) if field.name in names else pa.nulls(batch.num_rows, field.type) for field in columns]
+    return pa.RecordBatch.from_arrays(cells, schema=columns)
 
 
 def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: datetime) -> pa.Table:
@@ -106,7 +150,7 @@ def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[
     return pa.RecordBatch.from_arrays([*batch.columns, *columns], schema=schema)
 
 
-def _as_row(output: Output, batch: pa.RecordBatch, at: datetime, owners: Sequence[int]) -> pa.Table:
+def _as_row(output: Output, batch: pa.RecordBatch, at: datetime, owners: Sequence[int] | NDArray[np.int64]) -> pa.Table:
     sink = pa.BufferOutputStream()
     batch = batch.replace_schema_metadata({_OWNERS: np.array(owners, "<i8").tobytes()})
     with pa.ipc.new_stream(sink, batch.schema) as stream:

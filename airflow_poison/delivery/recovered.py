@@ -64,7 +64,7 @@ from airflow_poison.delivery.journal import (
     state_of,
 )
 from airflow_poison.delivery.output import last_output
-from airflow_poison.delivery.returned import Records, ReturnedRows, mapped
+from airflow_poison.delivery.returned import Records, ReturnedBy, ReturnedRows, mapped
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind, origin
 from airflow_poison.values.fault_points import reach
@@ -125,19 +125,19 @@ class RecoveredAttempts:
         found = merged(*both, Texts({**self.failures, **other.failures}, {**self.halts, **other.halts}, effects=effects), timeouts)
         return replace(found, returned=self.returned.merged(other.returned))
 
-    def returned_by(self, batch: pa.RecordBatch, report: BatchReport) -> dict[str, dict[int, bytes]]:
-        """Return the rows that messages of a batch had returned before it was delivered: by folder of the journals, and lookup id.
+    def returned_by(self, batch: pa.RecordBatch, report: BatchReport) -> dict[str, list[ReturnedBy]]:
+        """Return the rows that messages of a batch had returned before it was delivered, by folder of the journals.
 
         :param report: what became of the batch: what was delivered again, whatever came of it, has not returned them.
         """
-        found: dict[str, dict[int, bytes]] = {}
+        found: dict[str, list[ReturnedBy]] = {}
         if not self.returned.table.shape[1]:
             return found
         ids = batch.column("lookup_id").to_numpy(zero_copy_only=False)
         before = (self.words_for(ids) & STATE_MASK == MessageState.CARRIED) & (report.words & STATE_MASK == MessageState.COMMITTED)
-        for path, number, rows in self.returned.read(ids[before]):
-            if number not in report.returned:
-                found.setdefault(os.path.dirname(path), {})[number] = rows  # noqa: PTH120  (a plain string)
+        before &= ~np.isin(ids, [lookup_id for each in report.returned for lookup_id in each.lookup_ids])
+        for path, returned in self.returned.read(ids[before]):
+            found.setdefault(os.path.dirname(path), []).append(returned)  # noqa: PTH120  (a plain string)
         return found
 
     def without(self, fingerprints: Collection[str]) -> tuple[RecoveredAttempts, int]:

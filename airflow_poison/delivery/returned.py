@@ -1,7 +1,8 @@
 """Rows that deliveries returned, beside the journal: a record for each delivery, appended before the word that commits it.
 
-A record names its message and how often that had been rolled back before, so what a rolled-back delivery returned is never taken for what the
-committed one did. A torn record was never counted by a word; a reader finds the next one by its mark.
+A record names its messages and how often each had been rolled back before, so what a rolled-back delivery returned is never taken for what the
+committed one did. A delivery of several messages may have one record for all of them: it is whole or absent, as they commit together. A torn record
+was never counted by a word; a reader finds the next one by its mark.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 from airflow_poison.delivery.handlers import check_returned
 from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside
 from airflow_poison.delivery.platform import Appender, why
-from airflow_poison.outputs.output import Fitting, Output, divided, joined, of_none, rows_alike, rows_returned
+from airflow_poison.outputs.output import Fitting, Output, divided, joined, of_none, rows_returned, rows_together
 from airflow_poison.outputs.values import filled, has_unknown, same_name
 from airflow_poison.values.errors import OutputRowError, ServerSessionError
 from airflow_poison.values.fault_points import reach
@@ -38,13 +39,21 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.stage import StageJob
 
-    Keep = Callable[[Iterable[tuple[int, int, bytes]]], None]  # ``RowsWriter.append``
+    Keep = Callable[[Iterable[tuple[Sequence[int], Sequence[int], bytes]]], None]  # ``RowsWriter.append``
 
 _MARK = b"rows"
-_HEAD = struct.Struct("<4sIIIq")  # mark, size of what was returned, checksum, attempts, lookup id
+_HEAD = struct.Struct("<4sIII")  # mark, messages, size of what was returned, checksum of all that follows
+_ONE = struct.Struct("<qi")  # a lookup id, attempts; of several messages all lookup ids, then all attempts
 _PIECE = 1 << 20
 NOTHING = b""
 """What a delivery that returned no rows has in its record."""
+
+
+class ReturnedBy(NamedTuple):
+    """What a delivery returned, and the messages that it counts for: of rows of several messages that travel together those of others do not."""
+
+    lookup_ids: Sequence[int]
+    rows: bytes
 
 
 class RowsWriter:
@@ -53,24 +62,38 @@ class RowsWriter:
     def __init__(self, descriptor: int) -> None:
         self._file = Appender(descriptor, "Nothing is lost, it is delivered again when the task runs again; free some space there first.")
 
-    def append(self, returned: Iterable[tuple[int, int, bytes]]) -> None:
+    def append(self, returned: Iterable[tuple[Sequence[int], Sequence[int], bytes]]) -> None:
         """Write down what deliveries returned, in one write. Raises ServerSessionError when the disk is full.
 
-        :param returned: lookup ids, how often each message had been rolled back before, and its rows.
+        :param returned: for each record the lookup ids of its messages, how often each had been rolled back before, and their rows.
         """
-        records = [(_head(*each), each[2]) for each in returned]
-        self._file.write(b"".join(part for record in records for part in record), f"What {counted(len(records), 'message')} returned")
+        records = [*returned]
+        messages = counted(sum(len(ids) for ids, _, _ in records), "message")
+        self._file.write(b"".join(part for record in records for part in _record(*record)), f"What {messages} returned")
 
 
-def _head(lookup_id: int, attempts: int, returned: bytes) -> bytes:
-    checksum = zlib.crc32(returned, lookup_id & 0xFFFFFFFF) ^ attempts
-    return _HEAD.pack(_MARK, len(returned), checksum, attempts, lookup_id)
+def _record(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes) -> tuple[bytes, bytes, bytes]:
+    if len(lookup_ids) == 1:
+        of = _ONE.pack(lookup_ids[0], attempts[0])
+    else:
+        of = np.array(lookup_ids, "<i8").tobytes() + np.array(attempts, "<i4").tobytes()
+    return _HEAD.pack(_MARK, len(lookup_ids), len(rows), zlib.crc32(rows, zlib.crc32(of))), of, rows
 
 
-def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: Callable[[], object]) -> None:
+def records_of(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes | Sequence[bytes]) -> list[tuple[Sequence[int], Sequence[int], bytes]]:
+    """Return the records of a delivery of several messages, as ``RowsWriter`` takes them.
+
+    :param rows: of all messages together, or of each.
+    """
+    if isinstance(rows, bytes):
+        return [(lookup_ids, attempts, rows)]
+    return [((number,), (before,), each) for number, before, each in zip(lookup_ids, attempts, rows, strict=True)]
+
+
+def keep_all(keep: Keep, returned: Iterable[tuple[Sequence[int], Sequence[int], bytes]], give_back: Callable[[], object]) -> None:
     """Write down what deliveries returned, before their words; when that cannot be done, their messages are given back as they were.
 
-    :param returned: lookup ids, attempts, and what was returned.
+    :param returned: as ``RowsWriter`` takes it.
     Raises ServerSessionError.
     """
     try:
@@ -82,15 +105,16 @@ def keep_all(keep: Keep, returned: Iterable[tuple[int, int, bytes]], give_back: 
 
 
 class Record(NamedTuple):
-    """Where a file has what one delivery returned.
+    """A record in a file.
 
-    :param offset: of what was returned, ``size`` bytes.
+    :param attempts: of each message before the delivery.
+    :param offset: of the rows in the file.
     """
 
-    lookup_id: int
-    attempts: int
+    lookup_ids: Sequence[int]
+    attempts: Sequence[int]
     offset: int
-    size: int
+    rows: bytes
 
 
 class RowsReader:
@@ -102,36 +126,51 @@ class RowsReader:
     def __init__(self, descriptor: int, *, at_end: bool = False) -> None:
         self._descriptor, self._offset = descriptor, os.fstat(descriptor).st_size if at_end else 0
 
-    def news(self) -> Iterator[tuple[Record, bytes]]:
-        """Yield the records that have been appended since the last call, with what was returned. Call it while no process writes."""
+    def news(self) -> Iterator[Record]:
+        """Yield the records that have been appended since the last call. Call it while no process writes."""
         held = b""
         while piece := os.pread(self._descriptor, max(_PIECE, len(held)), self._offset + len(held)):
             held += piece
             at = 0
             while (found := _whole(held, at)) is not None:
-                record, end = found
-                yield record._replace(offset=self._offset + record.offset), held[record.offset : end]
+                lookup_ids, attempts, begin, end = found
+                yield Record(lookup_ids, attempts, self._offset + begin, held[begin:end])
                 at = end
             self._offset += at
             held = held[at:]
 
-    def returned_by(self, wanted: dict[int, int]) -> dict[int, bytes]:
-        """Return what these messages returned, by lookup id, of the records appended since the last call.
+    def returned_by(self, wanted: Mapping[int, int]) -> list[ReturnedBy]:
+        """Return what these messages returned, in the order of the records that have been appended since the last call; of each the last one.
 
-        :param wanted: the attempts of each message before the delivery that counts.
+        :param wanted: the attempts of each message before the delivery that counts, by lookup id.
         """
-        return {record.lookup_id: returned for record, returned in self.news() if wanted.get(record.lookup_id) == record.attempts}
+        records, last = list[bytes](), dict[int, int]()
+        for number, record in enumerate(self.news()):
+            records.append(record.rows)
+            for lookup_id, attempts in zip(record.lookup_ids, record.attempts, strict=True):
+                if wanted.get(lookup_id) == attempts:
+                    last[lookup_id] = number
+        of_each: dict[int, list[int]] = {}
+        for lookup_id, number in last.items():
+            of_each.setdefault(number, []).append(lookup_id)
+        return [ReturnedBy(of_each[number], records[number]) for number in sorted(of_each)]
 
 
-def _whole(content: bytes, start: int) -> tuple[Record, int] | None:
-    """Return the first whole record from here on, and where it ends; None: there is none yet."""
+def _whole(content: bytes, start: int) -> tuple[Sequence[int], Sequence[int], int, int] | None:
+    """Return the first whole record from here on: lookup ids, attempts, where its rows begin and end; None: there is none yet."""
     while (at := content.find(_MARK, start)) >= 0:
         if at + _HEAD.size > len(content):
             return None
-        _, size, checksum, attempts, lookup_id = _HEAD.unpack_from(content, at)
-        end = at + _HEAD.size + size
-        if end <= len(content) and checksum == zlib.crc32(content[at + _HEAD.size : end], lookup_id & 0xFFFFFFFF) ^ attempts:
-            return Record(lookup_id, attempts, at + _HEAD.size, size), end
+        _, messages, size, checksum = _HEAD.unpack_from(content, at)
+        first = at + _HEAD.size
+        begin = first + messages * _ONE.size
+        end = begin + size
+        if end <= len(content) and checksum == zlib.crc32(memoryview(content)[first:end]):
+            if messages == 1:
+                lookup_id, attempts = _ONE.unpack_from(content, first)
+                return (lookup_id,), (attempts,), begin, end
+            ids = np.frombuffer(content, "<i8", messages, first)
+            return ids.tolist(), np.frombuffer(content, "<i4", messages, first + ids.nbytes).tolist(), begin, end
         if end > len(content) and content.find(_MARK, at + 1) < 0:
             return None  # perhaps there is more to read
         start = at + 1
@@ -227,15 +266,17 @@ class Returned:
             check_returned(returned)
         return rows_returned(returned, self._fittings, alone=self._alone)
 
-    def of_several(self, returned: object, lookup_ids: Sequence[int]) -> tuple[list[bytes], dict[int, OutputRowError]]:
-        """Return the rows of what a handler of batches returned, as they travel, for each message, and why rows do not fit, by their message's place.
+    def of_several(self, returned: object, lookup_ids: Sequence[int]) -> tuple[bytes | list[bytes], dict[int, OutputRowError]]:
+        """Return the rows of what a handler of batches returned, as they travel, together or of each message, and why rows do not fit, by place.
 
         Rows that name no message go with the last one, whose word decides. Raises as ``rows`` does, for those.
         """
         if not isinstance(returned, GeneratorType):
             check_returned(returned)
-        if (alike := rows_alike(returned, lookup_ids, self._fittings, alone=self._alone)) is not None:
-            return alike, {}
+        if returned is None:
+            return NOTHING, {}
+        if (together := rows_together(returned, lookup_ids, self._fittings, alone=self._alone)) is not None:
+            return together, {}
         own, others = divided(returned, lookup_ids, self._fittings, alone=self._alone)
         found, wrong = [NOTHING] * len(lookup_ids), dict[int, OutputRowError]()
         for place, rows in own.items():
@@ -282,19 +323,22 @@ class ReturnedRows:
         last[:-1] = both[0, 1:] != both[0, :-1]
         return ReturnedRows(self.paths + other.paths, both[:, last])
 
-    def read(self, lookup_ids: NDArray[np.int64]) -> Iterator[tuple[str, int, bytes]]:
+    def read(self, lookup_ids: NDArray[np.int64]) -> Iterator[tuple[str, ReturnedBy]]:
         """Yield what these messages returned, with the file that has it. Raises ServerSessionError when one is gone."""
         found = self.table[:, np.isin(self.table[0], lookup_ids)]
         for number in np.unique(found[1]).tolist():
-            for lookup_id, returned in self._read(self.paths[number], found[:, found[1] == number]):
-                yield self.paths[number], lookup_id, returned
+            for returned in self._read(self.paths[number], found[:, found[1] == number]):
+                yield self.paths[number], returned
 
     @staticmethod
-    def _read(path: str, places: NDArray[np.int64]) -> Iterator[tuple[int, bytes]]:
+    def _read(path: str, places: NDArray[np.int64]) -> Iterator[ReturnedBy]:
+        of_each: dict[tuple[int, int], list[int]] = {}
+        for lookup_id, _, offset, size in places.T.tolist():
+            of_each.setdefault((offset, size), []).append(lookup_id)
         try:
             with open(path, "rb") as file:  # noqa: PTH123  (a plain string travels)
-                for lookup_id, _, offset, size in places.T.tolist():
-                    yield lookup_id, os.pread(file.fileno(), size, offset)
+                for (offset, size), lookup_ids in of_each.items():
+                    yield ReturnedBy(lookup_ids, os.pread(file.fileno(), size, offset))
         except OSError as error:
             raise ServerSessionError(
                 f"The returned rows {path!r} cannot be read again: {error.strerror or error}. Nothing was committed; restore the file and run the "
@@ -330,7 +374,12 @@ class Records(NamedTuple):
         """Read a file; one that is gone has none."""
         found = np.empty((0, 4), np.int64)
         with suppress(FileNotFoundError), path.open("rb") as file:
-            found = np.array([record for record, _ in RowsReader(file.fileno()).news()], np.int64).reshape(-1, 4)
+            read = (
+                (number, before, record.offset, len(record.rows))
+                for record in RowsReader(file.fileno()).news()
+                for number, before in zip(record.lookup_ids, record.attempts, strict=True)
+            )
+            found = np.fromiter(read, np.dtype((np.int64, 4)))
         keys = _keys(found[:, 0], found[:, 1])
         order = np.argsort(keys, kind="stable")
         return cls(str(path), keys[order], found[order, 2:])

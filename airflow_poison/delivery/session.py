@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.dialogs import Conversed
     from airflow_poison.delivery.host import Callers
     from airflow_poison.delivery.recovered import RecoveredAttempts
+    from airflow_poison.delivery.returned import ReturnedBy
     from airflow_poison.delivery.settlement import End
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.delivery.wire import BatchCall, Call, Called, Handed
@@ -72,19 +73,19 @@ class BatchRecord:
         """Read what has been appended since the last time."""
         self._rollbacks += (entry for entry in self._reader.news() if entry.section == self.section.number)
 
-    def returned(self) -> Mapping[int, bytes]:
-        """Return the rows that committed deliveries of this batch returned, as they travel, by lookup id; asked once, when it is done.
+    def returned(self) -> Sequence[ReturnedBy]:
+        """Return the rows that committed deliveries of this batch returned, as they travel; asked once, when it is done.
 
         Raises ServerSessionError when the record of one cannot be found, so that nothing settles without its rows.
         """
         if self._rows is None:
-            return {}
+            return ()
         states = self.words & STATE_MASK
         early = (states == MessageState.CARRIED) & (self.initial & STATE_MASK != MessageState.CARRIED)  # before its turn, see ``outage.py``
         committed = (states == MessageState.COMMITTED) | early
         wanted = dict(zip(self.lookup_ids[committed].tolist(), attempts_of(self.words[committed]).tolist(), strict=True))
         found = self._rows.returned_by(wanted)
-        if lost := wanted.keys() - found.keys():
+        if lost := wanted.keys() - {lookup_id for each in found for lookup_id in each.lookup_ids}:
             raise ServerSessionError(
                 f"What {len(lost)} delivered message(s) returned, {min(lost)} among them, cannot be found beside the attempt journal. Nothing was "
                 "committed: look at that disk, then run the task again; it delivers them again."
@@ -174,7 +175,7 @@ class BatchReport:
     :param timeouts: deliveries of this batch that took longer than the transaction timeout.
     :param decided: None where the words say it all.
     :param conversed: what became of conversations; None: the queue has none.
-    :param returned: the rows that committed deliveries returned, as they travel, by lookup id; not those of earlier tries.
+    :param returned: the rows that committed deliveries returned, as they travel; not those of earlier tries.
     :param not_landed: how many deliveries returned rows although no output is declared.
     :param searched: what calls with batches of several did.
     """
@@ -187,7 +188,7 @@ class BatchReport:
     timeouts: int = 0
     decided: Decided | None = None
     conversed: Conversed | None = None
-    returned: Mapping[int, bytes] = field(default_factory=dict)
+    returned: Sequence[ReturnedBy] = ()
     not_landed: int = 0
     searched: Searched = Searched()
 

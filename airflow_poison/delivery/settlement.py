@@ -36,6 +36,7 @@ from airflow_poison.values.schema import DESTINATION, LAST_ERROR, OUTBOX, TO_TOP
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from airflow_poison.delivery.returned import ReturnedBy
     from airflow_poison.delivery.session import BatchReport
     from airflow_poison.values.masking import Masking
 
@@ -164,13 +165,13 @@ class Delivered:
     :param batch: columns of ``message_schema()`` and ``move_count``.
     :param report: what became of it; without ``decided`` the policy is asked here, with its words.
     :param at: when their fate is decided, UTC.
-    :param returned: the rows that its messages' deliveries returned, as they travel, by lookup id, each with the folder of its journals.
+    :param returned: the rows that its messages' deliveries returned, as they travel, each with the folder of its journals.
     """
 
     batch: pa.RecordBatch
     report: BatchReport
     at: datetime
-    returned: Sequence[tuple[str, Mapping[int, bytes]]] = ()
+    returned: Sequence[tuple[str, Sequence[ReturnedBy]]] = ()
 
     def entry(self, row: int) -> BatchEntry:
         """Return the message of a row with the counts that it came with."""

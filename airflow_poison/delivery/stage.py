@@ -223,7 +223,7 @@ def _landing(job: StageJob, delivered: Delivered, total: Tally) -> list[pa.Table
 
     found = []
     for folder, returned in delivered.returned:
-        found += landing_rows(job, returned.items(), LearnedColumns(Path(folder)).known, delivered.at)
+        found += landing_rows(job, returned, LearnedColumns(Path(folder)).known, delivered.at)
     total.counts["landings"] += sum(table.num_rows for table in found)
     return found
 

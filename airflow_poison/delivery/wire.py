@@ -171,12 +171,12 @@ class Handed(NamedTuple):
     """What came of a delivery of several messages.
 
     :param named: the failures of messages of which it is known that they are to blame, by place in the call.
-    :param rows: what each has returned, as it travels; none: nothing of it lands.
+    :param rows: what all of them together, or each of them, has returned, as it travels.
     """
 
     failure: Failure | None = None
     named: Mapping[int, Failure] = {}
-    rows: Sequence[bytes] = ()
+    rows: bytes | Sequence[bytes] = b""
 
 
 class BatchCall(NamedTuple):

@@ -217,7 +217,7 @@ class JournalHost(Host[BatchEntry]):
 
     def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
         """Write down what deliveries returned."""
-        records = ((entry.lookup_id, attempts_of(self.words[entry.row]), self._rows.pop(entry.row, NOTHING)) for entry in entries)
+        records = (((entry.lookup_id,), (attempts_of(self.words[entry.row]),), self._rows.pop(entry.row, NOTHING)) for entry in entries)
 
         def give_back() -> None:
             for entry in reversed(entries):
@@ -457,7 +457,7 @@ class BatchDelivery(JournalHost):
     def _write_down(self, row: int, returned: bytes) -> None:
         assert self._keep is not None
         try:
-            keep_all(self._keep, ((self._ids[row], attempts_of(self.words[row]), returned),), partial(self._store, row, MessageState.UNTOUCHED))
+            keep_all(self._keep, (((self._ids[row],), (attempts_of(self.words[row]),), returned),), partial(self._store, row, MessageState.UNTOUCHED))
         except BrokenProcessError:
             self._charge_if_first(row)
             raise
@@ -532,7 +532,7 @@ class BatchDelivery(JournalHost):
             return raised
         if self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
-                self._keep([(entry.lookup_id, attempts_of(self.words[row]), self._endpoint.rows)])
+                self._keep([((entry.lookup_id,), (attempts_of(self.words[row]),), self._endpoint.rows)])
             else:
                 self._rows[row] = self._endpoint.rows
         return None

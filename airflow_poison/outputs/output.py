@@ -29,6 +29,7 @@ from airflow_poison.outputs.values import (
 )
 from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError, TransformError
+from airflow_poison.values.libraries import np
 from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import nearest
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from airflow_poison.outputs.table_rules import TableRules
     from airflow_poison.outputs.values import Checked
@@ -49,6 +51,10 @@ PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
 CORRECTIONS = "_corrections"
 """The column that says which cells of a row are null because they did not fit (``on_bad_cell="null"``); null: none is."""
+_TOGETHER = b"together"
+"""Begins the rows of several messages as they travel together."""
+_MOST_TOGETHER = 64 << 20
+_NAME, _OWNERS = b"poison.output", b"poison.lookup_ids"
 _TELLS_MORE = object()
 """In place of a value that shows an unknown part of its column's type."""
 
@@ -366,26 +372,25 @@ class Fitting:
             raise OutputRowError(f"A row does not fit {self._output.named}: {broken}.")
         return found
 
-    def rows_of(self, table: pa.Table) -> list[tuple[Any, ...]] | None:
-        """Return the rows of a table whose columns have the output's own types: they fit as they are. None: each has to be looked at."""
+    def batch_of(self, table: pa.Table) -> pa.RecordBatch | None:
+        """Return a table with the output's columns, in their order, where it fits as it is. None: each row has to be looked at."""
+        import pyarrow as pa
+
         there = table.schema.names
         if not self._columns or len({*there}) < len(there) or not self._places.keys() >= {*there}:
             return None
-        cells: list[list[Any]] = []
-        for name, kind, nullable, _, _, names in self._columns:
-            column = table.column(name) if name in there else None
-            if (
-                names
-                or (column is not None and (column.type != kind or not _is_plain(kind)))
-                or not (nullable or (column is not None and not column.null_count))
-            ):
+        cells: list[pa.Array[Any]] = []
+        for column in self._columns:
+            given: Any = table.column(column.name) if column.name in there else pa.nulls(table.num_rows, cast("Any", column.kind))
+            if column.names or given.type != column.kind or not _is_plain(column.kind) or (given.null_count and not column.nullable):
                 return None
             try:
-                cells.append([None] * table.num_rows if column is None else column.to_pylist())
-            except ValueError:  # text that is none
+                given.validate(full=True)
+            except pa.ArrowInvalid:  # text that is none
                 return None
-        rows = list(zip(*cells, strict=True))
-        return rows if self._broken_by(rows) is None else None
+            cells.append(given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given)
+        batch = pa.RecordBatch.from_arrays(cells, schema=pa.schema([(column.name, column.kind) for column in self._columns]))
+        return batch if self._conditions is None or not batch.num_rows or self._conditions.broken_by(batch) is None else None
 
     def _broken_by(self, rows: Sequence[tuple[Any, ...]]) -> str | None:
         import pyarrow as pa
@@ -499,10 +504,10 @@ def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: b
     return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if kept else b""
 
 
-def rows_alike(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> list[bytes] | None:
-    """Return what ``divided`` and ``rows_returned`` make of a table for one output, in one go; empty for a message without a row.
+def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> bytes | None:
+    """Return the rows of a table for one output as they travel, all together; each says its message. ``table_kept`` has them back.
 
-    None: it is another thing, has several rows of a message, or other types than the output, so that each row has to be looked at.
+    None: it is another thing, a row is of no message in the frame, or the types are not the output's, so that each row has to be looked at.
     """
     import pyarrow as pa
 
@@ -510,20 +515,48 @@ def rows_alike(returned: object, lookup_ids: Sequence[int], fittings: Mapping[st
         return None
     if _is_of_pandas(returned) and any(str(dtype) == "object" for dtype in returned.dtypes):  # type: ignore[attr-defined]  # it has
         return None  # each value has its own type
-    table, ((name, fitting),) = pa.table(returned), fittings.items()
-    if table.schema.names.count(LOOKUP_ID) != 1 or not pa.types.is_int64(table.column(LOOKUP_ID).type):
+    given, ((name, fitting),) = pa.table(returned), fittings.items()
+    table = _in_order(given, lookup_ids) if given.nbytes <= _MOST_TOGETHER else None
+    if table is None:
         return None
-    numbers: list[Any] = table.column(LOOKUP_ID).to_pylist()
-    places = {number: place for place, number in enumerate(lookup_ids)}
-    if len({*numbers}) < len(numbers) or not places.keys() >= {*numbers}:
+    owners = table.column(LOOKUP_ID).to_numpy().astype("<i8").tobytes()
+    batch = fitting.batch_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
+    if batch is None:
         return None
-    rows = fitting.rows_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
-    if rows is None:
+    batch = batch.replace_schema_metadata({_NAME: name.encode(), _OWNERS: owners})
+    sink = pa.BufferOutputStream()
+    sink.write(_TOGETHER)
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes() if batch.num_rows else b""
+
+
+def _in_order(table: pa.Table, lookup_ids: Sequence[int]) -> pa.Table | None:
+    """Return the rows of a table in the order of their messages, as if each had returned its own; None: some are of none of these."""
+    import pyarrow as pa
+
+    if table.schema.names.count(LOOKUP_ID) != 1 or not pa.types.is_int64(table.column(LOOKUP_ID).type) or table.column(LOOKUP_ID).null_count:
         return None
-    found = [b""] * len(lookup_ids)
-    for number, row in zip(numbers, rows, strict=True):
-        found[places[number]] = pickle.dumps([(name, [row])], pickle.HIGHEST_PROTOCOL)
-    return found
+    owners, ids = table.column(LOOKUP_ID).to_numpy(), np.asarray(lookup_ids)
+    sorter = np.argsort(ids)
+    places = sorter[np.minimum(np.searchsorted(ids, owners, sorter=sorter), len(ids) - 1)]
+    if (ids[places] != owners).any():
+        return None
+    return table.take(np.argsort(places, kind="stable")) if (np.diff(places) < 0).any() else table
+
+
+def is_together(returned: bytes) -> bool:
+    """Whether ``rows_together`` made it."""
+    return returned.startswith(_TOGETHER)
+
+
+def table_kept(returned: bytes) -> tuple[str, NDArray[np.int64], pa.RecordBatch]:
+    """Return what ``rows_together`` made: the name of the output, the lookup id of each row's message, and the rows."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(pa.py_buffer(returned).slice(len(_TOGETHER))) as stream:
+        batch, metadata = stream.read_next_batch(), stream.schema.metadata or {}
+    return metadata[_NAME].decode(), np.frombuffer(metadata[_OWNERS], "<i8"), batch.replace_schema_metadata()
 
 
 def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> tuple[dict[int, Any], Any]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.returned import Records, RowsReader, RowsWriter
+from airflow_poison.delivery.returned import Records, ReturnedBy, RowsReader, RowsWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -27,31 +27,35 @@ def descriptor(path: Path) -> Iterator[int]:
     os.close(found)
 
 
+def by_message(found: Iterable[ReturnedBy]) -> dict[int, bytes]:
+    return {number: returned.rows for returned in found for number in returned.lookup_ids}
+
+
 def committed(path: Path, lookup_ids: list[int], attempts: list[int]) -> dict[int, bytes]:
     """Return what is known of committed messages, as a later try of the claim reads it."""
     rows, there = Records.of(path).of_committed(np.array(lookup_ids), np.array(attempts, np.int32))
-    assert rows.table[0].tolist() == np.array(lookup_ids)[there].tolist()
-    return {number: returned for _, number, returned in rows.read(np.array(lookup_ids))}
+    assert rows.table[0].tolist() == sorted(np.array(lookup_ids)[there].tolist())
+    return by_message(returned for _, returned in rows.read(np.array(lookup_ids)))
 
 
 def test_what_a_rolled_back_delivery_returned_is_not_taken_for_what_the_committed_one_did(path: Path, descriptor: int) -> None:
     """A process may die between a record and its word, and a loss of power may take the later record."""
-    RowsWriter(descriptor).append([(5, 0, b"rolled back")])
-    assert RowsReader(descriptor).returned_by({5: 1}) == {}
+    RowsWriter(descriptor).append([((5,), (0,), b"rolled back")])
+    assert by_message(RowsReader(descriptor).returned_by({5: 1})) == {}
     assert committed(path, [5], [1]) == {}
 
-    RowsWriter(descriptor).append([(5, 1, b"committed")])
+    RowsWriter(descriptor).append([((5,), (1,), b"committed")])
 
-    assert RowsReader(descriptor).returned_by({5: 1}) == {5: b"committed"}
+    assert by_message(RowsReader(descriptor).returned_by({5: 1})) == {5: b"committed"}
     assert committed(path, [5], [1]) == {5: b"committed"}
 
 
 def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: int) -> None:
     writer = RowsWriter(descriptor)
     for returned in (b"", b"rows"):
-        writer.append([(7, 2, returned)])
+        writer.append([((7,), (2,), returned)])
 
-    assert RowsReader(descriptor).returned_by({7: 2}) == {7: b"rows"}
+    assert by_message(RowsReader(descriptor).returned_by({7: 2})) == {7: b"rows"}
     assert committed(path, [7], [2]) == {7: b"rows"}
 
 
@@ -59,26 +63,56 @@ def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: 
 def test_a_torn_record_is_passed_over(path: Path, descriptor: int, left: int) -> None:
     """Its bytes may hold what looks like the beginning of another one; what is returned ends as pickles do."""
     writer, reader = RowsWriter(descriptor), RowsReader(descriptor)
-    writer.append([(1, 0, b"whole")])
+    writer.append([((1,), (0,), b"whole")])
     size = os.fstat(descriptor).st_size
-    writer.append([(2, 0, b"rows rows torn rows.")])
+    writer.append([((2,), (0,), b"rows rows torn rows.")])
     os.ftruncate(descriptor, size + left)
-    assert reader.returned_by({1: 0, 2: 0, 3: 0}) == {1: b"whole"}
+    assert by_message(reader.returned_by({1: 0, 2: 0, 3: 0})) == {1: b"whole"}
 
-    writer.append([(3, 0, b"behind it")])
+    writer.append([((3,), (0,), b"behind it")])
 
-    assert reader.returned_by({1: 0, 2: 0, 3: 0}) == {3: b"behind it"}
+    assert by_message(reader.returned_by({1: 0, 2: 0, 3: 0})) == {3: b"behind it"}
     assert committed(path, [1, 2, 3], [0, 0, 0]) == {1: b"whole", 3: b"behind it"}
 
 
 def test_who_begins_at_the_end_reads_what_comes_then(descriptor: int) -> None:
     writer = RowsWriter(descriptor)
-    writer.append([(1, 0, b"before")])
+    writer.append([((1,), (0,), b"before")])
     reader = RowsReader(descriptor, at_end=True)
-    writer.append([(2, 0, b"after")])
+    writer.append([((2,), (0,), b"after")])
 
-    assert reader.returned_by({1: 0, 2: 0}) == {2: b"after"}
+    assert by_message(reader.returned_by({1: 0, 2: 0})) == {2: b"after"}
 
 
 def test_a_file_that_is_gone_has_no_record(path: Path) -> None:
     assert committed(path, [1], [0]) == {}
+
+
+def test_a_record_of_several_messages_counts_for_those_whose_last_it_is(path: Path, descriptor: int) -> None:
+    writer = RowsWriter(descriptor)
+    writer.append([([9, 3, 7], [0, 0, 2], b"of three"), ((3,), (0,), b"again"), ([9, 7], [0, 1], b"rolled back")])
+
+    assert by_message(RowsReader(descriptor).returned_by({9: 0, 3: 0, 7: 2})) == {9: b"rolled back", 3: b"again", 7: b"of three"}
+    assert by_message(RowsReader(descriptor).returned_by({9: 1, 3: 1})) == {}
+    assert committed(path, [9, 3, 7], [0, 0, 2]) == {9: b"rolled back", 3: b"again", 7: b"of three"}
+    rows, there = Records.of(path).of_committed(np.array([3, 7, 9]), np.array([0, 2, 9], np.int32))
+    assert (there.tolist(), [returned for _, returned in rows.read(np.array([7]))]) == ([True, True, False], [([7], b"of three")])
+
+
+@pytest.mark.parametrize("left", range(1, 16 + 3 * 12 + 20))
+def test_a_torn_record_of_several_messages_is_of_none(path: Path, descriptor: int, left: int) -> None:
+    writer = RowsWriter(descriptor)
+    writer.append([([1, 2, 3], [0, 0, 0], b"rows rows torn rows.")])
+    os.ftruncate(descriptor, left)
+    writer.append([((4,), (0,), b"behind it")])
+
+    assert by_message(RowsReader(descriptor).returned_by(dict.fromkeys(range(1, 5), 0))) == {4: b"behind it"}
+    assert committed(path, [1, 2, 3, 4], [0] * 4) == {4: b"behind it"}
+
+
+def test_a_record_larger_than_a_piece_is_read_whole(path: Path, descriptor: int) -> None:
+    ids, rows = list(range(1, 100_001)), b"rows" * 1_000_000
+    RowsWriter(descriptor).append([(ids, [0] * len(ids), rows), ((5,), (1,), b"later")])
+
+    assert RowsReader(descriptor).returned_by({1: 0, 5: 1, 9: 0}) == [([1, 9], rows), ([5], b"later")]
+    assert committed(path, [5, 100_000], [1, 0]) == {5: b"later", 100_000: rows}

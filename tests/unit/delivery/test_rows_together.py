@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.outputs.output import ONLY, Fitting, divided, outputs_of, rows_alike, rows_kept, rows_returned
+from airflow_poison.outputs.output import ONLY, Fitting, divided, is_together, outputs_of, rows_kept, rows_returned, rows_together, table_kept
 from airflow_poison.values.errors import OutputRowError
 
 COLUMNS = {"n": pa.int64(), "small": pa.int8(), "x": pa.float64(), "text": pa.string(), "flag": pa.bool_(), "raw": pa.binary()}
@@ -36,25 +36,34 @@ def by_rows(table: pa.Table, lookup_ids: list[int], fittings: dict[str, Fitting]
     return [rows_kept(rows_returned(own[place], fittings, alone=True)) if place in own else [] for place in range(len(lookup_ids))]
 
 
+def together(table: Any, lookup_ids: list[int], fittings: dict[str, Fitting]) -> list[Any] | None:
+    """Return the rows of each message of those that travel together; None: they cannot."""
+    kept = rows_together(table, lookup_ids, fittings, alone=True)
+    if not kept:
+        return None if kept is None else [[] for _ in lookup_ids]
+    assert is_together(kept)
+    name, owners, batch = table_kept(kept)
+    assert owners.tolist() == sorted(owners.tolist(), key=lookup_ids.index)
+    rows = list(zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    of_each = [[row for row, owner in zip(rows, owners.tolist(), strict=True) if owner == number] for number in lookup_ids]
+    return [[(name, own)] if own else [] for own in of_each]
+
+
 @given(st.data())
 def test_both_ways_say_the_same(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from([*COLUMNS]), min_size=1, unique=True))
     there = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     lookup_ids = data.draw(st.lists(st.integers(1, 40), min_size=1, unique=True))
-    of = data.draw(st.lists(st.sampled_from(lookup_ids), unique=True))
+    of = data.draw(st.lists(st.sampled_from(lookup_ids), max_size=40))
     cells = {name: data.draw(st.lists(st.none() | VALUES[name], min_size=len(of), max_size=len(of))) for name in there}
     table = pa.table({"lookup_id": pa.array(of, pa.int64()), **{name: pa.array(cells[name], COLUMNS[name]) for name in there}})
 
-    found = rows_alike(table, lookup_ids, fitting(*names), alone=True)
-
-    assert found is not None
-    assert [rows_kept(each) for each in found] == by_rows(table, lookup_ids, fitting(*names))
+    assert together(table, lookup_ids, fitting(*names)) == by_rows(table, lookup_ids, fitting(*names))
 
 
 @pytest.mark.parametrize(
     "table",
     [
-        pa.table({"lookup_id": [1, 1], "n": [1, 2]}),
         pa.table({"lookup_id": [1, 9], "n": [1, 2]}),
         pa.table({"lookup_id": [1, None], "n": [1, 2]}),
         pa.table({"lookup_id": [1, 2], "n": pa.array([1, 2], pa.int32())}),
@@ -63,21 +72,25 @@ def test_both_ways_say_the_same(data: st.DataObject) -> None:
         {"n": 1},
         None,
     ],
-    ids=["two of one", "a stranger", "nobody's", "another type", "an unknown column", "no lookup_id", "a mapping", "nothing"],
+    ids=["a stranger", "nobody's", "another type", "an unknown column", "no lookup_id", "a mapping", "nothing"],
 )
 def test_what_has_to_be_looked_at_row_by_row_is(table: Any) -> None:
-    assert rows_alike(table, [1, 2], fitting("n"), alone=True) is None
+    assert together(table, [1, 2], fitting("n")) is None
 
 
 def test_a_null_where_a_value_must_be_is_found_row_by_row() -> None:
     table = pa.table({"lookup_id": [1, 2], "n": pa.array([1, None], pa.int64())})
-    assert rows_alike(table, [1, 2], fitting("n", must="n"), alone=True) is None
+    assert together(table, [1, 2], fitting("n", must="n")) is None
     with pytest.raises(OutputRowError, match="must have a value"):
         by_rows(table, [1, 2], fitting("n", must="n"))
 
 
 def test_lookup_id_lands_where_the_output_has_it() -> None:
     table = pa.table({"lookup_id": [2, 1], "n": [20, 10]})
-    found = rows_alike(table, [1, 2], fitting("lookup_id", "n"), alone=True)
-    assert found is not None
-    assert [rows_kept(each) for each in found] == [[(ONLY, [(1, 10)])], [(ONLY, [(2, 20)])]]
+    assert together(table, [1, 2], fitting("lookup_id", "n")) == [[(ONLY, [(1, 10)])], [(ONLY, [(2, 20)])]]
+
+
+def test_text_that_is_none_is_found_row_by_row() -> None:
+    bad = pa.array([b"ok", b"\xff"]).view(pa.string())
+    table = pa.table({"lookup_id": [1, 2], "text": bad})
+    assert together(table, [1, 2], fitting("text")) is None
