@@ -145,7 +145,7 @@ class FailureLog:
         self._write_line(_ENCODER.encode(record).encode(), f"The failure of message {lookup_id}")
 
     def _write_line(self, line: bytes, what: str) -> None:
-        self._file.write(b"\n" + line + b"\n", what)
+        self._file.write(b"\n" + line + b"\n", lambda: what)
 
     def _add_trace(self, record: dict[str, object], trace: str) -> None:
         known = self._written_traces.get(trace)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -40,19 +41,16 @@ def landing_rows(job: StageJob, returned: Iterable[ReturnedBy], known: Callable[
     Raises ClaimLostError when they are gone.
     """
     outputs = {output.name: output for output in job.outputs}
-    of_each: dict[str, _Rows] = {}
+    of_each: defaultdict[str, _Rows] = defaultdict(_Rows)
     for lookup_ids, kept in returned:
         if is_together(kept):
             name, owners, batch = table_kept(kept)
             mine = np.isin(owners, lookup_ids)
-            if mine.all():
-                of_each.setdefault(name, _Rows()).add_table(owners, batch)
-            else:
-                of_each.setdefault(name, _Rows()).add_table(owners[mine], batch.filter(pa.array(mine)))
+            of_each[name].add_table(owners[mine], batch if mine.all() else batch.filter(pa.array(mine)))
             continue
         for marked, some in rows_kept(kept):
             name = marked.removesuffix(OF_NONE)
-            of_each.setdefault(name, _Rows()).add(lookup_ids[0], some, lookup_ids[0] if name == marked else NO_OWNER)
+            of_each[name].add(lookup_ids[0], some, lookup_ids[0] if name == marked else NO_OWNER)
     found = []
     for name, rows in of_each.items():
         output, columns = outputs[name], known(name)
@@ -77,17 +75,20 @@ class _Rows:
         self.origins: list[int] = []
         self.owners: list[int] = []
         self._tables: list[pa.RecordBatch | list[tuple[Any, ...]]] = []
+        self._rows: list[tuple[Any, ...]] | None = None  # the last one of these, where it may have more
 
     def add(self, lookup_id: int, rows: Sequence[tuple[Any, ...]], owner: int) -> None:
         """Take rows of one message."""
-        if not self._tables or not isinstance(self._tables[-1], list):
-            self._tables.append([])
-        cast("list[tuple[Any, ...]]", self._tables[-1]).extend(rows)
+        if self._rows is None:
+            self._rows = []
+            self._tables.append(self._rows)
+        self._rows += rows
         self.origins += [lookup_id] * len(rows)
         self.owners += [owner] * len(rows)
 
     def add_table(self, owners: NDArray[np.int64], rows: pa.RecordBatch) -> None:
         """Take rows of several messages."""
+        self._rows = None
         self._tables.append(rows)
         self.origins += owners.tolist()
         self.owners += owners.tolist()

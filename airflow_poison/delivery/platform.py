@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from airflow_poison.values.errors import ServerSessionError
@@ -102,31 +102,25 @@ class Appender:
         self._descriptor, self._after = descriptor, after
         self._file = None if descriptor < 0 else _identity(descriptor)
 
-    def write(self, content: bytes, what: str) -> None:
+    def write(self, content: bytes, what: Callable[[], str]) -> None:
         """Append all of this. Raises ServerSessionError, for what a handler has done to its process BrokenProcessError.
 
-        :param what: it is, for the error.
+        :param what: says what it is, for the error.
         """
         try:
             self._check()
-            write_all(self._descriptor, content)
+            while len(content) > (written := os.write(self._descriptor, content)):
+                content = content[written:]
         except OSError as error:
             if error.errno in _OF_THE_PROCESS:
-                text = f"{what} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
+                text = f"{what()} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
                 raise BrokenProcessError(text) from error
-            raise ServerSessionError(f"{what} cannot be written: {why(error)} ({file_of(self._descriptor)}). {self._after}") from error
+            raise ServerSessionError(f"{what()} cannot be written: {why(error)} ({file_of(self._descriptor)}). {self._after}") from error
 
     def _check(self) -> None:
         """Raise OSError where the file was closed, and another one may have its number now."""
         if _identity(self._descriptor) != self._file:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-
-
-def write_all(descriptor: int, content: bytes) -> None:
-    """Write all of this. Raises OSError."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def _identity(descriptor: int) -> tuple[int, int]:

@@ -68,8 +68,8 @@ class RowsWriter:
         :param returned: for each record the lookup ids of its messages, how often each had been rolled back before, and their rows.
         """
         records = [*returned]
-        messages = counted(sum(len(ids) for ids, _, _ in records), "message")
-        self._file.write(b"".join(part for record in records for part in _record(*record)), f"What {messages} returned")
+        content = b"".join([part for record in records for part in _record(*record)])
+        self._file.write(content, lambda: f"What {counted(sum(len(ids) for ids, _, _ in records), 'message')} returned")
 
 
 def _record(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes) -> tuple[bytes, bytes, bytes]:
@@ -104,19 +104,6 @@ def keep_all(keep: Keep, returned: Iterable[tuple[Sequence[int], Sequence[int], 
     reach("delivery.returned.after_records")
 
 
-class Record(NamedTuple):
-    """A record in a file.
-
-    :param attempts: of each message before the delivery.
-    :param offset: of the rows in the file.
-    """
-
-    lookup_ids: Sequence[int]
-    attempts: Sequence[int]
-    offset: int
-    rows: bytes
-
-
 class RowsReader:
     """The reading end; gives each record once.
 
@@ -126,15 +113,18 @@ class RowsReader:
     def __init__(self, descriptor: int, *, at_end: bool = False) -> None:
         self._descriptor, self._offset = descriptor, os.fstat(descriptor).st_size if at_end else 0
 
-    def news(self) -> Iterator[Record]:
-        """Yield the records that have been appended since the last call. Call it while no process writes."""
+    def news(self) -> Iterator[tuple[Sequence[int], Sequence[int], int, bytes]]:
+        """Yield the records that have been appended since the last call: lookup ids, attempts, where the rows begin in the file, and those.
+
+        Call it while no process writes.
+        """
         held = b""
         while piece := os.pread(self._descriptor, max(_PIECE, len(held)), self._offset + len(held)):
             held += piece
             at = 0
             while (found := _whole(held, at)) is not None:
                 lookup_ids, attempts, begin, end = found
-                yield Record(lookup_ids, attempts, self._offset + begin, held[begin:end])
+                yield lookup_ids, attempts, self._offset + begin, held[begin:end]
                 at = end
             self._offset += at
             held = held[at:]
@@ -144,16 +134,16 @@ class RowsReader:
 
         :param wanted: the attempts of each message before the delivery that counts, by lookup id.
         """
-        records, last = list[bytes](), dict[int, int]()
-        for number, record in enumerate(self.news()):
-            records.append(record.rows)
-            for lookup_id, attempts in zip(record.lookup_ids, record.attempts, strict=True):
-                if wanted.get(lookup_id) == attempts:
-                    last[lookup_id] = number
-        of_each: dict[int, list[int]] = {}
-        for lookup_id, number in last.items():
-            of_each.setdefault(number, []).append(lookup_id)
-        return [ReturnedBy(of_each[number], records[number]) for number in sorted(of_each)]
+        records, last = list[ReturnedBy](), dict[int, int]()
+        for lookup_ids, attempts, _, rows in self.news():
+            for lookup_id, before in zip(lookup_ids, attempts, strict=True):
+                if wanted.get(lookup_id) == before:
+                    last[lookup_id] = len(records)
+            records.append(ReturnedBy(lookup_ids, rows))
+        if len(last) == sum(len(record.lookup_ids) for record in records):
+            return records
+        counting = (record._replace(lookup_ids=[each for each in record.lookup_ids if last.get(each) == n]) for n, record in enumerate(records))
+        return [record for record in counting if record.lookup_ids]
 
 
 def _whole(content: bytes, start: int) -> tuple[Sequence[int], Sequence[int], int, int] | None:
@@ -165,7 +155,7 @@ def _whole(content: bytes, start: int) -> tuple[Sequence[int], Sequence[int], in
         first = at + _HEAD.size
         begin = first + messages * _ONE.size
         end = begin + size
-        if end <= len(content) and checksum == zlib.crc32(memoryview(content)[first:end]):
+        if end <= len(content) and checksum == zlib.crc32(content[first:end]):
             if messages == 1:
                 lookup_id, attempts = _ONE.unpack_from(content, first)
                 return (lookup_id,), (attempts,), begin, end
@@ -375,9 +365,9 @@ class Records(NamedTuple):
         found = np.empty((0, 4), np.int64)
         with suppress(FileNotFoundError), path.open("rb") as file:
             read = (
-                (number, before, record.offset, len(record.rows))
-                for record in RowsReader(file.fileno()).news()
-                for number, before in zip(record.lookup_ids, record.attempts, strict=True)
+                (lookup_id, before, offset, len(rows))
+                for lookup_ids, attempts, offset, rows in RowsReader(file.fileno()).news()
+                for lookup_id, before in zip(lookup_ids, attempts, strict=True)
             )
             found = np.fromiter(read, np.dtype((np.int64, 4)))
         keys = _keys(found[:, 0], found[:, 1])
