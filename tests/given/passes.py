@@ -25,6 +25,7 @@ from airflow_poison.values.failures import Postpone, Unprocessable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_poison.delivery.handlers import Batching
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.passes.engines import Engine
     from airflow_poison.passes.runs import ReceiveResult
@@ -95,6 +96,7 @@ class Queue:
     handler: Handler
     clock: VirtualClock
     engine: Callable[[], Engine] = LocalEngine
+    batching: Batching | None = None
 
     def having(self, **changes: object) -> Queue:
         """The same queue with other parts."""
@@ -125,6 +127,7 @@ class Queue:
             isolation="none",
             lease=LEASE,
             store=self.store,
+            batching=self.batching,
         )
         return replace(plain, **changes)  # type: ignore[arg-type]  # the names are the fields'
 

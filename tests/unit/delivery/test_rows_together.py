@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_poison.delivery.landing_rows import landing_rows, landings_of
+from airflow_poison.delivery.returned import ReturnedBy
 from airflow_poison.outputs.output import ONLY, Fitting, divided, is_together, outputs_of, rows_kept, rows_returned, rows_together, table_kept
 from airflow_poison.values.errors import OutputRowError
 
@@ -94,3 +98,23 @@ def test_text_that_is_none_is_found_row_by_row() -> None:
     bad = pa.array([b"ok", b"\xff"]).view(pa.string())
     table = pa.table({"lookup_id": [1, 2], "text": bad})
     assert together(table, [1, 2], fitting("text")) is None
+
+
+def test_rows_that_travel_together_land_for_the_messages_that_they_count_for() -> None:
+    """A later try of the claim may have other batches; rows of single messages stand between them in the order of delivery."""
+    (output,) = outputs_of("/out", schema="n long, more long", provenance=True)
+    known = pa.schema([("n", pa.int64()), ("more", pa.int64()), ("later", pa.string())])
+    together = rows_together(pa.table({"lookup_id": [1, 1, 2, 3], "n": [10, 11, 20, 30]}), [1, 2, 3], fitting("n", "more"), alone=True)
+    alone = rows_returned({"n": 40, "more": 4}, fitting("n", "more"), alone=True)
+    assert together
+    job: Any = SimpleNamespace(outputs=(output,), queue="orders", key="run")
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+
+    rows = landing_rows(job, [ReturnedBy((4,), alone), ReturnedBy([3, 1], together), ReturnedBy((5,), alone)], lambda _: known, at)
+
+    (landing,) = landings_of(pa.concat_tables(rows))
+    (batch,), (owners,) = landing.batches, landing.owners
+    assert owners.tolist() == batch.column("_lookup_id").to_pylist() == [4, 1, 1, 3, 5]
+    assert batch.column("n").to_pylist() == [40, 10, 11, 30, 40]
+    assert batch.column("more").to_pylist() == [4, None, None, None, 4]
+    assert batch.column("later").null_count == 5

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.returned import RowsReader
 from airflow_poison.fsck.check import check_store
 from airflow_poison.outputs.output import outputs_of
@@ -30,6 +31,7 @@ from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import OutputError, QueueHaltedError, ServerSessionError, SettingError
+from airflow_poison.values.failures import PoisonRows
 from tests.given import forked
 from tests.given.landing import of, reached
 from tests.given.passes import DiedError, DyingEngine, Queue, a_queue
@@ -76,6 +78,29 @@ class Landing:
         return {"id": message.lookup_id, "called": called}
 
 
+@dataclass(frozen=True)
+class LandingFrames:
+    """Does the same with the messages of a frame, and returns a table.
+
+    :param log: where calls are noted.
+    """
+
+    log: str
+
+    def __call__(self, frame: pa.Table) -> pa.Table:
+        ids, words = frame["lookup_id"].to_pylist(), [body.decode() for body in frame["body"].to_pylist()]
+        with Path(self.log).open("a") as file:
+            file.write("".join(f"{number}\n" for number in ids))
+        called = Counter(map(int, Path(self.log).read_text().split()))
+        if bad := {n: "it is bad" for n, word in zip(ids, words, strict=True) if word == "bad" or (word == "second" and called[n] == 1)}:
+            raise PoisonRows(bad)
+        owners = [n for n, word in zip(ids, words, strict=True) for _ in range({"none": 0, "two": 2}.get(word, 1))]
+        return pa.table({"lookup_id": pa.array(owners, pa.int64()), "id": pa.array(owners, pa.int64()), "called": [called[n] for n in owners]})
+
+
+FRAMES = Batching("arrow")
+
+
 def landed(output: Path | str) -> Counter[int]:
     """How often each message's row is in an output."""
     return Counter(row["id"] for row in rows(output))
@@ -93,8 +118,9 @@ def queue(tmp_path: Path) -> Queue:
     return a_queue(DeltaStore(str(tmp_path / "store"), durable=False), tmp_path, POLICY)
 
 
-def landing(queue: Queue, tmp_path: Path, policy: Policy | None = None) -> Queue:
-    return queue.having(handler=Landing(str(tmp_path / "landing")), policy=policy or queue.policy)
+def landing(queue: Queue, tmp_path: Path, policy: Policy | None = None, batching: Batching | None = None) -> Queue:
+    handler = Landing(str(tmp_path / "landing")) if batching is None else LandingFrames(str(tmp_path / "landing"))
+    return queue.having(handler=handler, policy=policy or queue.policy, batching=batching)
 
 
 BODIES = ("good", "bad", "second", "none", "two", "good")
@@ -172,13 +198,24 @@ def points_of(act: Callable[[], object]) -> list[str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", [POLICY, BATCHES], ids=["alone", "batches"])
-def test_a_pass_that_dies_at_any_point_lands_everything_once_when_it_runs_again(tmp_path: Path, policy: Policy) -> None:
+@pytest.mark.parametrize(
+    ("policy", "batching", "bodies", "expected"),
+    [
+        (POLICY, None, BODIES, EXPECTED),
+        (BATCHES, None, BODIES, EXPECTED),
+        (POLICY, FRAMES, BODIES, EXPECTED),
+        (BROKER, FRAMES, ("good", "none", "two", "good"), Counter({1: 1, 3: 2, 4: 1})),
+    ],
+    ids=["alone", "batches", "frames", "ordered frames"],
+)
+def test_a_pass_that_dies_at_any_point_lands_everything_once_when_it_runs_again(
+    tmp_path: Path, policy: Policy, batching: Batching | None, bodies: tuple[str, ...], expected: Counter[int]
+) -> None:
     def a_run(name: str) -> tuple[Queue, Path]:
         folder = tmp_path / name
         folder.mkdir()
-        queue = a_queue(DeltaStore(str(folder / "store"), durable=False), folder, POLICY).sent(*BODIES, key="first")
-        return landing(queue, folder, policy), folder / "out"
+        queue = a_queue(DeltaStore(str(folder / "store"), durable=False), folder, policy).sent(*bodies, key="first")
+        return landing(queue, folder, policy, batching), folder / "out"
 
     queue, out = a_run("whole")
     met = points_of(lambda: queue.receive(**of(out)))
@@ -186,46 +223,48 @@ def test_a_pass_that_dies_at_any_point_lands_everything_once_when_it_runs_again(
     step = 1 if FULL else 5
     for number, point in list(enumerate(met))[random.randrange(step) :: step]:
         queue, out = a_run(str(number))
-        assert in_a_process(queue, out.parent, policy, number) == -signal.SIGKILL
+        assert in_a_process(queue, out.parent, policy, number, batching) == -signal.SIGKILL
         queue.clock.advance(timedelta(minutes=3))
         queue.receive(**of(out))
         queue.receive("again", **of(out))
-        assert landed(out) == EXPECTED, point
+        assert landed(out) == expected, point
         assert queue.table.snapshot().landings == (), point
         errors = [finding for result in check_store(queue.store, queue.clock) for finding in result.findings]
         assert errors == [], point
 
 
-def in_a_process(queue: Queue, folder: Path, policy: Policy, die_at: int = -1) -> int | None:
+def in_a_process(queue: Queue, folder: Path, policy: Policy, die_at: int = -1, batching: Batching | None = None) -> int | None:
     """Receive in a process of its own, which may be killed at a fault point; return how it ended."""
-    return forked.run(_receive, queue.store.uri, str(folder), policy, die_at).code
+    return forked.run(_receive, queue.store.uri, str(folder), policy, die_at, batching).code
 
 
-def _receive(root: str, folder: str, policy: Policy, die_at: int) -> None:
+def _receive(root: str, folder: str, policy: Policy, die_at: int, batching: Batching | None) -> None:
     numbers = count()
 
     def reached(_: str) -> None:
         if next(numbers) == die_at:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    queue = a_queue(DeltaStore(root, durable=False), Path(folder), POLICY)
+    queue = a_queue(DeltaStore(root, durable=False), Path(folder), policy)
     fault_points.install(reached)
-    landing(queue, Path(folder), policy).receive(**of(Path(folder, "out")))
+    landing(queue, Path(folder), policy, batching).receive(**of(Path(folder, "out")))
     os._exit(0)  # delta-rs has threads that do not like to be ended
 
 
-def test_what_a_dead_pass_had_delivered_lands_with_the_pass_that_takes_over(queue: Queue, tmp_path: Path) -> None:
-    queue = landing(queue.sent(*BODIES), tmp_path)
+@pytest.mark.parametrize("batching", [None, FRAMES], ids=["alone", "frames"])
+def test_what_a_dead_pass_had_delivered_lands_with_the_pass_that_takes_over(queue: Queue, tmp_path: Path, batching: Batching | None) -> None:
+    queue = landing(queue.sent(*BODIES), tmp_path, batching=batching)
     with pytest.raises(DiedError):
         queue.having(engine=DyingEngine).receive(**of(tmp_path / "out"))
     assert landed(tmp_path / "out") == Counter()
+    delivered = Path(tmp_path / "landing").read_text()
     queue.clock.advance(timedelta(minutes=3))
 
     result = queue.receive("another", **of(tmp_path / "out"))
 
     assert landed(tmp_path / "out") == EXPECTED
     assert result.settled == 5
-    assert Path(tmp_path / "landing").read_text().split().count("1") == 1, "delivered once"
+    assert Path(tmp_path / "landing").read_text() == delivered, "nothing is delivered again"
 
 
 def test_what_was_returned_by_a_dead_pass_needs_the_output_that_it_was_returned_for(queue: Queue, tmp_path: Path) -> None:
