@@ -88,7 +88,8 @@ class LandingFrames:
     log: str
 
     def __call__(self, frame: pa.Table) -> pa.Table:
-        ids, words = frame["lookup_id"].to_pylist(), [body.decode() for body in frame["body"].to_pylist()]
+        ids: list[Any] = frame["lookup_id"].to_pylist()
+        words = [body.decode() for body in frame["body"].to_pylist() if body]
         with Path(self.log).open("a") as file:
             file.write("".join(f"{number}\n" for number in ids))
         called = Counter(map(int, Path(self.log).read_text().split()))
