@@ -103,7 +103,8 @@ def test_text_that_is_none_is_found_row_by_row() -> None:
 def test_rows_that_travel_together_land_for_the_messages_that_they_count_for() -> None:
     """A later try of the claim may have other batches; rows of single messages stand between them in the order of delivery."""
     (output,) = outputs_of("/out", schema="n long, more long", provenance=True)
-    known = pa.schema([pa.field("n", pa.int64()), pa.field("more", pa.int64()), pa.field("later", pa.string())])
+    fields: list[Any] = [("n", pa.int64()), ("more", pa.int64()), ("later", pa.string())]
+    known = pa.schema(fields)
     together = rows_together(pa.table({"lookup_id": [1, 1, 2, 3], "n": [10, 11, 20, 30]}), [1, 2, 3], fitting("n", "more"), alone=True)
     alone = rows_returned({"n": 40, "more": 4}, fitting("n", "more"), alone=True)
     assert together
