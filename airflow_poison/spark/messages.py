@@ -17,9 +17,9 @@ from airflow_poison.delivery.bodies import columns_of
 from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.sources.frames import reader
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
-from airflow_poison.spark.shares import SharedSite, divided, parts_of, read_share
+from airflow_poison.spark.shares import SharedSite, divided, parts_of, read_share, reading
 from airflow_poison.values.ddl import parse_ddl
-from airflow_poison.values.errors import BodyError, ExecutorError, SparkJobError
+from airflow_poison.values.errors import BodyError, ExecutorError
 from airflow_poison.values.schema import FRAME_COLUMNS, LOOKUP_ID, message_schema
 from airflow_poison.values.texts import literal_path
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 WHY = VERDICT
 """The column of ``parsed`` that says why a body does not fit: no schema has this name."""
 _UNFIT = "poison: a body does not fit"
-UNREAD = "poison: claimed files cannot be read"
+_FAILED_READ = "FAILED_READ_FILE"
+"""The class of Spark's errors of a file that it cannot read."""
 _TASK_BYTES = 128 << 20
 """Of files that one task reads, about."""
 _MOST_PARTS = 200
@@ -157,6 +158,12 @@ class ClaimFrames:
         elif len(lookup_ids) == 1:
             frame = frame.coalesce(1)
         return Raw(frame)
+
+    def unread(self, error: Exception) -> str | None:
+        """Return which of these files an error of Spark says that it cannot read; None: it says no such thing."""
+        text = str(error)
+        paths = (file.path for file in self._files) if _FAILED_READ in text else ()
+        return next((f"{self._root}/{path}" for path in paths if path.rpartition("/")[2] in text), None)
 
     def _counted(self, frame: DataFrame, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32]) -> DataFrame:
         """Return messages with the ``abort_count`` that this delivery sees, as a handler would."""
@@ -287,15 +294,16 @@ def chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64], 
         here = wanted[first : np.searchsorted(wanted, file.max_lookup_id, side="right")]
         if not len(here):
             continue
-        with pq.ParquetFile(path) as parquet:
-            ids = [parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy() for group in range(parquet.num_row_groups)]
-        groups = [group for group, found in enumerate(ids) if np.isin(found, here).any()]
-        of_them = dataset.field(LOOKUP_ID).isin(pa.array(here))
-        reading = form.make_fragment(path, LocalFileSystem(), row_groups=groups)
-        for batch in reading.to_batches(columns=names, filter=of_them, batch_size=batch_rows, batch_readahead=_AHEAD, fragment_readahead=1):
-            if batch.num_rows:
-                columns = [batch.column(field.name).cast(field.type) for field in message_schema()]
-                yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])
+        with reading(path):
+            with pq.ParquetFile(path) as parquet:
+                ids = [parquet.read_row_group(group, [LOOKUP_ID]).column(0).to_numpy() for group in range(parquet.num_row_groups)]
+            groups = [group for group, found in enumerate(ids) if np.isin(found, here).any()]
+            of_them = dataset.field(LOOKUP_ID).isin(pa.array(here))
+            fragment = form.make_fragment(path, LocalFileSystem(), row_groups=groups)
+            for batch in fragment.to_batches(columns=names, filter=of_them, batch_size=batch_rows, batch_readahead=_AHEAD, fragment_readahead=1):
+                if batch.num_rows:
+                    columns = [batch.column(field.name).cast(field.type) for field in message_schema()]
+                    yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])
 
 
 _setting = threading.Lock()
@@ -413,14 +421,9 @@ def _parser(
 
 
 def _read(root: str, shares: Sequence[Sequence[Part]], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield lookup ids and bodies. Raises SparkJobError for a file that cannot be read: no message is behind it."""
-    site = SharedSite(root)
-    for part in (part for batch in numbers for number in batch.column("id").to_numpy() for part in shares[number]):
-        try:
-            yield from read_share(site, [part], (LOOKUP_ID, "body"))
-        except (OSError, pa.ArrowInvalid) as error:
-            reason = " ".join(str(error).split()).rstrip(".")
-            raise SparkJobError(f"{UNREAD}: {site.here(part.path)}: {reason}. `airflow poison check` lists the damage") from error
+    """Yield lookup ids and bodies. Raises SparkJobError for a file that cannot be read."""
+    for number in (number for batch in numbers for number in batch.column("id").to_numpy()):
+        yield from read_share(SharedSite(root), shares[number], (LOOKUP_ID, "body"))
 
 
 def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -18,6 +18,7 @@ from airflow_poison.delivery.progress import forwarding
 from airflow_poison.delivery.recovered import ALONE
 from airflow_poison.delivery.stage import deliver_alone, deliver_partition
 from airflow_poison.store.stage import OUT, OutcomeWriter
+from airflow_poison.values.errors import SparkJobError
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
@@ -215,10 +216,30 @@ def _read_only(lookup_ids: Sequence[int], site: Site, files: Sequence[DataFile])
     return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
 
 
+UNREAD = "poison: claimed files cannot be read"
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Return a context in which a claimed file is read. Raises SparkJobError where that fails: no message is behind it."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SparkJobError(unread(f"{path}: {' '.join(str(error).split()).rstrip('.')}")) from error
+
+
+def unread(why: str) -> str:
+    """Return the text of an error about claimed files, by which ``UNREAD`` knows it wherever it was raised."""
+    return f"{UNREAD}: {why}. `airflow poison check` lists the damage"
+
+
 def read_share(site: Site, parts: Sequence[Part], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a share as batches; memory stays at a few of them.
 
     :param columns: of ``message_schema()``; None: all of them, and ``move_count``.
+    Raises SparkJobError for a file that cannot be read.
     """
     for part in parts:
         yield from _read(site, part, columns)
@@ -230,7 +251,7 @@ def _read(site: Site, part: Part, columns: Sequence[str] | None) -> Iterator[pa.
     import pyarrow.parquet as pq
 
     names = message_schema().names if columns is None else [*columns]
-    with pq.ParquetFile(site.here(part.path)) as file:
+    with reading(path := site.here(part.path)), pq.ParquetFile(path) as file:
         groups, before, first, size, read = [], 0, None, 0, 0
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)

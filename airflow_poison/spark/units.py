@@ -42,8 +42,9 @@ from airflow_poison.spark.function import (
     unconverted,
 )
 from airflow_poison.spark.jobs import ClassicJobs, why
-from airflow_poison.spark.messages import LARGEST_SPREAD, UNREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
+from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
 from airflow_poison.spark.python_errors import PythonErrors, all_noted, errors_noted
+from airflow_poison.spark.shares import UNREAD, unread
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
@@ -375,10 +376,10 @@ class SparkUnits:
         self._table.stage(self._claim)  # raises ClaimLostError when a later holder has shut this one out
         if isinstance(error, OSError):  # of files that this process reads
             raise error
-        if _NOT_THEIRS.search(str(error)):
-            raise SparkJobError(
-                f"The Spark job of pass {self._claim.key} failed: {why(error)}\nNo message is charged, nothing was committed."
-            ) from error
+        file = self._frames.unread(error)
+        if file is not None or _NOT_THEIRS.search(str(error)):
+            said = why(error) if file is None else unread(f"{file}: it is damaged or gone")
+            raise SparkJobError(f"The Spark job of pass {self._claim.key} failed: {said}\nNo message is charged, nothing was committed.") from error
 
     def drop(self, lands: int) -> None:
         """Forget the result that was kept under a number."""

@@ -80,8 +80,10 @@ def test_a_clean_claim_is_one_job(tmp_path: Path, spark: SparkSession) -> None:
     assert "300 messages transformed in 1 unit and" in lines[-1]
 
 
-def test_a_file_that_cannot_be_read_charges_no_message(tmp_path: Path, spark: SparkSession) -> None:
-    work = sent(tmp_path, bodies(300))
+@pytest.mark.parametrize("messages", [300, 1])
+@pytest.mark.parametrize("schema", [SCHEMA, None], ids=["read by tasks", "read by Spark"])
+def test_a_file_that_cannot_be_read_charges_no_message(tmp_path: Path, spark: SparkSession, schema: str | None, messages: int) -> None:
+    work = sent(tmp_path, bodies(messages))
     (file,) = work.table().snapshot().files
     path = Path(work.table().root, file.path)
     group = pq.read_metadata(path).row_group(0)
@@ -91,11 +93,11 @@ def test_a_file_that_cannot_be_read_charges_no_message(tmp_path: Path, spark: Sp
     path.write_bytes(content)
 
     with pytest.raises(SparkJobError, match="claimed files cannot be read") as caught:
-        received(work, spark, Transformation(transforms.joined, SCHEMA))
+        received(work, spark, Transformation(transforms.joined if schema else transforms.lengths, schema))
 
     assert file.path in str(caught.value)
     assert "No message is charged, nothing was committed." in str(caught.value)
-    assert work.table().snapshot().files[0].rows == 300
+    assert work.table().snapshot().files[0].rows == messages
 
 
 def test_whom_a_verdict_names_is_poison_and_nobody_else_is_run_again(tmp_path: Path, spark: SparkSession) -> None:
