@@ -81,8 +81,8 @@ def test_a_clean_claim_is_one_job(tmp_path: Path, spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("messages", [300, 1])
-@pytest.mark.parametrize("schema", [SCHEMA, None], ids=["read by tasks", "read by Spark"])
-def test_a_file_that_cannot_be_read_charges_no_message(tmp_path: Path, spark: SparkSession, schema: str | None, messages: int) -> None:
+@pytest.mark.parametrize("reads", ["tasks", "Spark", "handler"])
+def test_a_file_that_cannot_be_read_charges_no_message(tmp_path: Path, spark: SparkSession, reads: str, messages: int) -> None:
     work = sent(tmp_path, bodies(messages))
     (file,) = work.table().snapshot().files
     path = Path(work.table().root, file.path)
@@ -91,12 +91,14 @@ def test_a_file_that_cannot_be_read_charges_no_message(tmp_path: Path, spark: Sp
     content, first = bytearray(path.read_bytes()), body.dictionary_page_offset or body.data_page_offset
     content[first : first + body.total_compressed_size] = bytes(body.total_compressed_size)
     path.write_bytes(content)
+    takers = {"tasks": Transformation(transforms.joined, SCHEMA), "Spark": Transformation(transforms.lengths, None)}
+    a_run = a_pass(work, spark, takers[reads]) if reads in takers else work.a_pass(spark)
 
     with pytest.raises(SparkJobError, match="claimed files cannot be read") as caught:
-        received(work, spark, Transformation(transforms.joined if schema else transforms.lengths, schema))
+        a_run.run("frames")
 
     assert file.path in str(caught.value)
-    assert "No message is charged, nothing was committed." in str(caught.value)
+    assert "`airflow poison check` lists the damage" in str(caught.value)
     assert work.table().snapshot().files[0].rows == messages
 
 
