@@ -29,7 +29,7 @@ from airflow_poison.outputs.values import (
 )
 from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError, TransformError
-from airflow_poison.values.libraries import np
+from airflow_poison.values.libraries import np, pc
 from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import nearest
 
@@ -382,11 +382,14 @@ class Fitting:
         cells: list[pa.Array[Any]] = []
         for column in self._columns:
             given: Any = table.column(column.name) if column.name in there else pa.nulls(table.num_rows, cast("Any", column.kind))
-            if column.names or given.type != column.kind or not _is_plain(column.kind) or (given.null_count and not column.nullable):
+            if column.names or not _is_plain(column.kind) or not _is_alike(given.type, column.kind) or (given.null_count and not column.nullable):
                 return None
             try:
+                given = given.cast(column.kind)
                 given.validate(full=True)
-            except pa.ArrowInvalid:  # text that is none
+                if pa.types.is_temporal(column.kind):
+                    pc.min_max(given).as_py()
+            except (ValueError, OverflowError):  # text that is none, an instant that Python does not have
                 return None
             cells.append(given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given)
         batch = pa.RecordBatch.from_arrays(cells, schema=pa.schema([(column.name, column.kind) for column in self._columns]))
@@ -474,7 +477,17 @@ def _is_plain(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     of = pa.types
-    return of.is_boolean(kind) or of.is_integer(kind) or of.is_floating(kind) or of.is_string(kind) or of.is_binary(kind)
+    tests = (of.is_boolean, of.is_integer, of.is_floating, of.is_string, of.is_binary, of.is_date32, of.is_timestamp, of.is_decimal128)
+    return any(is_it(kind) for is_it in tests)
+
+
+def _is_alike(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a column of a table has an output's type, or its texts or bytes in another layout, as Polars has them."""
+    import pyarrow as pa
+
+    of = pa.types
+    other = of.is_string(kind) and (of.is_large_string(given) or of.is_string_view(given))
+    return given == kind or other or (of.is_binary(kind) and (of.is_large_binary(given) or of.is_binary_view(given)))
 
 
 # What a handler returned -----------------------------------------------------------------------------------------------
@@ -515,14 +528,15 @@ def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping
         return None
     if _is_of_pandas(returned) and any(str(dtype) == "object" for dtype in returned.dtypes):  # type: ignore[attr-defined]  # it has
         return None  # each value has its own type
-    given, ((name, fitting),) = pa.table(returned), fittings.items()
-    table = _in_order(given, lookup_ids) if given.nbytes <= _MOST_TOGETHER else None
-    if table is None:
+    table, ((name, fitting),) = pa.table(returned), fittings.items()
+    places = _places_of(table, lookup_ids) if table.nbytes <= _MOST_TOGETHER else None
+    batch = None if places is None else fitting.batch_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
+    if places is None or batch is None:
         return None
-    owners = table.column(LOOKUP_ID).to_numpy().astype("<i8").tobytes()
-    batch = fitting.batch_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
-    if batch is None:
-        return None
+    if (np.diff(places) < 0).any():  # as if each message had returned its own
+        order = np.argsort(places, kind="stable")
+        batch, places = batch.take(order), places[order]
+    owners = np.asarray(lookup_ids, "<i8")[places].tobytes()
     batch = batch.replace_schema_metadata({_NAME: name.encode(), _OWNERS: owners})
     sink = pa.BufferOutputStream()
     sink.write(_TOGETHER)
@@ -531,18 +545,16 @@ def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping
     return sink.getvalue().to_pybytes() if batch.num_rows else b""
 
 
-def _in_order(table: pa.Table, lookup_ids: Sequence[int]) -> pa.Table | None:
-    """Return the rows of a table in the order of their messages, as if each had returned its own; None: some are of none of these."""
+def _places_of(table: pa.Table, lookup_ids: Sequence[int]) -> NDArray[np.intp] | None:
+    """Return the place of each row's message; None: a row is of none of these."""
     import pyarrow as pa
 
     if table.schema.names.count(LOOKUP_ID) != 1 or not pa.types.is_int64(table.column(LOOKUP_ID).type) or table.column(LOOKUP_ID).null_count:
         return None
     owners, ids = table.column(LOOKUP_ID).to_numpy(), np.asarray(lookup_ids)
     sorter = np.argsort(ids)
-    places = sorter[np.minimum(np.searchsorted(ids, owners, sorter=sorter), len(ids) - 1)]
-    if (ids[places] != owners).any():
-        return None
-    return table.take(np.argsort(places, kind="stable")) if (np.diff(places) < 0).any() else table
+    places: NDArray[np.intp] = sorter[np.minimum(np.searchsorted(ids, owners, sorter=sorter), len(ids) - 1)]
+    return places if (ids[places] == owners).all() else None
 
 
 def is_together(returned: bytes) -> bool:

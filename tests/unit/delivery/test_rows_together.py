@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,19 @@ from airflow_poison.delivery.returned import ReturnedBy
 from airflow_poison.outputs.output import ONLY, Fitting, divided, is_together, outputs_of, rows_kept, rows_returned, rows_together, table_kept
 from airflow_poison.values.errors import OutputRowError
 
-COLUMNS = {"n": pa.int64(), "small": pa.int8(), "x": pa.float64(), "text": pa.string(), "flag": pa.bool_(), "raw": pa.binary()}
+COLUMNS: dict[str, Any] = {
+    "n": pa.int64(),
+    "small": pa.int8(),
+    "x": pa.float64(),
+    "text": pa.string(),
+    "flag": pa.bool_(),
+    "raw": pa.binary(),
+    "day": pa.date32(),
+    "at": pa.timestamp("us", "UTC"),
+    "clock": pa.timestamp("us"),
+    "money": pa.decimal128(5, 2),
+}
+OTHER_LAYOUTS: dict[str, Any] = {"text": [pa.large_string(), pa.string_view()], "raw": [pa.large_binary(), pa.binary_view()]}
 VALUES = {
     "n": st.integers(-(2**63), 2**63 - 1),
     "small": st.integers(-128, 127),
@@ -25,6 +38,10 @@ VALUES = {
     "text": st.text(max_size=3),
     "flag": st.booleans(),
     "raw": st.binary(max_size=3),
+    "day": st.dates(),
+    "at": st.datetimes(timezones=st.just(UTC)),
+    "clock": st.datetimes(),
+    "money": st.decimals(-999, 999, places=2),
 }
 
 
@@ -60,7 +77,8 @@ def test_both_ways_say_the_same(data: st.DataObject) -> None:
     lookup_ids = data.draw(st.lists(st.integers(1, 40), min_size=1, unique=True))
     of = data.draw(st.lists(st.sampled_from(lookup_ids), max_size=40))
     cells = {name: data.draw(st.lists(st.none() | VALUES[name], min_size=len(of), max_size=len(of))) for name in there}
-    table = pa.table({"lookup_id": pa.array(of, pa.int64()), **{name: pa.array(cells[name], COLUMNS[name]) for name in there}})
+    kinds = {name: data.draw(st.sampled_from([COLUMNS[name], *OTHER_LAYOUTS.get(name, ())])) for name in there}
+    table = pa.table({"lookup_id": pa.array(of, pa.int64()), **{name: pa.array(cells[name], kinds[name]) for name in there}})
 
     assert together(table, lookup_ids, fitting(*names)) == by_rows(table, lookup_ids, fitting(*names))
 
@@ -94,10 +112,22 @@ def test_lookup_id_lands_where_the_output_has_it() -> None:
     assert together(table, [1, 2], fitting("lookup_id", "n")) == [[(ONLY, [(1, 10)])], [(ONLY, [(2, 20)])]]
 
 
-def test_text_that_is_none_is_found_row_by_row() -> None:
-    bad = pa.array([b"ok", b"\xff"]).view(pa.string())
-    table = pa.table({"lookup_id": [1, 2], "text": bad})
-    assert together(table, [1, 2], fitting("text")) is None
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("text", pa.array([b"ok", b"\xff"]).view(pa.string())),
+        ("text", pa.array([b"ok", b"\xff"], pa.large_binary()).view(pa.large_string())),
+        ("day", pa.array([0, 2**31 - 1], pa.int32()).view(pa.date32())),
+        ("at", pa.array([0, -(2**63)]).view(pa.timestamp("us", "UTC"))),
+        ("clock", pa.array([0, 2**62]).view(pa.timestamp("us"))),
+        ("money", pa.array([Decimal(1), Decimal(10**5)], pa.decimal128(38, 2)).view(pa.decimal128(5, 2))),
+        ("money", pa.array([Decimal(1), Decimal("0.001")], pa.decimal128(5, 3))),
+        ("at", pa.array([0, 1]).view(pa.timestamp("ns", "UTC"))),
+    ],
+)
+def test_a_value_that_is_none_of_its_type_is_found_row_by_row(name: str, bad: Any) -> None:
+    table = pa.table({"lookup_id": pa.array([1, 2], pa.int64()), name: bad})
+    assert together(table, [1, 2], fitting(name)) is None
 
 
 def test_rows_that_travel_together_land_for_the_messages_that_they_count_for() -> None:
