@@ -109,8 +109,7 @@ class Appender:
         """
         try:
             self._check()
-            while len(content) > (written := os.write(self._descriptor, content)):
-                content = content[written:]
+            write_all(self._descriptor, content)
         except OSError as error:
             if error.errno in _OF_THE_PROCESS:
                 text = f"{what()} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
@@ -121,6 +120,12 @@ class Appender:
         """Raise OSError where the file was closed, and another one may have its number now."""
         if _identity(self._descriptor) != self._file:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of this. Raises OSError."""
+    while len(content) > (written := os.write(descriptor, content)):
+        content = content[written:]
 
 
 def _identity(descriptor: int) -> tuple[int, int]:
