@@ -77,7 +77,7 @@ def try_with_rows(tries: Tries, words: Mapping[int, int], records: Sequence[tupl
     folder = tries.root / str(len(tries.journals)) / "journal"
     folder.mkdir(parents=True)
     with Journal(folder, "0", keeps_rows=True) as journal:
-        RowsWriter(journal.rows_descriptor).append(records)
+        RowsWriter(journal.rows_descriptor).append(((number,), (before,), rows) for number, before, rows in records)
         journal.append(np.array(list(words), np.int64), np.array(list(words.values()), np.int32))
     tries.journals.append(folder)
 
