@@ -93,7 +93,7 @@ def test_a_message_that_an_earlier_try_has_committed_is_delivered_again_when_wha
     assert states(story, 1, 4) == [MessageState.CARRIED] * 2
     assert states(story, 2, 3) == [MessageState.UNTOUCHED] * 2
     assert counts(story, 2, 3) == [(1, 0), (0, 0)]
-    assert sorted(rows for _, _, rows in story.carry.returned.read(np.array([1, 2, 3, 4]))) == [b"four", b"one"]
+    assert sorted(returned.rows for _, returned in story.carry.returned.read(np.array([1, 2, 3, 4]))) == [b"four", b"one"]
 
 
 def test_a_message_that_was_committed_when_nothing_was_kept_of_what_it_returned_stays_so(tries: Tries) -> None:
