@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.delivery.recovered import RecoveredAttempts
-    from airflow_poison.delivery.returned import Keep
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
@@ -67,7 +66,7 @@ class EndpointSession(ServerSession):
         single = at_hand is not None  # what a rolled-back message did to its conversation must concern no other
         self.sessions = replace(Sessions() if job.singly else Sessions.of(job.policy), batches=not single)
         self.force = journal.force if journal.forced else None
-        self.keep = RowsWriter(journal.rows_descriptor).append if job.outputs else None
+        self.keep = RowsWriter(journal.rows_descriptor) if job.outputs else None
         self.batches = self.receiver.batch_size() > 1 and not single
         self.halted = bool((carry.words & STATE_MASK == MessageState.HALTED).any())
         self.closed = self.halted or job.closed  # nothing more is received: halted, blocked, or stopped from elsewhere
@@ -147,7 +146,7 @@ class EndpointHost(JournalHost):
         holds: bool,
         sessions: int = 1,
         force: Callable[[], None] | None = None,
-        keep: Keep | None = None,
+        keep: RowsWriter | None = None,
         dialogs: Dialogs | None = None,
     ) -> None:
         super().__init__(job, section, log, keep)
@@ -217,16 +216,16 @@ class EndpointHost(JournalHost):
             self._dialogs.done(row, change if failure is None else None)
         return failure
 
-    def _take_rows(self, entry: BatchEntry, session: int, keep: Keep) -> None:
+    def _take_rows(self, entry: BatchEntry, session: int, keep: RowsWriter) -> None:
         """Hold what a delivery returned until its transaction commits; one delivered at most once is committed already."""
         row, value = entry.row, self.words[entry.row]
         returned = self._callers.rows(session)
         if value & STATE_MASK == MessageState.COMMITTED:
-            keep([((entry.lookup_id,), (attempts_of(value),), returned)])
+            keep.append_one(entry.lookup_id, attempts_of(value), returned)
         else:
             self._rows[row] = returned
 
-    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: RowsWriter) -> None:
         """Write down what deliveries returned; of a batch that was decided it is written down already."""
         if not self.delivered:
             super()._keep_rows(entries, keep)

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.stage import StageJob
 
-    Keep = Callable[[Iterable[tuple[Sequence[int], Sequence[int], bytes]]], None]  # ``RowsWriter.append``
-
 _MARK = b"rows"
 _HEAD = struct.Struct("<4sIII")  # mark, messages, size of what was returned, checksum of all that follows
 _ONE = struct.Struct("<qi")  # a lookup id, attempts; of several messages all lookup ids, then all attempts
@@ -68,16 +66,23 @@ class RowsWriter:
         :param returned: for each record the lookup ids of its messages, how often each had been rolled back before, and their rows.
         """
         records = [*returned]
-        content = b"".join([part for record in records for part in _record(*record)])
-        self._file.write(content, lambda: f"What {counted(sum(len(ids) for ids, _, _ in records), 'message')} returned")
+        self._file.write(b"".join(_record(*record) for record in records), lambda: _what(sum(len(ids) for ids, _, _ in records)))
+
+    def append_one(self, lookup_id: int, attempts: int, rows: bytes) -> None:
+        """Write down what the delivery of one message returned."""
+        self._file.write(_record((lookup_id,), (attempts,), rows), _what)
 
 
-def _record(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes) -> tuple[bytes, bytes, bytes]:
+def _what(messages: int = 1) -> str:
+    return f"What {counted(messages, 'message')} returned"
+
+
+def _record(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes) -> bytes:
     if len(lookup_ids) == 1:
         of = _ONE.pack(lookup_ids[0], attempts[0])
     else:
         of = np.array(lookup_ids, "<i8").tobytes() + np.array(attempts, "<i4").tobytes()
-    return _HEAD.pack(_MARK, len(lookup_ids), len(rows), zlib.crc32(rows, zlib.crc32(of))), of, rows
+    return _HEAD.pack(_MARK, len(lookup_ids), len(rows), zlib.crc32(rows, zlib.crc32(of))) + of + rows
 
 
 def records_of(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes | Sequence[bytes]) -> list[tuple[Sequence[int], Sequence[int], bytes]]:
@@ -90,14 +95,14 @@ def records_of(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes |
     return [((number,), (before,), each) for number, before, each in zip(lookup_ids, attempts, rows, strict=True)]
 
 
-def keep_all(keep: Keep, returned: Iterable[tuple[Sequence[int], Sequence[int], bytes]], give_back: Callable[[], object]) -> None:
+def keep_all(writer: RowsWriter, returned: Iterable[tuple[Sequence[int], Sequence[int], bytes]], give_back: Callable[[], object]) -> None:
     """Write down what deliveries returned, before their words; when that cannot be done, their messages are given back as they were.
 
     :param returned: as ``RowsWriter`` takes it.
     Raises ServerSessionError.
     """
     try:
-        keep(returned)
+        writer.append(returned)
     except ServerSessionError:
         give_back()
         raise
@@ -241,8 +246,7 @@ class Returned:
     def __init__(self, job: StageJob, descriptor: int) -> None:
         learned = LearnedColumns(Path(job.journal_folder))
         self._alone = job.outputs[0].alone
-        self._writer = RowsWriter(descriptor)
-        self.keep = self._writer.append
+        self.writer = RowsWriter(descriptor)
         self._fittings: dict[str, Fitting] = {}
         for output in job.outputs:
             known = learned.known(output.name)

@@ -30,7 +30,9 @@ from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import is_rows
 from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Counts, Deliver, Dispose, Halt, Park, Return
 from airflow_poison.rules.loop import Host, ReceiveLoop
+from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import pc
 from airflow_poison.values.message import Message, _Columns
 
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.delivery.output import LastOutput
-    from airflow_poison.delivery.returned import Keep
+    from airflow_poison.delivery.returned import RowsWriter
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.dialogs.acts import Change
     from airflow_poison.dialogs.services import Service
@@ -195,7 +197,7 @@ class JournalHost(Host[BatchEntry]):
     :param keep: writes down what a delivery returned; None: nothing lands.
     """
 
-    def __init__(self, job: StageJob, section: Section, log: FailureLog, keep: Keep | None = None) -> None:
+    def __init__(self, job: StageJob, section: Section, log: FailureLog, keep: RowsWriter | None = None) -> None:
         self._job, self.words, self._section, self._log, self._keep, self.policy = job, section.words, section.number, log, keep, job.policy
         self._rows: dict[int, bytes] = {}
 
@@ -215,7 +217,7 @@ class JournalHost(Host[BatchEntry]):
         for entry in reversed(entries):
             self._store(entry.row, MessageState.COMMITTED)
 
-    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: RowsWriter) -> None:
         """Write down what deliveries returned."""
         records = (((entry.lookup_id,), (attempts_of(self.words[entry.row]),), self._rows.pop(entry.row, NOTHING)) for entry in entries)
 
@@ -317,7 +319,7 @@ class BatchDelivery(JournalHost):
 
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
         returned = endpoint.returned
-        super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.keep)
+        super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.writer)
         self._ids: list[int] = [] if returned is None else cast("list[int]", batch.column("lookup_id").to_pylist())
         self._endpoint, self._batch, self._now = endpoint, batch, self.now()
         self._entries = Entries(self.policy, batch, list(section.words), self._now)
@@ -457,12 +459,15 @@ class BatchDelivery(JournalHost):
     def _write_down(self, row: int, returned: bytes) -> None:
         assert self._keep is not None
         try:
-            keep_all(self._keep, (((self._ids[row],), (attempts_of(self.words[row]),), returned),), partial(self._store, row, MessageState.UNTOUCHED))
-        except BrokenProcessError:
-            self._charge_if_first(row)
+            self._keep.append_one(self._ids[row], attempts_of(self.words[row]), returned)
+        except ServerSessionError as error:
+            self._store(row, MessageState.UNTOUCHED)
+            if isinstance(error, BrokenProcessError):
+                self._charge_if_first(row)
             raise
+        reach("delivery.returned.after_records")
 
-    def _keep_rows(self, entries: Sequence[BatchEntry], keep: Keep) -> None:
+    def _keep_rows(self, entries: Sequence[BatchEntry], keep: RowsWriter) -> None:
         """Write down what a delivery returned that the receive loop commits."""
         try:
             super()._keep_rows(entries, keep)
@@ -532,7 +537,7 @@ class BatchDelivery(JournalHost):
             return raised
         if self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
-                self._keep([((entry.lookup_id,), (attempts_of(self.words[row]),), self._endpoint.rows)])
+                self._keep.append_one(entry.lookup_id, attempts_of(self.words[row]), self._endpoint.rows)
             else:
                 self._rows[row] = self._endpoint.rows
         return None

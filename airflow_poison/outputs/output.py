@@ -288,6 +288,7 @@ class Fitting:
         self._conditions = Conditions(self._rules, evolve=output.evolve) if self._rules is not None and self._rules.conditions else None
         self._columns: list[Column] = []
         self._places: dict[str, int] = {}
+        self._simple: list[tuple[str, Checked, bool]] = []
         if output.columns is not None:
             self._know(output.columns)
 
@@ -307,6 +308,18 @@ class Fitting:
             for field in schema
         ]
         self._places = {column.name: place for place, column in enumerate(self._columns)}
+        plain = [(column.name, column.fits, column.nullable) for column in self._columns if column.fits and not (column.open or column.names)]
+        is_simple = self._conditions is None and not self._output.nulls and len(plain) == len(self._columns)
+        self._simple = plain if is_simple else []
+
+    def simple_row(self, cells: Mapping[Any, Any]) -> tuple[Any, ...] | None:
+        """Return what ``row`` does, for a row with a value that fits, or None, in each column, and no more; None: ask ``rows``."""
+        if not cells or len(cells) != len(self._simple):
+            return None
+        try:
+            return tuple([None if (value := cells[name]) is None and nullable else fits(value) for name, fits, nullable in self._simple])
+        except (KeyError, *MISFITS):
+            return None
 
     def has(self, column: str) -> bool:
         """Return whether the output has a column."""
@@ -501,6 +514,8 @@ def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: b
     if returned is None:
         return b""
     if alone:
+        if type(returned) is dict and (row := fittings[ONLY].simple_row(returned)) is not None:
+            return pickle.dumps([(ONLY, [row])], pickle.HIGHEST_PROTOCOL)
         by_name: Mapping[Any, Any] = {ONLY: returned}
     elif isinstance(returned, Mapping):
         by_name = returned
