@@ -10,6 +10,7 @@ from decimal import Decimal
 from enum import Enum, IntEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -436,3 +437,39 @@ def test_what_lands_is_what_was_returned(data: st.DataObject) -> None:
         read = DeltaTable(output.uri).to_pyarrow_table()
     assert read.to_pylist() == rows
     assert delta_schema(read.schema).equals(delta_schema(schema))
+
+
+ODD = [
+    None,
+    0,
+    1.5,
+    True,
+    "é",
+    "\ud800",
+    b"\xff",
+    2**40,
+    Decimal("1.50"),
+    date(2020, 1, 2),
+    datetime(2020, 1, 2, tzinfo=EAST),
+    pd.NA,
+    Number.ONE,
+    [1],
+]
+
+
+@given(
+    st.dictionaries(st.sampled_from(["n", "text", "at", "other", "_corrections"]), st.sampled_from(ODD)),
+    st.sampled_from(["n int, text string, at timestamp", "n int NOT NULL, text binary, at date", "n double, text boolean, at decimal(5,2)"]),
+    st.booleans(),
+)
+def test_a_plain_dict_is_the_row_that_any_other_mapping_is(cells: dict[str, Any], schema: str, null: bool) -> None:  # noqa: FBT001  (Hypothesis)
+    """A dict with a value for each column takes a shorter way."""
+    (output,) = outputs_of("/out", schema=schema, on_bad_cell="null" if null else None)
+
+    def returned(row: Any) -> Any:
+        try:
+            return rows_kept(rows_returned(row, {ONLY: Fitting(output, None)}, alone=True))
+        except OutputRowError as error:
+            return str(error)
+
+    assert repr(returned(cells)) == repr(returned(MappingProxyType(cells)))
