@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery.landing_rows import _as_row, landings_of
@@ -446,6 +446,8 @@ SOME: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
+@example({"n": None, "text": None, "at": None}, "n int NOT NULL, text binary, at date", False)
+@example({"n": 1, "_corrections": None}, "n int", True)
 @settings(max_examples=400)
 @given(
     st.fixed_dictionaries(SOME) | st.fixed_dictionaries({}, optional={**SOME, "other": st.none(), "_corrections": st.none()}),
