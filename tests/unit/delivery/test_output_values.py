@@ -446,8 +446,8 @@ SOME: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@example({"n": None, "text": None, "at": None}, "n int NOT NULL, text binary, at date", False)
-@example({"n": 1, "_corrections": None}, "n int", True)
+@example({"n": None, "text": None, "at": None}, "n int NOT NULL, text binary, at date", False)  # noqa: FBT003  (Hypothesis)
+@example({"n": 1, "_corrections": None}, "n int", True)  # noqa: FBT003  (Hypothesis)
 @settings(max_examples=400)
 @given(
     st.fixed_dictionaries(SOME) | st.fixed_dictionaries({}, optional={**SOME, "other": st.none(), "_corrections": st.none()}),
