@@ -45,8 +45,8 @@ def landing_rows(job: StageJob, returned: Iterable[ReturnedBy], known: Callable[
     for lookup_ids, kept in returned:
         if is_together(kept):
             name, owners, batch = table_kept(kept)
-            mine = np.isin(owners, lookup_ids)
-            of_each[name].add_table(owners[mine], batch if mine.all() else batch.filter(pa.array(mine)))
+            if (mine := np.isin(owners, lookup_ids)).any():
+                of_each[name].add_table(owners[mine], batch if mine.all() else batch.filter(pa.array(mine)))
             continue
         for marked, some in rows_kept(kept):
             name = marked.removesuffix(OF_NONE)

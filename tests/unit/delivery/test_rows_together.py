@@ -141,6 +141,8 @@ def test_rows_that_travel_together_land_for_the_messages_that_they_count_for() -
     job: Any = SimpleNamespace(outputs=(output,), queue="orders", key="run")
     at = datetime(2026, 1, 1, tzinfo=UTC)
 
+    assert landing_rows(job, [ReturnedBy([7], together), ReturnedBy([8], together)], lambda _: known, at) == []
+
     rows = landing_rows(job, [ReturnedBy((4,), alone), ReturnedBy([3, 1], together), ReturnedBy((5,), alone)], lambda _: known, at)
 
     (landing,) = landings_of(pa.concat_tables(rows))
