@@ -66,6 +66,9 @@ class Stub:
     def stage(self, _claim: object) -> str:
         return ""
 
+    def unread(self, _error: Exception) -> None:
+        """Say that each file can be read."""
+
     def raw(self, *_: object, spread: bool) -> None:
         del spread
 
