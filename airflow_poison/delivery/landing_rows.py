@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, is_together, rows_kept, table_kept, to_batch
+from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, is_together, rows_kept, rows_of_stream, stream_of, table_kept, to_batch
 from airflow_poison.outputs.row_files import FileOfRows
 from airflow_poison.outputs.values import nullable
 from airflow_poison.values.errors import ClaimLostError
@@ -28,8 +28,6 @@ MOST_ROWS = 20_000
 _MOST_SAID = 2**31 - 1
 NO_OWNER = 0
 """In place of a lookup id, for a row that is not known to be of one message."""
-_OWNERS = b"poison.lookup_ids"
-"""The metadata of a schema that says which messages the rows are of."""
 _DECLARED, _FILES = "poison.output", "poison.files"
 """The properties that say what was declared of the output, and in which files below it the rows are, where they are not in the body."""
 
@@ -152,11 +150,7 @@ def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[
 
 
 def _as_row(output: Output, batch: pa.RecordBatch, at: datetime, owners: Sequence[int] | NDArray[np.int64]) -> pa.Table:
-    sink = pa.BufferOutputStream()
-    batch = batch.replace_schema_metadata({_OWNERS: np.array(owners, "<i8").tobytes()})
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return _row(output, sink.getvalue().to_pybytes(), at, batch.num_rows, {})
+    return _row(output, stream_of(batch, owners), at, batch.num_rows, {})
 
 
 def _row(output: Output, body: bytes, at: datetime, rows: int, more: Mapping[str, str]) -> pa.Table:
@@ -211,9 +205,7 @@ def landings_of(rows: pa.Table) -> list[Landing]:
         if (files := dict(row["properties"]).get(_FILES)) is not None:
             landing.files.extend(FileOfRows(*each) for each in json.loads(files))
             continue
-        with pa.ipc.open_stream(row["body"]) as stream:
-            owners = (stream.schema.metadata or {}).get(_OWNERS)
-            for batch in stream:  # one
-                landing.batches.append(batch.replace_schema_metadata())
-                landing.owners.append(np.full(batch.num_rows, NO_OWNER) if owners is None else np.frombuffer(owners, "<i8"))
+        batch, owners, _ = rows_of_stream(row["body"])
+        landing.batches.append(batch)
+        landing.owners.append(np.full(batch.num_rows, NO_OWNER) if owners is None else owners)
     return list(found.values())

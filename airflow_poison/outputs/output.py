@@ -54,6 +54,7 @@ CORRECTIONS = "_corrections"
 _TOGETHER = b"together"
 """Begins the rows of several messages as they travel together."""
 _MOST_TOGETHER = 64 << 20
+"""So many bytes travel together at most; of more, each message's rows travel alone."""
 _NAME, _OWNERS = b"poison.output", b"poison.lookup_ids"
 _TELLS_MORE = object()
 """In place of a value that shows an unknown part of its column's type."""
@@ -551,13 +552,7 @@ def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping
     if (np.diff(places) < 0).any():  # as if each message had returned its own
         order = np.argsort(places, kind="stable")
         batch, places = batch.take(order), places[order]
-    owners = np.asarray(lookup_ids, "<i8")[places].tobytes()
-    batch = batch.replace_schema_metadata({_NAME: name.encode(), _OWNERS: owners})
-    sink = pa.BufferOutputStream()
-    sink.write(_TOGETHER)
-    with pa.ipc.new_stream(sink, batch.schema) as stream:
-        stream.write_batch(batch)
-    return sink.getvalue().to_pybytes() if batch.num_rows else b""
+    return _TOGETHER + stream_of(batch, np.asarray(lookup_ids)[places], {_NAME: name.encode()}) if batch.num_rows else b""
 
 
 def _places_of(table: pa.Table, lookup_ids: Sequence[int]) -> NDArray[np.intp] | None:
@@ -579,11 +574,33 @@ def is_together(returned: bytes) -> bool:
 
 def table_kept(returned: bytes) -> tuple[str, NDArray[np.int64], pa.RecordBatch]:
     """Return what ``rows_together`` made: the name of the output, the lookup id of each row's message, and the rows."""
+    batch, owners, more = rows_of_stream(returned[len(_TOGETHER) :])
+    assert owners is not None, "it was written with them"
+    return more[_NAME].decode(), owners, batch
+
+
+def stream_of(batch: pa.RecordBatch, owners: Sequence[int] | NDArray[np.int64], more: Mapping[bytes, bytes] | None = None) -> bytes:
+    """Return rows as an Arrow stream whose metadata says which message each is of.
+
+    :param more: metadata besides.
+    """
     import pyarrow as pa
 
-    with pa.ipc.open_stream(pa.py_buffer(returned).slice(len(_TOGETHER))) as stream:
+    sink = pa.BufferOutputStream()
+    batch = batch.replace_schema_metadata({_OWNERS: np.asarray(owners, "<i8").tobytes(), **(more or {})})
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def rows_of_stream(content: bytes) -> tuple[pa.RecordBatch, NDArray[np.int64] | None, Mapping[bytes, bytes]]:
+    """Return what ``stream_of`` wrote: the rows, their messages (None: the stream does not say them), and its metadata."""
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(content) as stream:
         batch, metadata = stream.read_next_batch(), stream.schema.metadata or {}
-    return metadata[_NAME].decode(), np.frombuffer(metadata[_OWNERS], "<i8"), batch.replace_schema_metadata()
+    owners = metadata.get(_OWNERS)
+    return batch.replace_schema_metadata(), None if owners is None else np.frombuffer(owners, "<i8"), metadata
 
 
 def divided(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> tuple[dict[int, Any], Any]:
