@@ -13,7 +13,7 @@ import os
 import secrets
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -54,19 +54,26 @@ class ReturnedBy(NamedTuple):
     rows: bytes
 
 
+class Record(NamedTuple):
+    """What one delivery returned, as it is written down.
+
+    :param attempts: how often each of its messages had been rolled back before.
+    """
+
+    lookup_ids: Sequence[int]
+    attempts: Sequence[int]
+    rows: bytes
+
+
 class RowsWriter:
     """The writing end; several processes may hold one (appends do not mix)."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = Appender(descriptor, "Nothing is lost, it is delivered again when the task runs again; free some space there first.")
 
-    def append(self, returned: Iterable[tuple[Sequence[int], Sequence[int], bytes]]) -> None:
-        """Write down what deliveries returned, in one write. Raises ServerSessionError when the disk is full.
-
-        :param returned: for each record the lookup ids of its messages, how often each had been rolled back before, and their rows.
-        """
-        records = [*returned]
-        self._file.write(b"".join(_record(*record) for record in records), lambda: _what(sum(len(ids) for ids, _, _ in records)))
+    def append(self, records: Sequence[Record]) -> None:
+        """Write down what deliveries returned, in one write. Raises ServerSessionError when the disk is full."""
+        self._file.write(b"".join(_record(*record) for record in records), lambda: _what(sum(len(record.lookup_ids) for record in records)))
 
     def append_one(self, lookup_id: int, attempts: int, rows: bytes) -> None:
         """Write down what the delivery of one message returned."""
@@ -85,24 +92,23 @@ def _record(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes) -> 
     return _HEAD.pack(_MARK, len(lookup_ids), len(rows), zlib.crc32(rows, zlib.crc32(of))) + of + rows
 
 
-def records_of(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes | Sequence[bytes]) -> list[tuple[Sequence[int], Sequence[int], bytes]]:
-    """Return the records of a delivery of several messages, as ``RowsWriter`` takes them.
+def records_of(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes | Sequence[bytes]) -> list[Record]:
+    """Return the records of a delivery of several messages.
 
     :param rows: of all messages together, or of each.
     """
     if isinstance(rows, bytes):
-        return [(lookup_ids, attempts, rows)]
-    return [((number,), (before,), each) for number, before, each in zip(lookup_ids, attempts, rows, strict=True)]
+        return [Record(lookup_ids, attempts, rows)]
+    return [Record((number,), (before,), each) for number, before, each in zip(lookup_ids, attempts, rows, strict=True)]
 
 
-def keep_all(writer: RowsWriter, returned: Iterable[tuple[Sequence[int], Sequence[int], bytes]], give_back: Callable[[], object]) -> None:
+def keep_all(writer: RowsWriter, records: Sequence[Record], give_back: Callable[[], object]) -> None:
     """Write down what deliveries returned, before their words; when that cannot be done, their messages are given back as they were.
 
-    :param returned: as ``RowsWriter`` takes it.
     Raises ServerSessionError.
     """
     try:
-        writer.append(returned)
+        writer.append(records)
     except ServerSessionError:
         give_back()
         raise

@@ -23,7 +23,7 @@ from airflow_poison.delivery.handlers import check_returned, load_handler, load_
 from airflow_poison.delivery.journal import COUNT_MASK, IS_SETTLED, MAX_ATTEMPTS, ONE_ATTEMPT, STATE_MASK, MessageState, Section, attempts_of, counted
 from airflow_poison.delivery.outage import BatchWatch, Watch, first_delivery
 from airflow_poison.delivery.platform import BrokenProcessError
-from airflow_poison.delivery.returned import NOTHING, Returned, keep_all
+from airflow_poison.delivery.returned import NOTHING, Record, Returned, keep_all
 from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
 from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
@@ -219,7 +219,7 @@ class JournalHost(Host[BatchEntry]):
 
     def _keep_rows(self, entries: Sequence[BatchEntry], keep: RowsWriter) -> None:
         """Write down what deliveries returned."""
-        records = (((entry.lookup_id,), (attempts_of(self.words[entry.row]),), self._rows.pop(entry.row, NOTHING)) for entry in entries)
+        records = [Record((entry.lookup_id,), (attempts_of(self.words[entry.row]),), self._rows.pop(entry.row, NOTHING)) for entry in entries]
 
         def give_back() -> None:
             for entry in reversed(entries):

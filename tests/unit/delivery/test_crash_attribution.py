@@ -17,7 +17,7 @@ from airflow_poison.delivery import platform
 from airflow_poison.delivery.failurelog import FailureLog, Rollback
 from airflow_poison.delivery.journal import Journal, MessageState, attempts_of, crashes_of, state_of, word
 from airflow_poison.delivery.recovered import Forced, TryNote, read_history, read_partition
-from airflow_poison.delivery.returned import RowsWriter
+from airflow_poison.delivery.returned import Record, RowsWriter
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
 
@@ -77,7 +77,7 @@ def try_with_rows(tries: Tries, words: Mapping[int, int], records: Sequence[tupl
     folder = tries.root / str(len(tries.journals)) / "journal"
     folder.mkdir(parents=True)
     with Journal(folder, "0", keeps_rows=True) as journal:
-        RowsWriter(journal.rows_descriptor).append(((number,), (before,), rows) for number, before, rows in records)
+        RowsWriter(journal.rows_descriptor).append([Record((number,), (before,), rows) for number, before, rows in records])
         journal.append(np.array(list(words), np.int64), np.array(list(words.values()), np.int32))
     tries.journals.append(folder)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from airflow_poison.delivery.returned import Records, ReturnedBy, RowsReader, RowsWriter
+from airflow_poison.delivery.returned import Record, Records, ReturnedBy, RowsReader, RowsWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,11 +40,11 @@ def committed(path: Path, lookup_ids: list[int], attempts: list[int]) -> dict[in
 
 def test_what_a_rolled_back_delivery_returned_is_not_taken_for_what_the_committed_one_did(path: Path, descriptor: int) -> None:
     """A process may die between a record and its word, and a loss of power may take the later record."""
-    RowsWriter(descriptor).append([((5,), (0,), b"rolled back")])
+    RowsWriter(descriptor).append([Record((5,), (0,), b"rolled back")])
     assert by_message(RowsReader(descriptor).returned_by({5: 1})) == {}
     assert committed(path, [5], [1]) == {}
 
-    RowsWriter(descriptor).append([((5,), (1,), b"committed")])
+    RowsWriter(descriptor).append([Record((5,), (1,), b"committed")])
 
     assert by_message(RowsReader(descriptor).returned_by({5: 1})) == {5: b"committed"}
     assert committed(path, [5], [1]) == {5: b"committed"}
@@ -53,7 +53,7 @@ def test_what_a_rolled_back_delivery_returned_is_not_taken_for_what_the_committe
 def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: int) -> None:
     writer = RowsWriter(descriptor)
     for returned in (b"", b"rows"):
-        writer.append([((7,), (2,), returned)])
+        writer.append([Record((7,), (2,), returned)])
 
     assert by_message(RowsReader(descriptor).returned_by({7: 2})) == {7: b"rows"}
     assert committed(path, [7], [2]) == {7: b"rows"}
@@ -63,13 +63,13 @@ def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: 
 def test_a_torn_record_is_passed_over(path: Path, descriptor: int, left: int) -> None:
     """Its bytes may hold what looks like the beginning of another one; what is returned ends as pickles do."""
     writer, reader = RowsWriter(descriptor), RowsReader(descriptor)
-    writer.append([((1,), (0,), b"whole")])
+    writer.append([Record((1,), (0,), b"whole")])
     size = os.fstat(descriptor).st_size
-    writer.append([((2,), (0,), b"rows rows torn rows.")])
+    writer.append([Record((2,), (0,), b"rows rows torn rows.")])
     os.ftruncate(descriptor, size + left)
     assert by_message(reader.returned_by({1: 0, 2: 0, 3: 0})) == {1: b"whole"}
 
-    writer.append([((3,), (0,), b"behind it")])
+    writer.append([Record((3,), (0,), b"behind it")])
 
     assert by_message(reader.returned_by({1: 0, 2: 0, 3: 0})) == {3: b"behind it"}
     assert committed(path, [1, 2, 3], [0, 0, 0]) == {1: b"whole", 3: b"behind it"}
@@ -77,9 +77,9 @@ def test_a_torn_record_is_passed_over(path: Path, descriptor: int, left: int) ->
 
 def test_who_begins_at_the_end_reads_what_comes_then(descriptor: int) -> None:
     writer = RowsWriter(descriptor)
-    writer.append([((1,), (0,), b"before")])
+    writer.append([Record((1,), (0,), b"before")])
     reader = RowsReader(descriptor, at_end=True)
-    writer.append([((2,), (0,), b"after")])
+    writer.append([Record((2,), (0,), b"after")])
 
     assert by_message(reader.returned_by({1: 0, 2: 0})) == {2: b"after"}
 
@@ -90,7 +90,7 @@ def test_a_file_that_is_gone_has_no_record(path: Path) -> None:
 
 def test_a_record_of_several_messages_counts_for_those_whose_last_it_is(path: Path, descriptor: int) -> None:
     writer = RowsWriter(descriptor)
-    writer.append([([9, 3, 7], [0, 0, 2], b"of three"), ((3,), (0,), b"again"), ([9, 7], [0, 1], b"rolled back")])
+    writer.append([Record([9, 3, 7], [0, 0, 2], b"of three"), Record((3,), (0,), b"again"), Record([9, 7], [0, 1], b"rolled back")])
 
     assert by_message(RowsReader(descriptor).returned_by({9: 0, 3: 0, 7: 2})) == {9: b"rolled back", 3: b"again", 7: b"of three"}
     assert by_message(RowsReader(descriptor).returned_by({9: 1, 3: 1})) == {}
@@ -102,9 +102,9 @@ def test_a_record_of_several_messages_counts_for_those_whose_last_it_is(path: Pa
 @pytest.mark.parametrize("left", range(1, 16 + 3 * 12 + 20))
 def test_a_torn_record_of_several_messages_is_of_none(path: Path, descriptor: int, left: int) -> None:
     writer = RowsWriter(descriptor)
-    writer.append([([1, 2, 3], [0, 0, 0], b"rows rows torn rows.")])
+    writer.append([Record([1, 2, 3], [0, 0, 0], b"rows rows torn rows.")])
     os.ftruncate(descriptor, left)
-    writer.append([((4,), (0,), b"behind it")])
+    writer.append([Record((4,), (0,), b"behind it")])
 
     assert by_message(RowsReader(descriptor).returned_by(dict.fromkeys(range(1, 5), 0))) == {4: b"behind it"}
     assert committed(path, [1, 2, 3, 4], [0] * 4) == {4: b"behind it"}
@@ -112,7 +112,7 @@ def test_a_torn_record_of_several_messages_is_of_none(path: Path, descriptor: in
 
 def test_a_record_larger_than_a_piece_is_read_whole(path: Path, descriptor: int) -> None:
     ids, rows = list(range(1, 100_001)), b"rows" * 1_000_000
-    RowsWriter(descriptor).append([(ids, [0] * len(ids), rows), ((5,), (1,), b"later")])
+    RowsWriter(descriptor).append([Record(ids, [0] * len(ids), rows), Record((5,), (1,), b"later")])
 
     assert RowsReader(descriptor).returned_by({1: 0, 5: 1, 9: 0}) == [([1, 9], rows), ([5], b"later")]
     assert committed(path, [5, 100_000], [1, 0]) == {5: b"later", 100_000: rows}
