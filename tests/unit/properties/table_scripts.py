@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
@@ -59,6 +61,9 @@ def table_examples(draw: st.DrawFn, system: str, most_messages: int = 4, *, in_t
     """
     in_tasks_alone = UNLIKE_IN_TASKS.get(system, {}) if in_tasks else {}
     policy = draw(settings_of(system, **UNLIKE_ON_TABLES.get(system, {}), **in_tasks_alone))
+    if isinstance(policy, Msmq4) and _remembers_in_memory(policy):  # its restarts are in the first ticks, and a window moves passes behind them
+        with warnings.catch_warnings(action="ignore"):
+            policy = replace(policy, retry_window=None)
     access = draw(st.fixed_dictionaries({name: st.sampled_from([Access.GRANTED, Access.GRANTED, Access.MISSING]) for name in policy.destinations}))
     messages, actions = draw(_messages(policy, most_messages, crashes=in_tasks)), draw(_actions(policy, in_tasks_alone))
     left = [
