@@ -9,7 +9,7 @@ settings and adds nothing to a log. Prints one line of JSON:
 | in_place_to_naive | its speed, as a share of the speed of the job without protection |
 | in_place_named_to_naive | the same with a verdict column, 1 % of the rows poison; without protection, the job drops the rows that it names |
 | in_place_thousandth_to_naive | the same with 0.1 % of the rows, 1,000 at most, that fail in a cast and are not named |
-| in_place_json_to_naive | a job that keeps two columns of lines of JSON of 1 KB (rows / 25 of them), beside the same job with Spark's reader |
+| in_place_json_to_naive | a job that keeps two columns of lines of JSON of 1 KB (rows / 10 of them), beside the same job with Spark's reader |
 | in_place_memory_mb | how much the driver's Python grows in a run in which nothing fails, MiB |
 | in_place_bytes_in_queue | bytes in the queue's folder per row that lands |
 """
@@ -85,13 +85,13 @@ def _round(spark: SparkSession, folder: Path, number: int) -> dict[str, float]:
     without_verdict = _naive(spark, sources["named"], folder / "naive", good)
     with_verdict = _protected(spark, sources["named"], folder / "named", named)
     few = _protected(spark, sources["few"], folder / "few", job)
-    lines = _lines(folder / "lines", number // 25)
+    lines = _lines(folder / "lines", number // 10)
     without_lines = _naive(spark, lines, folder / "naive", kept)
     with_lines = _protected(spark, lines, folder / "json", kept)
     stored = sum(path.stat().st_size for path in (folder / "clean" / "store").rglob("*") if path.is_file())
     print(f"    {number:,} rows: without {without:.1f} s, in place {clean:.1f} s, few fail {few:.1f} s", flush=True)
     print(f"    1 % named: without {without_verdict:.1f} s, in place {with_verdict:.1f} s", flush=True)
-    print(f"    {number // 25:,} lines of JSON: without {without_lines:.1f} s, in place {with_lines:.1f} s", flush=True)
+    print(f"    {number // 10:,} lines of JSON: without {without_lines:.1f} s, in place {with_lines:.1f} s", flush=True)
     shutil.rmtree(folder)
     return {
         "in_place_per_s": number / clean,

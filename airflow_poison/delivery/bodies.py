@@ -466,9 +466,10 @@ def _suspects(bodies: pa.Array[Any], schema: pa.Schema) -> set[int]:
         pattern += f"|{_ODD_INSTANT}"
     found.update(_places(pc.match_substring_regex(bodies, pattern)))
     known = [name for name in names if name is not None]
-    wanted = _keys_of(known) if plain else None
-    for first in range(0, len(bodies), _PIECE):  # of a size that the caches of a processor have
-        piece = bodies[first : first + _PIECE]
+    wanted = _keys_of(tuple(known)) if plain else None
+    rows = max(len(bodies) * _PIECE // max(bodies.nbytes, 1), 1)
+    for first in range(0, len(bodies), rows):
+        piece = bodies[first : first + rows]
         found.update(first + place for place in _nested(piece).tolist() if _is_too_deep(_body(piece, place)))
         those = np.arange(len(piece)) if wanted is None else _naming_twice(piece, known)
         repeating = those[_repeating(piece.take(those), wanted)] if len(those) else those
@@ -515,7 +516,8 @@ def _places(mask: Any) -> list[int]:
 _QUOTE, _COLON, _SPACE, _BACKSLASH, _OPEN, _CLOSE, _BRACKET = b'": \\{}['
 _WITHOUT_CASE = 0xDF
 """Leaves out the bit by which ``{`` differs from ``[``."""
-_PIECE = 1_024
+_PIECE = 384 << 10
+"""Bytes of bodies that are looked at together, about: more are not in the caches of a processor, and arrays of that size are memory made anew."""
 _WORD = 8
 _EACH_BYTE = np.uint64(0x0101010101010101)
 """Multiplied with a word, its first byte is the sum of its bytes."""
@@ -580,7 +582,8 @@ def _texts(array: pa.Array[Any]) -> _Texts:
     return _Texts(data, quotes, offsets, begins, keys)
 
 
-def _keys_of(names: Sequence[str]) -> NDArray[np.uint64]:
+@lru_cache(maxsize=8)
+def _keys_of(names: tuple[str, ...]) -> NDArray[np.uint64]:
     """Return what stands for names that a body has no more than one way to write."""
     return _texts(_pa().array([json_text.written(Pairs((name, None) for name in names))], _pa().large_binary())).keys
 

@@ -107,7 +107,8 @@ class Transformation:
 class InPlaceOrder(NamedTuple):
     """What is to be done with rows that are transformed where they are.
 
-    :param rows: reads them, with what makes columns of bodies where it needs that. :param decode: what bodies are decoded with before.
+    :param rows: reads them, with what makes columns of bodies where it needs that. :param decode: what bodies are decoded with before; None: they are
+        JSON as they are.
     :param outputs: prepared.
     :param place: the folder where rows are written; there is none yet. :param queue: the queue's.
     :param check_stopped: called every few seconds while a job runs; what it raises ends the job.
@@ -122,7 +123,7 @@ class InPlaceOrder(NamedTuple):
     place: Path
     check_stopped: Callable[[], object]
     limit: float
-    decode: Callable[[Any], Any]
+    decode: Callable[[Any], Any] | None
     queue: Folder
     careful: bool
     progress: Callable[[str], object]

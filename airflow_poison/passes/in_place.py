@@ -193,7 +193,7 @@ def _order(  # noqa: PLR0917  (what is taken, and where it goes)
         place,
         receiving.check_stopped,
         receiving.policy.effective_transaction_timeout.total_seconds(),
-        partial(decoded, schema=source.schema),
+        None if source.schema is None else partial(decoded, schema=source.schema),
         table.folder,
         careful=bool(snapshot.files),
         progress=lambda line: receiving.progress(f"queue {table.name}: {line}"),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.sources.readers import named_columns, records
 from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY, RECORD, UNFIT, Reached, Source, Take
-from airflow_poison.sources.text_lines import Part, parts, unpacked
+from airflow_poison.sources.text_lines import Part, cuts, parts, unpacked
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.errors import SourceError
 from airflow_poison.values.mapping import ColumnMapping
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     _Unit = tuple[str, str, Layout, tuple[int, int, int] | None]
 
 _TASKS = 200
-_PART = 32 << 20
-"""Bytes of a large file that one task reads, about."""
+_PART, _LEAST = 128 << 20, 4 << 20
+"""Bytes that one task reads, about, at most and at least: Spark's own figures."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,10 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
     :param files: their names as users see them, and their paths, the largest first; of objects, which Spark gets whole, their URIs.
     :param columns: of CSV, all text. :param then: what is made of bodies instead: of rows of CSV, those that a send makes.
     """
-    names, units = {path: name for name, path in files}, [*chain.from_iterable(side_by_side(lambda file: _units(*file, layout), files))]
-    tasks = min(len(units), _TASKS)
+    names, rows = {path: name for name, path in files}, None if then is None or layout.format != "json" else then.of_bodies
+    size, tasks = _shares(spark, files)
+    units = [*chain.from_iterable(side_by_side(lambda file: _units(*file, layout, size, counted=rows is None), files))]
+    tasks = min(len(units), tasks)
 
     def opened(batch: pa.RecordBatch) -> Iterator[tuple[str, Layout, Any]]:
         if "id" in batch.schema.names:
@@ -108,8 +110,8 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
             yield names[str(uri)], layout, unpacked(str(uri), content.as_py())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = (batch for given in batches for name, how, content in opened(given) for batch in records(name, how, content))
-        yield from _texts(found, columns) if then is None else then.make(_bodies(found))
+        found = (batch for given in batches for name, how, content in opened(given) for batch in records(name, how, content, rows))
+        yield from _texts(found, columns) if then is None else _made(found, then)
 
     if "://" in files[0][1]:
         there = reader(spark).format("binaryFile").load([literal_path(uri) for uri in names]).select("path", "content")
@@ -118,17 +120,31 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
     return there.mapInArrow(read, with_record(_columns(columns)) if then is None else then.columns)
 
 
-def _units(name: str, path: str, layout: Layout) -> list[_Unit]:
-    """Return what tasks read of a file: its name and path, the layout, and the part; None: all of it."""
+def _shares(spark: SparkSession, files: Sequence[tuple[str, str]]) -> tuple[int, int]:
+    """Return how many bytes of files a task reads, about, and how many tasks there are at most."""
+    context: Any = getattr(spark, "sparkContext", None)  # Spark Connect has none, and does not say how many cores there are
+    cores, total = int(context.defaultParallelism) if context is not None else _TASKS, 0
+    for _, path in files:
+        with suppress(OSError):  # the task that reads it says so; an object is a task's own
+            total += Path(path).stat().st_size
+    size = min(_PART, max(_LEAST, total // cores))
+    return size, min(_TASKS, max(cores, -(-total // size)))
+
+
+def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) -> list[_Unit]:
+    """Return what tasks read of a file: its name and path, the layout, and the part; None: all of it.
+
+    :param size: of a part, about. :param counted: whether the lines before a part have to be known.
+    """
     whole: list[_Unit] = [(name, path, layout, None)]
     is_csv, columns = layout.format == "csv", tuple[str, ...]()
     if "://" in path or layout.encoding != "utf-8":
         return whole
     found = list[tuple[int, int, int]]()
     with suppress(OSError):  # the task that reads it says so
-        if Path(path).stat().st_size > _PART:
+        if Path(path).stat().st_size > size:
             columns = named_columns(layout, Path(path)) if is_csv else ()
-            found = parts(Path(path), _PART, b'"' if is_csv else b"")
+            found = parts(Path(path), size, b'"' if is_csv else b"") if counted else cuts(Path(path), size)
     line = layout.header if type(layout.header) is int else 0
     if len(found) < 2 or (is_csv and (not columns or found[1][2] < line)):  # noqa: PLR2004  (one part is the file)
         return whole
@@ -159,10 +175,13 @@ def _columns(names: Sequence[str]) -> StructType:
     return StructType([StructField(name, StringType()) for name in names])
 
 
-def _bodies(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of CSV as a send makes bodies of them; bodies as they are."""
+def _made(batches: Iterable[pa.RecordBatch], then: Then) -> Iterator[pa.RecordBatch]:
+    """Yield what is made of records: of rows of CSV as a send makes bodies of them, of bodies as they are. Rows that are made are among them."""
     for batch in batches:
-        yield batch if ERROR in batch.schema.names else to_messages(batch, ColumnMapping(), datetime.now(UTC))
+        if batch.schema.names == then.columns.names:
+            yield batch
+        else:
+            yield from then.make([batch if ERROR in batch.schema.names else to_messages(batch, ColumnMapping(), datetime.now(UTC))])
 
 
 def _texts(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

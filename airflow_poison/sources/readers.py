@@ -15,12 +15,26 @@ import codecs
 import io
 from collections import Counter, deque
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.source import ERROR
-from airflow_poison.sources.text_lines import BYTES, PATH, ROWS, WIDTHS, Bodies, Lines, Long, check_count, one_line, opened, raise_of_the_disk
+from airflow_poison.sources.text_lines import (
+    BYTES,
+    PATH,
+    ROWS,
+    WIDTHS,
+    Bodies,
+    Lines,
+    Long,
+    check_count,
+    one_line,
+    opened,
+    raise_of_the_disk,
+    texts_of,
+)
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
 from airflow_poison.values.json_text import syntax_error, unlike_json, written
@@ -32,6 +46,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    RowsOfBodies = Callable[[pa.Array[Any]], tuple[pa.RecordBatch, Sequence[int]]]
 
 _RECORD_LINES = 1 << 20
 """A record has at most so many lines: each takes memory, also an empty one."""
@@ -361,17 +377,20 @@ def _header(header: object) -> bool | int | tuple[str, ...]:
     return names
 
 
-def records(name: str, layout: Layout, source: Path | IO[bytes]) -> Iterator[pa.RecordBatch]:
+def records(name: str, layout: Layout, source: Path | IO[bytes], rows: RowsOfBodies | None = None) -> Iterator[pa.RecordBatch]:
     """Yield what a file holds, in batches: of bodies, or of columns (csv, parquet); malformed records have the column ``ERROR``.
 
     :param name: of the file, as users see it.
     :param source: where it lies, compressed as its ending says; or what is read, as it is.
+    :param rows: makes rows of bodies of JSON, and returns the places of others. Rows are yielded as they are, and records of the others alone, whose
+        numbers may be wrong.
     Raises OSError for what concerns the disk, never for what is in the file.
     """
     count = 0
     try:
         with opened(source) as content:
-            for batch in _READERS[layout.format](name, content, layout):
+            read = _READERS[layout.format] if rows is None else partial(_json, rows=rows)
+            for batch in read(name, content, layout):
                 count += batch.num_rows
                 yield batch
     except ConservationError:
@@ -446,12 +465,23 @@ def _lines(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
     lines.finish(number)
 
 
-def _json(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
-    """Yield each line that is not blank as a body. A line that is no JSON and holds carriage returns is as many lines."""
+def _json(name: str, content: Any, layout: Layout, rows: RowsOfBodies | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield each line that is not blank as a body. A line that is no JSON and holds carriage returns is as many lines.
+
+    :param rows: as of ``records``.
+    """
     lines, found, blank = Lines(content, layout.encoding, returns=None), Bodies(name), 0
     number = lines.before
-    for block in lines.blocks():
-        bodies = lines.bodies(block) or []
+    for read in lines.texts(joined=rows is not None):
+        if isinstance(read, memoryview):
+            assert rows is not None, "they are joined"
+            texts = texts_of(read)
+            made, others = rows(texts)
+            check_count(name, len(texts), made.num_rows + len(others))
+            yield made
+            block, bodies = [texts[place].as_py() for place in others], list[bytes]()
+        else:
+            block, bodies = read, lines.bodies(read) or []
         odd = unlike_json(bodies) if bodies else range(len(block))
         for behind, place in pairwise((-1, *odd, len(block))):
             plain = bodies[behind + 1 : place]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_poison.values.errors import InputError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -70,10 +70,15 @@ class Reached:
 
 
 class Then(NamedTuple):
-    """What executors make of records: a function of batches, and the columns that it returns."""
+    """What executors make of records: a function of batches, and the columns that it returns.
+
+    :param of_bodies: makes rows of bodies that are JSON, without what else a record has, and returns the places of bodies that make none. Not None:
+        records, where each comes from and which number it has are not needed.
+    """
 
     make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     columns: StructType
+    of_bodies: Callable[[pa.Array[Any]], tuple[pa.RecordBatch, Sequence[int]]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

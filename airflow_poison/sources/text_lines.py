@@ -7,7 +7,7 @@ import errno
 import io
 import re
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
@@ -27,7 +27,8 @@ PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gz
 """Endings of names of compressed files, and how Arrow names what they are compressed with."""
 ROWS, BYTES = 10_000, 64 << 20
 """Of a batch, about."""
-_BLOCK = 128 << 10
+_BLOCK, _TEXT = 128 << 10, 1 << 20
+"""Bytes that are read at once: for a list of lines, and for one text of many."""
 _MARKS, _FEED = tuple(mark for mark, _ in MARKS), ord("\n")
 WIDTHS: Final[Mapping[str, int]] = {"utf-16": 2, "utf-32": 4}
 """Bytes of a unit of those encodings in which ASCII is not a byte."""
@@ -61,7 +62,7 @@ def unpacked(name: str, content: bytes) -> Any:
 class Part:
     """Whole lines of a file that is open.
 
-    :param size: in bytes. :param before: so many lines of the file are before them.
+    :param size: in bytes. :param before: so many lines of the file are before them; of parts of ``cuts`` it says only whether there are some.
     """
 
     def __init__(self, raw: BufferedReader, begin: int, size: int, before: int) -> None:
@@ -107,6 +108,35 @@ def parts(path: Path, size: int, without: bytes) -> list[tuple[int, int, int]]:
     if at > begin:
         found.append((begin, at - begin, before))
     return found
+
+
+def cuts(path: Path, size: int) -> list[tuple[int, int, int]]:
+    """Return where parts of a file begin, as ``parts`` does, where each line feed ends a record; nothing else of it is read. Raises OSError."""
+    if path.suffix.lower() in PACKED:
+        return []
+    ends, end = list[int](), path.stat().st_size
+    with path.open("rb") as content:
+        if content.read(4).startswith(_MARKS):
+            return []
+        at = size
+        while at < end:
+            content.seek(at - 1)
+            while (block := content.readline(_BLOCK)) and not block.endswith(b"\n"):
+                pass
+            ends.append(content.tell())
+            at = ends[-1] + size
+    begins = [0, *(each for each in ends if each < end)]
+    return [(begin, behind - begin, place and 1) for place, (begin, behind) in enumerate(pairwise((*begins, end)))]
+
+
+def texts_of(lines: memoryview) -> pa.Array[Any]:
+    """Return whole lines, each with its line feed, as ``large_binary``; it refers to the same bytes."""
+    import numpy as np
+    import pyarrow as pa
+
+    behind = np.flatnonzero(np.frombuffer(lines, np.uint8) == _FEED) + 1
+    offsets = np.concatenate([np.zeros(1, np.int64), behind])
+    return pa.Array.from_buffers(pa.large_binary(), len(behind), [None, pa.py_buffer(offsets.data), pa.py_buffer(cast("bytes", lines))])
 
 
 def _has_lone_returns(text: bytes) -> bool:
@@ -238,14 +268,27 @@ class Lines:
 
     def blocks(self) -> Iterator[list[bytes]]:
         """Yield the lines of one block of the file after another."""
+        return cast("Iterator[list[bytes]]", self.texts(joined=False))
+
+    def texts(self, *, joined: bool) -> Iterator[list[bytes] | memoryview]:
+        """Yield the lines of one block of the file after another.
+
+        :param joined: lines that need not be looked at come as one text; each ends with a line feed.
+        """
         rest, head, dropped = self._begin, b"", 0
         self._seen = len(rest)
         is_there = True
         while is_there:
-            block = self._read(max(_BLOCK, len(rest)))
+            block = self._read(max(_TEXT if joined else _BLOCK, len(rest)))
             is_there = bool(block)
             self._seen += len(block)
             whole = rest + block
+            if joined and self.plain and is_there and not dropped and len(whole) <= self._limit:
+                end = whole.rfind(b"\n") + 1
+                rest = whole[end:]
+                self._given += end
+                yield memoryview(whole)[:end]
+                continue
             lines = self.cut(whole, returns=bool(self._returns))
             rest = lines.pop() if lines and (is_there or (self._broken is not None and not lines[-1].endswith(self._feed))) else b""
             if self._returns is None and len(rest) > self._limit and not dropped and self._return in rest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import nullcontext
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -24,14 +25,14 @@ from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import NUMBER, PLACE, PLACE_BITS, ROW
-from airflow_poison.spark.function import called, check_result, expected, failure_of_job, first_line, lost
+from airflow_poison.spark.function import called, check_result, expected, failure_of_job, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
 from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
 from airflow_poison.spark.python_errors import all_noted, errors_noted
 from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
 from airflow_poison.store import disk
 from airflow_poison.values.ddl import parse_ddl
-from airflow_poison.values.errors import InputError, OutputError, SettingError, SourceError, SparkJobError
+from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
 from airflow_poison.values.failures import Failure
 from airflow_poison.values.schema import LOOKUP_ID
 
@@ -62,7 +63,7 @@ class _Job(NamedTuple):
 
     :param whole: the rows with their numbers. :param given: what the transformation was given, which counts them in ``seen``.
     :param plain: what is written. :param judged: it has verdicts.
-    :param has_records: the rows are records, some of which may be no rows.
+    :param has_records: the rows have the records that they were, some of which may be no rows.
     :param is_chain: each row of ``given`` makes one at most, of itself alone.
     :param counts_itself: each makes one.
     """
@@ -96,8 +97,8 @@ class InPlace:
         self._why, self.schema = "", ""
         try:
             with this_python(spark):
-                self._rows = order.rows(spark, _columns_of_records(order))
-            self.schema = columns_of(self._rows.drop(RECORD, UNFIT))
+                self._first = order.rows(spark, _columns_of_records(order, rows_alone=not order.careful))
+            self.schema = columns_of(self._first.drop(RECORD, UNFIT))
         except NotOnSparkError as error:
             self._why = str(error)
         except (Py4JError, PySparkException) as error:  # of a file that is damaged, or that has other types than the others
@@ -177,12 +178,19 @@ class InPlace:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
+    @cached_property
+    def _rows(self) -> DataFrame:
+        """The rows with the records that they were, where they are records: a body goes to the JVM only where it may become a message."""
+        if self._order.careful or self._order.transformation.schema is None:
+            return self._first
+        with this_python(self._first.sparkSession):
+            return self._order.rows(self._first.sparkSession, _columns_of_records(self._order))
+
     def _run(self) -> None:
         """Transform the rows by the plan as it is, where each row makes one at most; where that fails, by one that finds the rows that raise."""
-        rows = self._rows if self._order.careful else self._without_records()
-        job = self._planned(rows)
+        job = self._planned(self._first)
         if self._order.careful or job.judged or not job.is_chain:
-            self._run_caught(job if rows is self._rows else self._planned(self._rows))
+            self._run_caught(job if self._rows is self._first else self._planned(self._rows))
             return
         try:
             self._run_as_it_is(job)
@@ -190,13 +198,6 @@ class InPlace:
             self._order.progress(f"{error}: it runs once more, so that the rows that fail are found")
             self.discard()
             self._run_caught(self._planned(self._rows), error)
-
-    def _without_records(self) -> DataFrame:
-        """Return the rows without the records that they were: a body goes to the JVM only where it may become a message."""
-        if self._order.transformation.schema is None or self._rows.columns[-2:] != [RECORD, UNFIT]:
-            return self._rows
-        with this_python(self._rows.sparkSession):
-            return self._order.rows(self._rows.sparkSession, _columns_of_records(self._order, unfit_alone=True))
 
     def _planned(self, rows: DataFrame) -> _Job:
         from pyspark.sql import Observation
@@ -207,8 +208,9 @@ class InPlace:
         whole = rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
         seen, number, unfit = Observation(), f.count(f.lit(1)).alias("rows"), f.col(f"`{UNFIT}`")
         has_records = whole.columns[-2:] == [RECORD, UNFIT]
-        if has_records:
+        if has_records or transformation.schema is not None:
             self._ready()
+        if has_records:
             given = whole.observe(seen, number, f.count_if(unfit).alias("unfit")).where(~unfit).drop(UNFIT)
         else:
             given = whole.observe(seen, number)
@@ -224,8 +226,9 @@ class InPlace:
         rows = catching.reading(job.plain, job.given, job.whole) if job.counts_itself else job.plain
         with types_kept(rows.sparkSession):
             good, number, _ = self._written(rows.drop(LOOKUP_ID), folder)
-            self._find_unfit(job)
-        self._finish(good, [], number if job.counts_itself else _observed(job, "rows"), one_each=True)
+            counted = number if job.counts_itself else _observed(job, "rows")
+            self._find_unfit(job, counted)
+        self._finish(good, [], counted or None, one_each=True)
 
     def _run_caught(self, job: _Job, before: NotInPlaceError | None = None) -> None:
         """Write rows that fail apart from the others.
@@ -243,7 +246,8 @@ class InPlace:
             split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {_FAILED}") if frame is None else frame.selectExpr("*", fails)
             _, rows_written, repeated = self._written(split, folder, _FAILED)
             good, bad = (sorted(folder.glob(f"{_FAILED}={said}/*.parquet")) for said in ("false", "true"))
-            self._find_unfit(job)
+            if job.has_records:
+                self._find_unfit(job, _observed(job, "rows"))
             self._unnamed = set[int]() if one_each else None
             if notes is not None:
                 raised, spoiled = _raised(all_noted(notes), [*good, *bad])
@@ -254,13 +258,14 @@ class InPlace:
         else:
             self._finish(good, bad, None if repeated and not one_each else _observed(job, "rows"), one_each=one_each)
 
-    def _find_unfit(self, job: _Job) -> None:
-        """Write the records that are no rows, where there may be some."""
-        if not job.has_records:
-            return
-        number = _observed(job, "unfit") if _observed(job, "rows") else None  # Spark may have read nothing, as of a plan whose rows cannot land
-        if number != 0 or not job.is_chain:
-            records = job.whole.where(f"`{UNFIT}`").select(f"`{RECORD}`")
+    def _find_unfit(self, job: _Job, rows: int | None) -> None:
+        """Write the records that are no rows, where there may be some.
+
+        :param rows: that were read; none: Spark may have read nothing, as of a plan whose rows cannot land.
+        """
+        number = (_observed(job, "unfit") if job.has_records else 0) if rows else None
+        if (number != 0 or not job.is_chain) and self._rows.columns[-1:] == [UNFIT]:
+            records = self._rows.where(f"`{UNFIT}`").select(f"`{RECORD}`")
             self._unfit = self._unfit_of(records, self._folder(), number or 0)
 
     def _folder(self) -> Path:
@@ -320,7 +325,8 @@ class InPlace:
         except (Py4JError, PySparkException) as error:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
-            said = failure_of_job(error).type if self._order.hides else first_line(error)
+            failure = failure_of_job(error)
+            said = failure.type if self._order.hides else f"{failure.type}: {next(iter(failure.text.splitlines()), '')}"
             raise _JobFailedError(f"the job failed ({said})") from error
         files = sorted(folder.rglob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in files)
@@ -359,10 +365,10 @@ def _records(found: Any) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({name: part for name, part in parts.items() if name == ERROR or part.null_count < len(part)})
 
 
-def _columns_of_records(order: InPlaceOrder, *, unfit_alone: bool = False) -> Then | None:
+def _columns_of_records(order: InPlaceOrder, *, rows_alone: bool = False) -> Then | None:
     """Return what makes columns of bodies, as a delivery does; None where no columns are declared.
 
-    :param unfit_alone: only records that are no rows are kept with their columns.
+    :param rows_alone: the records that they were are left out, and the first one that is no row fails the job.
     """
     if order.transformation.schema is None:
         return None
@@ -372,18 +378,36 @@ def _columns_of_records(order: InPlaceOrder, *, unfit_alone: bool = False) -> Th
         wanted = parse_ddl(schema)
         for batch in batches:
             for piece in pieces(batch):
-                read = decode(piece)
+                read = piece if decode is None else decode(piece)
                 table, failures = bodies.columns_of(read.column("body"), wanted)
-                wrong = read.column(ERROR).is_valid().to_pylist() if ERROR in read.schema.names else [False] * read.num_rows
-                unfit = pa.array([place in failures or is_wrong for place, is_wrong in enumerate(wrong)])
-                record = records_of(piece)
-                if unfit_alone:
-                    record = record.take(pc.if_else(unfit, pa.array(range(len(record)), pa.int64()), pa.scalar(None, pa.int64())))
-                yield from table.append_column(RECORD, record).append_column(UNFIT, unfit).to_batches()
+                wrong = read.column(ERROR).to_pylist() if ERROR in read.schema.names else [None] * read.num_rows
+                unfit = [place in failures or why is not None for place, why in enumerate(wrong)]
+                if not rows_alone:
+                    yield from table.append_column(RECORD, records_of(piece)).append_column(UNFIT, pa.array(unfit)).to_batches()
+                elif any(unfit):
+                    raise BodyError(f"a record is no row: {wrong[unfit.index(True)] or failures[unfit.index(True)]}")
+                else:
+                    yield from table.to_batches()
+
+    def poison_columns_of_bodies(texts: pa.Array[Any]) -> tuple[pa.RecordBatch, Sequence[int]]:
+        table, failures = bodies.columns_of(texts, _parsed(schema))
+        others = sorted(failures)
+        if others:
+            table = table.take(cast("Any", np.delete(np.arange(len(texts)), others)))
+        columns = [column.combine_chunks() for column in table.columns]
+        return pa.record_batch(columns, names=table.column_names), others
 
     from pyspark.sql.types import StructType
 
-    return Then(poison_columns_of_records, with_record(StructType(given_schema(schema).fields[1:])))
+    columns = StructType(given_schema(schema).fields[1:])
+    if rows_alone:
+        return Then(poison_columns_of_records, columns, poison_columns_of_bodies if decode is None else None)
+    return Then(poison_columns_of_records, with_record(columns))
+
+
+@lru_cache(maxsize=1)
+def _parsed(schema: str) -> pa.Schema:
+    return parse_ddl(schema)
 
 
 def _raised(notes: Sequence[tuple[int, PythonErrors]], files: Sequence[Path]) -> tuple[set[int], set[int]]:

@@ -160,7 +160,7 @@ def test_csv_is_what_a_send_makes_of_it(tmp_path: Path, spark: SparkSession, see
         "8.csv": b"id,a,b,c\n" + b"\n".join(rng.choices([b"1,a,b,c", b"bad,,,", b"2", b"", b"3,\xff,b,c"], k=400)),
     }
     job = Job(tmp_path, spark, files, format="csv")
-    assert len(frames._units("", str(tmp_path / "in" / "8.csv"), Layout("csv"))) > 3
+    assert len(frames._units("", str(tmp_path / "in" / "8.csv"), Layout("csv"), 500, counted=True)) > 3
     schema = "id string, a string, b string, c string"
 
     sent = job.received("sent", counted, schema, sent=True)
@@ -225,7 +225,7 @@ def test_json_is_what_a_send_makes_of_it(tmp_path: Path, spark: SparkSession, se
         "4.json": b"",
     }
     job = Job(tmp_path, spark, files, format="json")
-    assert len(frames._units("", str(tmp_path / "in" / "1.json"), Layout("json"))) > 3
+    assert len(frames._units("", str(tmp_path / "in" / "1.json"), Layout("json"), 5_000, counted=False)) > 3
 
     sent = job.received("sent", counted, SCHEMA, sent=True)
     placed = job.received("placed", counted, SCHEMA)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import random
+from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +13,8 @@ import pytest
 from airflow_poison.sources import frames, text_lines
 from airflow_poison.sources.readers import Layout, records
 from airflow_poison.sources.text_lines import Part
+from airflow_poison.spark.in_place import _columns_of_records
+from airflow_poison.values.errors import BodyError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,8 +26,8 @@ LAYOUTS = [Layout("json"), Layout("csv"), Layout("csv", header=("a", "b")), Layo
 
 @pytest.fixture(autouse=True, params=[7, 64, 1 << 20])
 def _small_parts(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    monkeypatch.setattr(frames, "_PART", 50)
     monkeypatch.setattr(text_lines, "_BLOCK", request.param)
+    monkeypatch.setattr(text_lines, "_TEXT", request.param)
 
 
 def rows_of(batches: Any) -> list[dict[str, Any]]:
@@ -32,7 +36,7 @@ def rows_of(batches: Any) -> list[dict[str, Any]]:
 
 def both(path: Path, layout: Layout) -> tuple[int, list[dict[str, Any]], list[dict[str, Any]]]:
     """Return in how many parts a file is read, their records, and the records of the whole file; malformed ones last."""
-    units, found = frames._units("shown", str(path), layout), []
+    units, found = frames._units("shown", str(path), layout, 50, counted=True), []
     for name, _, how, part in units:
         with path.open("rb") as raw:
             content: Any = path if part is None else Part(raw, *part)
@@ -83,6 +87,60 @@ def test_a_file_whose_line_ends_may_not_end_records_is_read_whole(tmp_path: Path
 def test_compressed_files_and_objects_are_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "file.json.gz"
     path.write_bytes(gzip.compress(random.Random(1).randbytes(500)))
-    assert len(frames._units("shown", str(path), Layout("json"))) == 1
-    assert len(frames._units("shown", "s3a://bucket/file.json", Layout("json"))) == 1
-    assert len(frames._units("shown", str(tmp_path / "gone"), Layout("json"))) == 1
+    for counted in (True, False):
+        assert len(frames._units("shown", str(path), Layout("json"), 50, counted=counted)) == 1
+        assert len(frames._units("shown", "s3a://bucket/file.json", Layout("json"), 50, counted=counted)) == 1
+        assert len(frames._units("shown", str(tmp_path / "gone"), Layout("json"), 50, counted=counted)) == 1
+
+
+FIT = [
+    b'{"a":\r1}',
+    b'{"a": 1}\r{"a": 2}',
+    b"{}\r\r{}",
+    b"\r",
+    b"",
+    b" \t",
+    b'{"a": 3, "b": "\\ud800"}',
+    b'{"b": 1e999}',
+    b'\xef\xbb\xbf{"a": 4}',
+    b'{"b": 1, "b": 2}',
+]
+UNFIT = [b'{"a": 1, "a": 2}', b"{}\rbad\r", b'{"b": [{}, "\xff"]}', b'{"b":' + b"[" * 90, b"null", b"1", b'{"a": 1.5}', b'{"a": 1} x']
+ROWS = [b'{"a": %d, "b": "text"}' % number for number in range(40)]
+
+
+@pytest.mark.parametrize("unfit", [None, *UNFIT])
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_that_are_made_at_once_are_those_that_are_made_of_records(
+    tmp_path: Path, seed: int, unfit: bytes | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in uncounted parts, whose rows are made of whole texts of lines, against its records, each looked at alone."""
+    monkeypatch.setattr(text_lines, "MAX_BODY_BYTES", 80)
+    chance, path, layout = random.Random(seed), tmp_path / "file", Layout("json")
+    end = chance.choice([b"\n", b"\r\n"])
+    lines = chance.choices([*FIT, *ROWS], k=120)
+    if unfit is not None:
+        lines[chance.randrange(len(lines))] = unfit
+    path.write_bytes(end.join(lines) + chance.choice([b"", end, b"\r"]))
+    order: Any = SimpleNamespace(transformation=SimpleNamespace(schema="a int"), decode=None)
+    records_kept, rows_alone = _columns_of_records(order), _columns_of_records(order, rows_alone=True)
+    assert records_kept is not None
+    assert rows_alone is not None
+    units = frames._units("shown", str(path), layout, 200, counted=False)
+
+    def at_once() -> list[dict[str, Any]]:
+        found = list[dict[str, Any]]()
+        for name, _, how, part in units:
+            with path.open("rb") as raw:
+                content: Any = path if part is None else Part(raw, *part)
+                found += rows_of(frames._made(records(name, how, content, rows_alone.of_bodies), rows_alone))
+        return found
+
+    slow = rows_of(frames._made(records("shown", layout, path), records_kept))
+    assert len(units) > 5
+    assert any(row["poison.unfit"] for row in slow) is (unfit is not None)
+    if unfit is None:
+        assert Counter(row["a"] for row in at_once()) == Counter(row["a"] for row in slow)
+    else:
+        with pytest.raises(BodyError, match="a record is no row: "):
+            at_once()

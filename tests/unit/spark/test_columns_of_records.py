@@ -10,24 +10,38 @@ import pytest
 
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT
 from airflow_poison.spark.in_place import _columns_of_records
+from airflow_poison.values.errors import BodyError
 
 BODIES = [b'{"id": 1}', b'{"id": "x"}', b"{", b'{"id": 4}']
 ERRORS = [None, None, "line 3 of a: it is no JSON", None]
 
 
-@pytest.mark.parametrize("unfit_alone", [False, True])
-def test_a_record_that_is_no_row_keeps_its_bytes(unfit_alone: bool) -> None:  # noqa: FBT001
-    order: Any = SimpleNamespace(transformation=SimpleNamespace(schema="id int"), decode=lambda batch: batch)
+ORDER: Any = SimpleNamespace(transformation=SimpleNamespace(schema="id int"), decode=lambda batch: batch)
+
+
+def test_a_record_that_is_no_row_keeps_its_bytes() -> None:
     batch = pa.record_batch({"body": pa.array(BODIES, pa.binary()), ERROR: pa.array(ERRORS, pa.string())})
-    then = _columns_of_records(order, unfit_alone=unfit_alone)
+    then = _columns_of_records(ORDER)
     assert then is not None
+    assert then.of_bodies is None
 
     (found,) = then.make([batch])
 
     rows = found.to_pylist()
     assert [row["id"] for row in rows] == [1, None, None, 4]
     assert [row[UNFIT] for row in rows] == [False, True, True, False]
-    assert [None if row[RECORD] is None else row[RECORD]["body"] for row in rows] == [
-        body if not unfit_alone or place in {1, 2} else None for place, body in enumerate(BODIES)
-    ]
-    assert [row[RECORD] and row[RECORD][ERROR] for row in rows] == [None, None, ERRORS[2], None]
+    assert [row[RECORD]["body"] for row in rows] == BODIES
+    assert [row[RECORD][ERROR] for row in rows] == ERRORS
+
+
+@pytest.mark.parametrize(("places", "why"), [([0, 3], None), ([0, 1], "Column 'id' of the body is \"x\""), ([0, 2, 1], "line 3 of a: it is no JSON")])
+def test_where_rows_alone_are_wanted_the_first_record_that_is_none_is_an_error(places: list[int], why: str | None) -> None:
+    batch = pa.record_batch({"body": pa.array(BODIES, pa.binary()), ERROR: pa.array(ERRORS, pa.string())}).take(pa.array(places))
+    then = _columns_of_records(ORDER, rows_alone=True)
+    assert then is not None
+    assert then.of_bodies is None, "bodies are decoded first"
+    if why is None:
+        assert [row for found in then.make([batch]) for row in found.to_pylist()] == [{"id": 1}, {"id": 4}]
+    else:
+        with pytest.raises(BodyError, match=f"a record is no row: {why}"):
+            list(then.make([batch]))
