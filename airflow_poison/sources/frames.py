@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     _Unit = tuple[str, str, Layout, tuple[int, int, int] | None]
 
-_TASKS = 200
+_TASKS, _CORES = 200, 16
+"""Tasks at most; and how many run at the same time where Spark does not say it."""
 _PART, _LEAST = 128 << 20, 4 << 20
 """Bytes that one task reads, about, at most and at least: Spark's own figures."""
 
@@ -123,7 +124,7 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
 def _shares(spark: SparkSession, files: Sequence[tuple[str, str]]) -> tuple[int, int]:
     """Return how many bytes of files a task reads, about, and how many tasks there are at most."""
     context: Any = getattr(spark, "sparkContext", None)  # Spark Connect has none, and does not say how many cores there are
-    cores, total = int(context.defaultParallelism) if context is not None else _TASKS, 0
+    cores, total = int(context.defaultParallelism) if context is not None else _CORES, 0
     for _, path in files:
         with suppress(OSError):  # the task that reads it says so; an object is a task's own
             total += Path(path).stat().st_size

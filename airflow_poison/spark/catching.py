@@ -43,7 +43,7 @@ class _Level(NamedTuple):
     raised: Any | None
 
 
-def caught(frame: DataFrame, given: DataFrame, *, in_place: bool = False, instead: DataFrame | None = None) -> DataFrame | None:
+def caught(frame: DataFrame, given: DataFrame, *, in_place: bool = False, instead: DataFrame | None = None, catches: bool = True) -> DataFrame | None:
     """Return the rows of a DataFrame: without those that raise, for each of which there is one with ``RAISED`` in ``_poison``.
 
     ``lookup_id`` and ``_poison`` are its last columns, whether it had them or not, and ``PLACE`` the first one where it has Python functions, whose
@@ -53,13 +53,14 @@ def caught(frame: DataFrame, given: DataFrame, *, in_place: bool = False, instea
     :param in_place: the last columns are ``ROW``, ``NUMBER`` and ``_poison``. Where each given row makes one row at most, the number is null for all
         that do not fail. Also of a plan in which nothing can raise.
     :param instead: is read in place of ``given``: it has the same columns, without what counts its rows.
+    :param catches: whether errors are caught; else the first one fails the job, which is faster.
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     try:
-        plan = _Catching(given, in_place=in_place, instead=instead).all_of(_analyzed(frame))
+        plan = _Catching(given, in_place=in_place, instead=instead, catches=catches).all_of(_analyzed(frame))
         session: Any = frame.sparkSession
         rows = _jvm(frame).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001  (there is no public way)
     except (_NotCaughtError, Py4JError, PySparkException, TypeError):  # a release whose plans are made otherwise
@@ -97,10 +98,10 @@ def reading(frame: DataFrame, given: DataFrame, other: DataFrame) -> DataFrame:
 class _Catching:
     """Rewrites the plan of a transformation.
 
-    :param given: the messages. :param in_place: see ``caught``. :param instead: see ``caught``.
+    :param given: the messages. The others: see ``caught``.
     """
 
-    def __init__(self, given: DataFrame, *, in_place: bool = False, instead: DataFrame | None = None) -> None:
+    def __init__(self, given: DataFrame, *, in_place: bool = False, instead: DataFrame | None = None, catches: bool = True) -> None:
         self._jvm = _jvm(given)
         catalyst = self._jvm.org.apache.spark.sql.catalyst
         self._of, self._logical = catalyst.expressions, catalyst.plans.logical
@@ -114,6 +115,7 @@ class _Catching:
         self._place: Any | None = None
         self._row = self._listed(self._given.output()) if in_place else []
         self._null: Any | None = None
+        self._catches = catches
 
     def all_of(self, plan: Any) -> Any:
         """Return the rows of a plan as ``caught`` has them."""
@@ -163,9 +165,17 @@ class _Catching:
         below = self._level(plan.child())
         if name == "SubqueryAlias":  # names are resolved
             return below
+        if not self._catches:
+            return _Level(self._uncaught(plan, below.plan), None)
         if self._place is None and any(each.containsPattern(self._python) for each in self._listed(plan.expressions())):
             below = self._placed(below)
         return self._filtered(plan, below) if name == "Filter" else self._projected(plan, below)
+
+    def _uncaught(self, plan: Any, below: Any) -> Any:
+        """Return a Filter or a Project of other rows, with what goes along."""
+        if plan.nodeName() == "Filter":
+            return self._logical.Filter(plan.condition(), below)
+        return self._logical.Project(self._seq(self._unique([*self._listed(plan.projectList()), *self._carried()])), below)
 
     def _widened(self, plan: Any) -> Any:
         """Return a plan whose projections keep what goes along."""

@@ -187,17 +187,25 @@ class InPlace:
             return self._order.rows(self._first.sparkSession, _columns_of_records(self._order))
 
     def _run(self) -> None:
-        """Transform the rows by the plan as it is, where each row makes one at most; where that fails, by one that finds the rows that raise."""
+        """Transform the rows by the plan as it is, where each row makes one at most; where that fails, by one that finds the rows that raise.
+
+        A plan that names rows fails for others seldom, so it is tried as it is also where messages of earlier runs are in the queue.
+        """
         job = self._planned(self._first)
-        if self._order.careful or job.judged or not job.is_chain:
-            self._run_caught(job if self._rows is self._first else self._planned(self._rows))
+        if (job.judged or not job.is_chain) and self._rows is not self._first:
+            job = self._planned(self._rows)
+        if not job.is_chain or (self._order.careful and not job.judged):
+            self._run_split(job)
             return
         try:
-            self._run_as_it_is(job)
+            if job.judged:
+                self._run_split(job, catches=False)
+            else:
+                self._run_as_it_is(job)
         except _JobFailedError as error:
             self._order.progress(f"{error}: it runs once more, so that the rows that fail are found")
             self.discard()
-            self._run_caught(self._planned(self._rows), error)
+            self._run_split(self._planned(self._rows), error)
 
     def _planned(self, rows: DataFrame) -> _Job:
         from pyspark.sql import Observation
@@ -230,13 +238,13 @@ class InPlace:
             self._find_unfit(job, counted)
         self._finish(good, [], counted or None, one_each=True)
 
-    def _run_caught(self, job: _Job, before: NotInPlaceError | None = None) -> None:
+    def _run_split(self, job: _Job, before: NotInPlaceError | None = None, *, catches: bool = True) -> None:
         """Write rows that fail apart from the others.
 
-        :param before: what the plan has failed with as it is.
+        :param before: what the plan has failed with as it is. :param catches: see ``catching.caught``.
         """
         spark, folder = self._rows.sparkSession, self._folder()
-        frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else None)
+        frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else None, catches=catches)
         if frame is None and (before is not None or job.judged):
             raise before or NotInPlaceError("Spark does not say which rows of this plan fail")
         one_each = None if frame is None else job.is_chain

@@ -265,14 +265,14 @@ def watched_runs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def watch(name: str) -> None:
         method = getattr(InPlace, name)
 
-        def run(*given: Any) -> None:
-            ran.append(name)
-            method(*given)
+        def run(*given: Any, catches: bool = True) -> None:
+            ran.append(name if catches else f"{name} uncaught")
+            method(*given) if catches else method(*given, catches=False)
 
         monkeypatch.setattr(InPlace, name, run)
 
     watch("_run_as_it_is")
-    watch("_run_caught")
+    watch("_run_split")
     return ran
 
 
@@ -284,14 +284,35 @@ def test_a_job_runs_as_it_is_unless_rows_have_failed_before(job: Job, monkeypatc
 
     write_deltalake(job.raw, orders(ROWS, 2 * ROWS, bad=[70]), mode="append")
     job.receive(cast, key="one that fails")
-    assert ran == ["_run_as_it_is", "_run_as_it_is", "_run_caught"]
+    assert ran == ["_run_as_it_is", "_run_as_it_is", "_run_split"]
     assert [line for line in job.lines if "once more" in line and "CAST_INVALID_INPUT" in line] == job.lines[3:4]
 
     write_deltalake(job.raw, orders(2 * ROWS, 3 * ROWS, bad=[130]), mode="append")
     job.receive(lambda df: cast(df.where("id <> 140")), key="one that fails again")
-    assert ran[3:] == ["_run_caught"]
+    assert ran[3:] == ["_run_split"]
     assert len(job.landed()) == 3 * ROWS - 3
     assert sorted(each["body"]["id"] for each in job.messages().values()) == [70, 130]
+    assert not job.poured
+    assert job.is_whole()
+
+
+def test_a_job_that_names_rows_catches_no_errors_until_it_fails(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    def naming(df: DataFrame) -> DataFrame:
+        made = df.where("id <> 140").selectExpr("lookup_id", "id", "amount", "if(amount = 'bad', 'no amount', NULL) AS said")
+        return made.selectExpr("lookup_id", "id", "if(id = 70, cast(amount AS int), try_cast(amount AS int)) AS amount", "said AS _poison")
+
+    ran = watched_runs(monkeypatch)
+    for turn, ways in enumerate((["_run_split uncaught"], ["_run_split uncaught", "_run_split"], ["_run_split uncaught"])):
+        first = turn * ROWS
+        write_deltalake(job.raw, orders(first, first + ROWS, bad=[first + 10]), mode="append")
+        job.receive(naming, key=str(turn))
+        assert ran == ways, turn
+        ran.clear()
+
+    assert [line for line in job.lines if "once more" in line and "CAST_INVALID_INPUT" in line]
+    found = {row["body"]["id"]: row["last_error"]["type"] for row in job.messages().values()}
+    assert found == {10: "_poison", 70: "CAST_INVALID_INPUT", 130: "_poison"}
+    assert len(job.landed()) == 3 * ROWS - 3 - 1
     assert not job.poured
     assert job.is_whole()
 
