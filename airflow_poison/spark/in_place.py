@@ -380,7 +380,7 @@ def _columns_of_records(order: InPlaceOrder, *, rows_alone: bool = False) -> The
     """
     if order.transformation.schema is None:
         return None
-    schema, decode = order.transformation.schema, order.decode
+    schema, decode, hides = order.transformation.schema, order.decode, order.hides
 
     def poison_columns_of_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         wanted = parse_ddl(schema)
@@ -393,7 +393,8 @@ def _columns_of_records(order: InPlaceOrder, *, rows_alone: bool = False) -> The
                 if not rows_alone:
                     yield from table.append_column(RECORD, records_of(piece)).append_column(UNFIT, pa.array(unfit)).to_batches()
                 elif any(unfit):
-                    raise BodyError(f"a record is no row: {wrong[unfit.index(True)] or failures[unfit.index(True)]}")
+                    first = unfit.index(True)
+                    raise BodyError("a record is no row" if hides else f"a record is no row: {wrong[first] or failures[first]}")
                 else:
                     yield from table.to_batches()
 

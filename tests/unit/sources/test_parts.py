@@ -122,7 +122,7 @@ def test_rows_that_are_made_at_once_are_those_that_are_made_of_records(
     if unfit is not None:
         lines[chance.randrange(len(lines))] = unfit
     path.write_bytes(end.join(lines) + chance.choice([b"", end, b"\r"]))
-    order: Any = SimpleNamespace(transformation=SimpleNamespace(schema="a int"), decode=None)
+    order: Any = SimpleNamespace(transformation=SimpleNamespace(schema="a int"), decode=None, hides=False)
     records_kept, rows_alone = _columns_of_records(order), _columns_of_records(order, rows_alone=True)
     assert records_kept is not None
     assert rows_alone is not None

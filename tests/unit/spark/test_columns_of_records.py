@@ -16,7 +16,7 @@ BODIES = [b'{"id": 1}', b'{"id": "x"}', b"{", b'{"id": 4}']
 ERRORS = [None, None, "line 3 of a: it is no JSON", None]
 
 
-ORDER: Any = SimpleNamespace(transformation=SimpleNamespace(schema="id int"), decode=lambda batch: batch)
+ORDER: Any = SimpleNamespace(transformation=SimpleNamespace(schema="id int"), decode=lambda batch: batch, hides=False)
 
 
 def test_a_record_that_is_no_row_keeps_its_bytes() -> None:
@@ -45,3 +45,10 @@ def test_where_rows_alone_are_wanted_the_first_record_that_is_none_is_an_error(p
     else:
         with pytest.raises(BodyError, match=f"a record is no row: {why}"):
             list(then.make([batch]))
+
+
+def test_of_a_queue_that_hides_values_the_error_names_none() -> None:
+    then = _columns_of_records(SimpleNamespace(**{**vars(ORDER), "hides": True}), rows_alone=True)  # type: ignore[arg-type]
+    assert then is not None
+    with pytest.raises(BodyError, match="^a record is no row$"):
+        list(then.make([pa.record_batch({"body": pa.array(BODIES, pa.binary())})]))
