@@ -50,5 +50,5 @@ def test_where_rows_alone_are_wanted_the_first_record_that_is_none_is_an_error(p
 def test_of_a_queue_that_hides_values_the_error_names_none() -> None:
     then = _columns_of_records(SimpleNamespace(**{**vars(ORDER), "hides": True}), rows_alone=True)  # type: ignore[arg-type]
     assert then is not None
-    with pytest.raises(BodyError, match="^a record is no row$"):
+    with pytest.raises(BodyError, match=r"^a record is no row$"):
         list(then.make([pa.record_batch({"body": pa.array(BODIES, pa.binary())})]))
