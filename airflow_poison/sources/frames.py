@@ -112,7 +112,7 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = (batch for given in batches for name, how, content in opened(given) for batch in records(name, how, content, rows))
-        yield from _texts(found, columns) if then is None else _made(found, then)
+        yield from _texts(found, columns) if then is None else _made(found, then, at_once=rows is not None)
 
     if "://" in files[0][1]:
         there = reader(spark).format("binaryFile").load([literal_path(uri) for uri in names]).select("path", "content")
@@ -176,13 +176,18 @@ def _columns(names: Sequence[str]) -> StructType:
     return StructType([StructField(name, StringType()) for name in names])
 
 
-def _made(batches: Iterable[pa.RecordBatch], then: Then) -> Iterator[pa.RecordBatch]:
-    """Yield what is made of records: of rows of CSV as a send makes bodies of them, of bodies as they are. Rows that are made are among them."""
+def _made(batches: Iterable[pa.RecordBatch], then: Then, *, at_once: bool) -> Iterator[pa.RecordBatch]:
+    """Yield what is made of records: of rows of CSV as a send makes bodies of them, of bodies as they are.
+
+    :param at_once: what is no record has been made of bodies already.
+    """
     for batch in batches:
-        if batch.schema.names == then.columns.names:
+        if ERROR in batch.schema.names:
+            yield from then.make([batch])
+        elif at_once:
             yield batch
         else:
-            yield from then.make([batch if ERROR in batch.schema.names else to_messages(batch, ColumnMapping(), datetime.now(UTC))])
+            yield from then.make([to_messages(batch, ColumnMapping(), datetime.now(UTC))])
 
 
 def _texts(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -383,11 +383,10 @@ def _columns_of_records(order: InPlaceOrder, *, rows_alone: bool = False) -> The
     schema, decode, hides = order.transformation.schema, order.decode, order.hides
 
     def poison_columns_of_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        wanted = parse_ddl(schema)
         for batch in batches:
             for piece in pieces(batch):
                 read = piece if decode is None else decode(piece)
-                table, failures = bodies.columns_of(read.column("body"), wanted)
+                table, failures = bodies.columns_of(read.column("body"), _parsed(schema))
                 wrong = read.column(ERROR).to_pylist() if ERROR in read.schema.names else [None] * read.num_rows
                 unfit = [place in failures or why is not None for place, why in enumerate(wrong)]
                 if not rows_alone:

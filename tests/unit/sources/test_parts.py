@@ -133,10 +133,10 @@ def test_rows_that_are_made_at_once_are_those_that_are_made_of_records(
         for name, _, how, part in units:
             with path.open("rb") as raw:
                 content: Any = path if part is None else Part(raw, *part)
-                found += rows_of(frames._made(records(name, how, content, rows_alone.of_bodies), rows_alone))
+                found += rows_of(frames._made(records(name, how, content, rows_alone.of_bodies), rows_alone, at_once=True))
         return found
 
-    slow = rows_of(frames._made(records("shown", layout, path), records_kept))
+    slow = rows_of(frames._made(records("shown", layout, path), records_kept, at_once=False))
     assert len(units) > 5
     assert any(row["poison.unfit"] for row in slow) is (unfit is not None)
     if unfit is None:
@@ -144,3 +144,25 @@ def test_rows_that_are_made_at_once_are_those_that_are_made_of_records(
     else:
         with pytest.raises(BodyError, match="a record is no row: "):
             at_once()
+
+
+def test_rows_of_csv_get_the_types_of_the_schema_also_where_their_names_are_its_own(tmp_path: Path) -> None:
+    path, order = tmp_path / "file", SimpleNamespace(transformation=SimpleNamespace(schema="a string, b string"), decode=None, hides=False)
+    path.write_bytes(b"a,b\n1,x\n")
+    then = _columns_of_records(order, rows_alone=True)  # type: ignore[arg-type]
+    assert then is not None
+    calls = list[int]()
+
+    def made(batches: Any) -> Any:
+        calls.append(1)
+        return then.make(batches)
+
+    found = rows_of(frames._made(records("shown", Layout("csv"), path), then._replace(make=made), at_once=False))
+    assert found == [{"a": "1", "b": "x"}]
+    assert calls == [1], "the columns of a file are not taken for the rows that are made of them"
+    numbers = _columns_of_records(
+        SimpleNamespace(transformation=SimpleNamespace(schema="a int, b string"), decode=None, hides=False), rows_alone=True
+    )  # type: ignore[arg-type]
+    assert numbers is not None
+    with pytest.raises(BodyError, match="Column 'a' of the body"):
+        rows_of(frames._made(records("shown", Layout("csv"), path), numbers, at_once=False))
