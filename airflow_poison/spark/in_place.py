@@ -380,20 +380,19 @@ def _columns_of_records(order: InPlaceOrder, *, rows_alone: bool = False) -> The
     """
     if order.transformation.schema is None:
         return None
-    schema, decode, hides = order.transformation.schema, order.decode, order.hides
+    schema, decode = order.transformation.schema, order.decode
 
     def poison_columns_of_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for piece in pieces(batch):
                 read = piece if decode is None else decode(piece)
                 table, failures = bodies.columns_of(read.column("body"), _parsed(schema))
-                wrong = read.column(ERROR).to_pylist() if ERROR in read.schema.names else [None] * read.num_rows
-                unfit = [place in failures or why is not None for place, why in enumerate(wrong)]
+                wrong = read.column(ERROR).is_valid().to_pylist() if ERROR in read.schema.names else [False] * read.num_rows
+                unfit = [place in failures or is_wrong for place, is_wrong in enumerate(wrong)]
                 if not rows_alone:
                     yield from table.append_column(RECORD, records_of(piece)).append_column(UNFIT, pa.array(unfit)).to_batches()
                 elif any(unfit):
-                    first = unfit.index(True)
-                    raise BodyError("a record is no row" if hides else f"a record is no row: {wrong[first] or failures[first]}")
+                    raise BodyError("a record is no row")  # which one is found with all records: here its number may be another's
                 else:
                     yield from table.to_batches()
 
