@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import core, settings
 
+from tests.given.examples import examples
+
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 settings.register_profile(
     "rules",
+    max_examples=examples(100),
     deadline=None,  # an example is judged by what it does: how long it takes says what else the machine does
     derandomize=False,  # Hypothesis would find nothing new on a machine that sets CI
     print_blob=True,

@@ -2,7 +2,8 @@
 it runs so that it writes those that fail apart from the others.
 
 What fails becomes messages, which a pass delivers as all others: it judges them, counts them, and may find that they succeed. Where the job itself
-fails, or its plan does not say which row is which, nothing is written, and all rows become messages.
+fails, or its plan does not say which row is which, nothing is written, and all rows become messages. So it is on Spark Connect, whose plans cannot be
+changed, as soon as one row fails.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 from contextlib import nullcontext
 from functools import cached_property, lru_cache
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -26,15 +28,17 @@ from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError,
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import NUMBER, PLACE, PLACE_BITS, ROW
 from airflow_poison.spark.function import called, check_result, expected, failure_of_job, lost
-from airflow_poison.spark.jobs import is_connect, jobs_of, why
+from airflow_poison.spark.jobs import is_connect, jobs_of, spark_errors, why
 from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
 from airflow_poison.spark.python_errors import all_noted, errors_noted
+from airflow_poison.spark.send_stage import SendStage
 from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
 from airflow_poison.store import disk
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
 from airflow_poison.values.failures import Failure
 from airflow_poison.values.schema import LOOKUP_ID
+from airflow_poison.values.texts import literal_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -90,9 +94,6 @@ class InPlace:
     """
 
     def __init__(self, spark: SparkSession, order: InPlaceOrder, watched: Callable[[Callable[[], object]], bool], ready: Callable[[], None]) -> None:
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-
         self._order, self._watched, self._ready = order, watched, ready
         self._why, self.schema = "", ""
         try:
@@ -101,7 +102,7 @@ class InPlace:
             self.schema = columns_of(self._first.drop(RECORD, UNFIT))
         except NotOnSparkError as error:
             self._why = str(error)
-        except (Py4JError, PySparkException) as error:  # of a file that is damaged, or that has other types than the others
+        except spark_errors() as error:  # of a file that is damaged, or that has other types than the others
             if lost(error):
                 raise
             self._why = f"Spark cannot read it ({next(iter(why(error).splitlines()), type(error).__name__)})"
@@ -166,17 +167,14 @@ class InPlace:
         return [None if numbers[place] in self._unnamed else known.get(text or "") for place, text in zip(places, texts, strict=True)]
 
     def all_rows(self, folder: Path) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, which Spark writes to a folder first; it is gone afterwards. Raises SourceError where Spark cannot read them."""
+        """Yield all rows, which Spark writes to a folder of the queue first, as it does for a send; it is gone afterwards.
+
+        Raises SourceError where Spark cannot read them, and what ``SendStage.rows`` raises.
+        """
         if not self.schema:
             raise SourceError(f"{self._why}, and nothing else reads such rows. Move a damaged file elsewhere. Nothing was taken.")
-        try:
-            with types_kept(self._rows.sparkSession):
-                self._watched(lambda: self._rows.write.mode("overwrite").parquet(str(folder)))
-            for path in sorted(folder.glob("*.parquet")):
-                with pq.ParquetFile(path) as file:
-                    yield from file.iter_batches(_ROWS)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        stage = SendStage(self._order.queue, str(folder.relative_to(self._order.queue.root)))
+        yield from stage.rows(lambda: self._rows, _ROWS, run=self._watched)
 
     @cached_property
     def _rows(self) -> DataFrame:
@@ -192,6 +190,9 @@ class InPlace:
         A plan that names rows fails for others seldom, so it is tried as it is also where messages of earlier runs are in the queue.
         """
         job = self._planned(self._first)
+        if is_connect(self._first.sparkSession):  # its plans cannot be changed
+            self._run_as_it_is(job)
+            return
         if (job.judged or not job.is_chain) and self._rows is not self._first:
             job = self._planned(self._rows)
         if not job.is_chain or (self._order.careful and not job.judged):
@@ -226,17 +227,20 @@ class InPlace:
         check_result(result, outputs, transformation.name)
         found = written(result, outputs)
         plain = found.frames[outputs[0].name]
-        counts_itself = not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
-        return _Job(whole, given, seen, plain, found.judged, has_records, catching.is_chain(plain, given), counts_itself)
+        classic = not is_connect(rows.sparkSession)
+        counts_itself = classic and not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
+        return _Job(whole, given, seen, plain, found.judged, has_records, classic and catching.is_chain(plain, given), counts_itself)
 
     def _run_as_it_is(self, job: _Job) -> None:
+        """Write all rows; the first one that fails, or that the transformation names, fails the job."""
         folder = self._folder()
         rows = catching.reading(job.plain, job.given, job.whole) if job.counts_itself else job.plain
+        rows = _without_named(rows) if job.judged else rows
         with types_kept(rows.sparkSession):
             good, number, _ = self._written(rows.drop(LOOKUP_ID), folder)
             counted = number if job.counts_itself else _observed(job, "rows")
             self._find_unfit(job, counted)
-        self._finish(good, [], counted or None, one_each=True)
+        self._finish(good, [], counted or None, one_each=True if job.is_chain or number <= (counted or 0) else None)
 
     def _run_split(self, job: _Job, before: NotInPlaceError | None = None, *, catches: bool = True) -> None:
         """Write rows that fail apart from the others.
@@ -288,15 +292,14 @@ class InPlace:
         self.counts = self._counts(rows, good, len(failed) + unfit, one_each)
         self._keep(good, bad)
 
-    @staticmethod
-    def _check_place(spark: SparkSession, outputs: Sequence[Output]) -> None:
+    def _check_place(self, spark: SparkSession, outputs: Sequence[Output]) -> None:
         """Raise NotInPlaceError for outputs of which Spark cannot write the files that become their own."""
         if len(outputs) > 1 or not outputs[0].uri:
             raise NotInPlaceError("rows are written in place to one table")
-        if is_connect(spark):
-            raise NotInPlaceError("Spark Connect does not let plans be rewritten")
         if "://" in outputs[0].uri and not jobs_of(spark).local:
             raise NotInPlaceError("rows are written in place to a table in an object store only where Spark's master is local")
+        if not jobs_of(spark).local and not _is_shared(spark, self._order.place):
+            raise NotInPlaceError(f"Spark's executors do not see the folder {outputs[0].uri} of this machine")
 
     def _keep(self, good: Sequence[Path], bad: list[Path]) -> None:
         """Force files to disk: the queue's log will name those that land, and what failed comes from the others; note which they are."""
@@ -320,8 +323,6 @@ class InPlace:
 
         Raises NotInPlaceError, SparkJobError, OutputError.
         """
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -330,7 +331,7 @@ class InPlace:
         try:
             with expected(frame.sparkSession):
                 repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(str(folder)))
-        except (Py4JError, PySparkException) as error:
+        except spark_errors() as error:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
             failure = failure_of_job(error)
@@ -358,6 +359,29 @@ class InPlace:
         if one_each is not None:
             landed = sum(pq.read_metadata(path).num_rows for path in good) if one_each else _different(good)
         return {"read": rows, "landed": landed, "filtered": rows - landed - failed}
+
+
+def _without_named(rows: DataFrame) -> DataFrame:
+    """Return rows without their verdicts, the first of which fails the job."""
+    from pyspark.sql import functions as f
+
+    named = f.col(VERDICT).isNotNull()
+    return rows.where(f.when(named, f.raise_error(f.lit(f"the transformation names a row in {VERDICT}")).isNull()).otherwise(~named)).drop(VERDICT)
+
+
+def _is_shared(spark: SparkSession, place: Path) -> bool:
+    """Whether Spark's executors see a folder of this machine."""
+    mark, text = place / "mark", token_hex(16)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.write_text(text, "utf-8")
+    try:
+        return [row["value"] for row in spark.read.text(literal_path(str(mark))).collect()] == [text]
+    except spark_errors() as error:
+        if lost(error):
+            raise SparkJobError(f"Spark cannot be asked: {why(error)}\nNothing was taken. Run the task again.") from error
+        return False
+    finally:
+        mark.unlink()
 
 
 def _observed(job: _Job, name: str) -> int | None:

@@ -172,6 +172,7 @@ class _ConnectWatched:
         self._spark, self._tag = spark, tag
         self._runs_on = 0
         self._progress: JobProgress | None = None
+        self._moved: int | None = None
 
     def begin(self) -> None:
         self._runs_on = threading.get_ident()
@@ -193,8 +194,9 @@ class _ConnectWatched:
         """Always: the server does not say for how long its tasks have waited."""
         return True
 
-    def moved(self) -> None:
-        """Return nothing: the server does not say it."""
+    def moved(self) -> int | None:
+        """Return how many bytes their stages have read, and how many tasks have ended, by the server's last message; None: none of them works."""
+        return self._moved
 
     def repeated(self) -> bool:
         """Whether a task may have run more than once: the server does not say."""
@@ -205,10 +207,12 @@ class _ConnectWatched:
 
     def _take(self, stages: Iterable[object] | None, inflight_tasks: int, operation_id: str | None, done: bool) -> None:  # noqa: FBT001  (Spark's)
         """Take note of a message of the server, which comes on the thread whose request it is about."""
-        del inflight_tasks, operation_id, done
-        found = [(stage.num_completed_tasks, stage.num_tasks) for stage in stages or ()]  # type: ignore[attr-defined]
+        del operation_id, done
+        found: list[Any] = [*(stages or ())]
         if found and threading.get_ident() == self._runs_on:
-            self._progress = JobProgress(*map(sum, zip(*found, strict=True)))
+            tasks = sum(stage.num_completed_tasks for stage in found)
+            self._progress = JobProgress(tasks, sum(stage.num_tasks for stage in found))
+            self._moved = tasks + sum(stage.num_bytes_read for stage in found) if inflight_tasks else None
 
 
 Jobs = ClassicJobs | _ConnectJobs
@@ -225,9 +229,20 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
+def spark_errors() -> tuple[type[Exception], ...]:
+    """Return what calls of Spark raise; of Py4J, too, which a client of a Spark Connect server need not have."""
+    from pyspark.errors import PySparkException
+
+    try:
+        from py4j.protocol import Py4JError
+    except ImportError:
+        return (PySparkException,)
+    return PySparkException, Py4JError
+
+
 def _without_jvm() -> suppress:
     """Suppress what every call says when the JVM is gone; the action says so, too."""
-    from py4j.protocol import Py4JError  # which a client of a Spark Connect server need not have
+    from py4j.protocol import Py4JError
 
     return suppress(Py4JError, OSError)
 

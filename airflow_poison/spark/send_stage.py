@@ -212,7 +212,7 @@ class SendStage:
             given.append(_Given.of(frame(), mapping, now))
             return given[0].rows
 
-        for batch in self._rows(opened, FRAME_ROWS, ours=False):
+        for batch in self.rows(opened, FRAME_ROWS):
             yield from alone(batch, given[0].messages, is_body=False)
         given[0].fields.check()
 
@@ -224,13 +224,22 @@ class SendStage:
         """
         if (frame := planned.frame) is None:
             raise InputError("on_spark=True: Spark's executors cannot read this source; Kafka is one that they can. Leave it out. Nothing was sent.")
-        yield from self._rows(lambda: frame(spark()), BATCH_ROWS, ours=True)
+        yield from self.rows(lambda: frame(spark()), BATCH_ROWS, ours=True)
 
-    def _rows(self, frame: Callable[[], DataFrame], size: int, *, ours: bool) -> Iterator[pa.RecordBatch]:
+    def rows(
+        self,
+        frame: Callable[[], DataFrame],
+        size: int,
+        *,
+        ours: bool = False,
+        run: Callable[[Callable[[], object]], object] = lambda job: job(),
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a DataFrame, written where its tasks run.
 
         :param size: of a batch, at most.
         :param ours: the tasks run code of this package.
+        :param run: runs the Spark job.
+        Raises what ``batches`` raises.
         """
         apart = False
         try:
@@ -241,7 +250,7 @@ class SendStage:
             if apart or ours:
                 executors.make_ready(self.of)
             try:
-                yield from _read(self._written_apart(rows) if apart else self._written(rows), size)
+                yield from _read(self._written_apart(rows, run) if apart else self._written(rows, run), size)
             except FileNotFoundError as error:
                 raise InputError(
                     f"{error.filename or error} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; "
@@ -253,7 +262,7 @@ class SendStage:
             else:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _written(self, messages: DataFrame) -> list[Path]:
+    def _written(self, messages: DataFrame, run: Callable[[Callable[[], object]], object]) -> list[Path]:
         """Write the messages as Spark's tasks do, each where it runs, and see to it that this process has all of them."""
         import pyarrow.parquet as pq
         from pyspark.sql import Observation
@@ -261,7 +270,8 @@ class SendStage:
 
         written = Observation()
         with _told(), types_kept(messages.sparkSession):
-            messages.observe(written, f.count(f.lit(1)).alias("rows")).write.parquet(str(self.folder))
+            counted = messages.observe(written, f.count(f.lit(1)).alias("rows"))
+            run(lambda: counted.write.parquet(str(self.folder)))
         paths = sorted(self.folder.glob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in paths)
         there = int(written.get["rows"])
@@ -272,10 +282,12 @@ class SendStage:
             )
         return paths
 
-    def _written_apart(self, messages: DataFrame) -> list[Path]:
+    def _written_apart(self, messages: DataFrame, run: Callable[[Callable[[], object]], object]) -> list[Path]:
         """Write the messages where the tasks run, and fetch all of them."""
+        paths: list[Path] = []
         with _told():
-            return written_by_tasks(messages, cast("BucketFolder", self.of), self.path)
+            run(lambda: paths.extend(written_by_tasks(messages, cast("BucketFolder", self.of), self.path)))
+        return paths
 
 
 @contextmanager

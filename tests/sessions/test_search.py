@@ -13,6 +13,7 @@ from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.journal import MessageState
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.failures import FailureKind
+from tests.given.examples import examples
 from tests.given.messages import batch_of
 from tests.given.reading import COMMITTED, UNTOUCHED, told
 from tests.sessions.conftest import policy
@@ -62,7 +63,7 @@ def check(report: BatchReport, messages: int, culprits: dict[int, str]) -> None:
     assert len(report.words) == messages
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(1, 700), st.dictionaries(st.integers(0, 699), st.sampled_from(HARMLESS), max_size=12), st.sampled_from([1, 2, 100, 333, 10_000]))
 @example(700, dict.fromkeys(range(700), "raise"), 10_000)
 @example(300, dict.fromkeys(range(300), "named"), 10_000)

@@ -19,6 +19,7 @@ from airflow_poison.rules.listener_port import ListenerPort
 from airflow_poison.rules.msmq3 import Msmq3
 from airflow_poison.rules.msmq4 import Msmq4, PoisonSubQueue
 from airflow_poison.rules.service_broker import ServiceBroker
+from tests.given.examples import examples
 from tests.given.messages import batch_of
 from tests.given.reading import COMMITTED, told
 from tests.sessions.frame_handlers import alone, script
@@ -63,7 +64,7 @@ def told_of(report: BatchReport) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("system", POLICIES)
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(2, 300), st.dictionaries(st.integers(0, 299), st.sampled_from(WORDS), max_size=6), st.sampled_from([2, 30, 10_000]))
 @example(20, {5: "raise", 6: "named", 19: "raise"}, 10_000)
 @example(20, dict.fromkeys(range(20), "heals 1"), 10_000)

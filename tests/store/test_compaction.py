@@ -17,6 +17,7 @@ from airflow_poison.store.history import as_ranges, from_ranges
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue
+from tests.given.examples import examples
 from tests.given.tables import CONTROL, LATER, LEASE, NOW, all_rows, batch, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
@@ -273,13 +274,13 @@ def park_as_one(queue: QueueTable) -> None:
 
 
 @given(st.lists(st.integers(0, 50)))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_ranges_are_read_as_they_were_written(numbers: list[int]) -> None:
     assert from_ranges(as_ranges(numbers)) == numbers
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([1, 5, 9]), st.sampled_from(["free", "claimed", "parked"])), min_size=1, max_size=10))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_whatever_lies_there_nothing_is_lost_and_order_stays(files: list[tuple[int, int, str]]) -> None:
     queue = MemoryStore().create("orders", CONTROL, NOW)
     for number, (count, priority, _) in enumerate(files):

@@ -15,6 +15,7 @@ from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.errors import ClaimLostError, QueueHaltedError
 from airflow_poison.values.schema import SubQueue
+from tests.given.examples import examples
 from tests.given.tables import CONTROL, LEASE, NOW, numbered, put, rows_of, seal
 
 if TYPE_CHECKING:
@@ -154,5 +155,5 @@ class QueueMachine(RuleBasedStateMachine):
         return held is not None and held.attempt == claim.attempt
 
 
-QueueMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=25)
+QueueMachine.TestCase.settings = settings(max_examples=examples(15), stateful_step_count=25)
 TestQueueAgainstItsModel = QueueMachine.TestCase

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from deltalake import DeltaTable
 from airflow_poison import Store, protect
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
+from airflow_poison.sources.files import Files
 from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.errors import TransformError
 from tests.given import transforms
@@ -23,8 +25,7 @@ from tests.spark.places.place import CONNECT, session
 from tests.spark.places.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -99,6 +100,67 @@ def test_a_job_is_protected_wherever_spark_is(place: Place, root: str) -> None:
     [failed] = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
     assert json.loads(failed["body"]) == {"id": 7, "amount": "bad"}
     assert queue.check().findings == ()
+
+
+def rows_of(number: int, bad: int | None = None) -> DataFrame:
+    """Rows of which one cannot be cast; None: all can."""
+    return session().range(number).selectExpr("id", f"if(id = {-1 if bad is None else bad}, 'bad', cast(id AS string)) AS amount")
+
+
+def even(df: DataFrame) -> DataFrame:
+    return cast_amount(df).where("id % 2 = 0")
+
+
+def twice(df: DataFrame) -> DataFrame:
+    return cast_amount(df).selectExpr("explode(array(id, id + 100)) AS id", "amount")
+
+
+def named(df: DataFrame) -> DataFrame:
+    return df.selectExpr("lookup_id", "id", "try_cast(amount AS int) AS amount", "if(try_cast(amount AS int) IS NULL, 'no number', NULL) AS _poison")
+
+
+def protected_by(root: str, transform: Callable[[DataFrame], DataFrame], key: str, bad: int | None = None) -> Mapping[str, int]:
+    return protect(rows_of(20, bad), "orders", key=key, store=f"{root}/queues", policy=ONCE, transform=transform, output=f"{root}/clean").in_place
+
+
+def lines_in_place(root: str, pattern: str) -> Mapping[str, int]:
+    queue = Store(f"{root}/queues").declare("lines", ONCE)
+    source = Files(pattern, settled=timedelta(0))
+    schema = "id long, amount string"
+    got = queue.receive(None, ONCE, key=pattern, spark=session(), transform=cast_amount, schema=schema, source=source, output=f"{root}/clean")
+    return got.in_place
+
+
+def landed(root: str) -> list[int]:
+    return sorted(cast("list[int]", DeltaTable(f"{root}/clean").to_pyarrow_table()["id"].to_pylist()))
+
+
+@pytest.mark.parametrize("place", [CONNECT], indirect=True)
+def test_on_connect_rows_land_where_they_are_while_none_fails(place: Place, root: str) -> None:
+    every = list(range(20))
+
+    assert place.call(protected_by, root, cast_amount, "all") == {"read": 20, "landed": 20, "filtered": 0, "messages": 0}
+    assert landed(root) == every
+    assert place.call(protected_by, root, even, "even") == {"read": 20, "landed": 10, "filtered": 10, "messages": 0}
+    assert place.call(protected_by, root, twice, "twice") == {"read": 20, "landed": 20, "filtered": 0, "messages": 0}
+    assert landed(root) == sorted([*every, *every[::2], *every, *(each + 100 for each in every)])
+    assert place.call(protected_by, root, named, "good") == {"read": 20, "landed": 20, "filtered": 0, "messages": 0}
+    assert place.call(protected_by, root, named, "named", 7) == {"read": 20, "landed": 0, "filtered": 0, "messages": 20}
+    queue = Store(f"{root}/queues").queue("orders")
+    [failed] = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
+    assert (json.loads(failed["body"]), failed["reason"]) == ({"id": 7, "amount": "bad"}, "_poison: no number")
+    assert len(landed(root)) == 70 + 20 + 19
+    assert not [path for path in Path(f"{root}/clean").rglob("*") if path.name == "mark"]
+
+
+@pytest.mark.parametrize("place", [CONNECT], indirect=True)
+def test_on_connect_lines_of_json_land_where_they_are_while_none_fails(place: Place, root: str, tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text("".join(f'{{"id": {number}, "amount": "{number}"}}\n' for number in range(20)))
+    (tmp_path / "bad.json").write_text('{"id": 20, "amount": "1"}\n{"id": 21\n{"id": 22, "amount": "many"}\n')
+
+    assert place.call(lines_in_place, root, f"{tmp_path}/good.json") == {"read": 20, "landed": 20, "filtered": 0, "messages": 0}
+    assert place.call(lines_in_place, root, f"{tmp_path}/bad.json") == {"read": 3, "landed": 0, "filtered": 0, "messages": 3}
+    assert landed(root) == list(range(21))
 
 
 def test_whom_a_verdict_names_is_poison_and_bodies_that_do_not_parse_and_all_others_land(place: Place, root: str) -> None:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from deltalake import DeltaTable
 
+from airflow_poison import protect
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.due import return_due
@@ -27,15 +28,17 @@ from tests.given import transforms
 from tests.given.drivers import POLICY
 from tests.given.transforms import SCHEMA
 from tests.spark.grouped import Grouped
-from tests.spark.places.place import CLUSTER
+from tests.spark.places.place import CLUSTER, session
 from tests.spark.places.task import BAD, MESSAGES, Returning, Task, bodies, cycles
-from tests.spark.places.test_frames import Transforming
+from tests.spark.places.test_frames import ONCE, Transforming, cast_amount
 from tests.spark.places.travel import send_columns
 from tools.servers import s3 as server
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
+
+    from pyspark.sql import DataFrame
 
     from tests.spark.places.place import Place
     from tests.spark.places.servers import Nodes
@@ -246,3 +249,20 @@ def test_a_dataframe_whose_job_fails_sends_nothing_and_leaves_nothing(far: Place
 
     assert task.rows() == {}
     assert not [found.path for found in task.table().folder.stages() if "send-" in found.path]
+
+
+def protected(root: str, options: Mapping[str, str], output: str, transform: Callable[[DataFrame], DataFrame]) -> Mapping[str, int]:
+    """Protect a job in the session of a driver."""
+    rows = session().range(20).selectExpr("id", "if(id = 7, 'bad', cast(id AS string)) AS amount")
+    return protect(rows, "orders", key="one", store=root, storage_options=options, policy=ONCE, transform=transform, output=output).in_place
+
+
+@pytest.mark.parametrize("where", ["bucket", "folder"])
+def test_rows_of_a_data_frame_whose_files_are_not_here_are_none_the_less_messages(far: Place, nodes: Nodes, task: Task, where: str) -> None:
+    output = f"{task.root}/clean" if where == "bucket" else f"{nodes.driver}/clean-{uuid4().hex}"
+
+    counts = far.call(protected, task.root, task.options, output, cast_amount)
+
+    assert counts == {"read": 20, "landed": 0, "filtered": 0, "messages": 20}
+    landed = DeltaTable(output, storage_options=dict(task.options) if where == "bucket" else None).to_pyarrow_table()["id"].to_pylist()
+    assert sorted(landed) == [each for each in range(20) if each != 7]

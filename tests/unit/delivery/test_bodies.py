@@ -17,6 +17,7 @@ from airflow_poison.delivery import bodies as module
 from airflow_poison.delivery.bodies import _naming_twice, _repeating, columns_of
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.message import Message
+from tests.given.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -361,7 +362,7 @@ def assert_both_ways_agree(bodies: list[bytes], schema: pa.Schema) -> None:
     st.lists(fields(ddls(3), " "), min_size=1, max_size=3, unique_by=lambda field: field.split()[0]).map(", ".join),
     st.lists(BODIES, min_size=1, max_size=8),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_msgspec_and_json_text_make_the_same_of_every_body(ddl: str, bodies: list[bytes]) -> None:
     assert_both_ways_agree(bodies, parse_ddl(ddl))
 

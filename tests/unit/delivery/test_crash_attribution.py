@@ -20,6 +20,7 @@ from airflow_poison.delivery.recovered import Forced, TryNote, read_history, rea
 from airflow_poison.delivery.returned import Record, RowsWriter
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind
+from tests.given.examples import examples
 
 if TYPE_CHECKING:
     import random
@@ -429,7 +430,7 @@ class World:
         return value & ~0xFF | (MessageState.IN_FLIGHT if number in self.culprits else MessageState.COMMITTED)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.frozensets(st.sampled_from(IDS), max_size=4),
     st.randoms(use_true_random=False),

@@ -31,6 +31,7 @@ from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ConfigurationWarning
 from airflow_poison.values.failures import Failure, FailureKind
 from tests.given.endpoints import NEVER, broker, in_groups, specification
+from tests.given.examples import examples
 
 if TYPE_CHECKING:
     from airflow_poison.delivery.session import BatchReport
@@ -168,7 +169,7 @@ POLICIES: dict[str, Policy] = {
 KINDS = [FailureKind.EXCEPTION, FailureKind.EXCEPTION, FailureKind.UNPROCESSABLE, FailureKind.POSTPONED, FailureKind.CRASH, FailureKind.TIMEOUT]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(sorted(POLICIES)),
     st.dictionaries(st.tuples(st.integers(0, ROWS - 1), st.integers(0, 3)), st.sampled_from(KINDS)),
@@ -198,7 +199,7 @@ def test_whatever_a_dead_pass_had_stored_holds(
     assert report.halted == any(state_of(value) is MessageState.HALTED for value in report.words.tolist())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @example([16, 7], 2)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=3), st.sampled_from([1, 2]))
 def test_dmp_7_a_hopeless_message_is_delivered_more_often_only_where_nobody_was_charged_for_a_death(kills: list[int], sessions: int) -> None:

@@ -29,6 +29,7 @@ from airflow_poison.outputs.output import ONLY, Fitting, Output, divided, output
 from airflow_poison.outputs.values import MISFITS, checked_by, delta_schema, delta_type, type_of
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError
+from tests.given.examples import examples
 
 
 class Colour(str, Enum):  # noqa: UP042  (whose own text is its name, other than that of StrEnum)
@@ -414,7 +415,7 @@ def _typed(depth: int) -> st.SearchStrategy[Typed]:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 def test_what_lands_is_what_was_returned(data: st.DataObject) -> None:
     """Row, checked, in the queue's table, in the output, read back."""
     columns = data.draw(st.lists(_typed(3), min_size=1, max_size=3))
@@ -448,7 +449,7 @@ SOME: dict[str, st.SearchStrategy[Any]] = {
 
 @example({"n": None, "text": None, "at": None}, "n int NOT NULL, text binary, at date", False)  # noqa: FBT003  (Hypothesis)
 @example({"n": 1, "_corrections": None}, "n int", True)  # noqa: FBT003  (Hypothesis)
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(
     st.fixed_dictionaries(SOME) | st.fixed_dictionaries({}, optional={**SOME, "other": st.none(), "_corrections": st.none()}),
     st.sampled_from(["n int, text string, at timestamp", "n int NOT NULL, text binary, at date", "n double, text boolean, at decimal(5,2)", "n int"]),

@@ -31,6 +31,7 @@ from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ConfigurationWarning, ReceiveStoppedError, SparkJobError
 from airflow_poison.values.failures import Failure, FailureKind, origin
 from airflow_poison.values.schema import EVENT, TALLY, table_schema
+from tests.given.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -346,7 +347,7 @@ def test_a_task_that_tells_of_the_wrong_messages_costs_jobs_and_nobody_is_charge
     assert played.landed == sorted({*range(1, 301)} - {7, 110})
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     script=st.dictionaries(st.integers(1, 60), st.sampled_from(["raise", "hang", "name", "heal"]), max_size=12),
     rules=st.builds(UnitRules, st.integers(1, 3), chunk_rows=st.integers(1, 70), piece_rows=st.integers(1, 60)),
@@ -365,7 +366,7 @@ def test_only_culprits_are_charged_and_only_others_land(script: dict[int, str], 
     assert tally.counts["received"] == tally.counts["committed"] + tally.counts["parked"] == 60
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     script=st.dictionaries(st.integers(1, 40), st.sampled_from(["raise", "name", "heal"]), max_size=6),
     urgent=st.sets(st.integers(1, 40), max_size=10),

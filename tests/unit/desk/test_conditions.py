@@ -17,6 +17,7 @@ from airflow_poison.desk.queries import find, query
 from airflow_poison.desk.selection import Selection
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueryError
+from tests.given.examples import examples
 from tests.given.passes import a_queue
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ _SHOWN = [
 """Values as JSON writes them, and texts that they are shown as, or nearly."""
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(written(), st.sampled_from(["body.x = {}", "{} = body.x", "body.x = {} and true", "body ->> 'x' = {}", "true and (body.x = {} and true)"]))
 def test_a_text_that_is_looked_for_first_leaves_nothing_out(found: tuple[str, str], where: str) -> None:
     value, text = found

@@ -28,6 +28,7 @@ from airflow_poison.store.row_groups import RowGroups
 from airflow_poison.values.errors import MessageNotFoundError, PlanStateError, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import ERROR_GROUP, LAST_ERROR, SubQueue, table_schema
+from tests.given.examples import examples
 from tests.given.passes import Queue, a_queue, rows_of
 from tests.unit.desk.conftest import Failing, body
 
@@ -137,7 +138,7 @@ def shown(found: tuple[ErrorGroup, ...]) -> Mapping[str, tuple[int, int, datetim
     return {group.error: (group.messages, group.sample, group.first_seen, group.last_seen, sum(group.trend)) for group in found}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=st.lists(steps, max_size=14))
 def test_groups_are_what_messages_and_failures_say_one_by_one(tmp_path: Path, history: list[Callable[[Watched], object]]) -> None:
     it = Watched(a_queue(MemoryStore(), tmp_path, POLICY).having(handler=Failing(str(tmp_path / "calls"))))

@@ -24,6 +24,7 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.json_text import JsonError, Number, Pairs, decoded, tree, written
 from airflow_poison.values.schema import SubQueue
+from tests.given.examples import examples
 from tests.given.passes import LEASE, NO_RETRY
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def done(table: QueueTable, clock: VirtualClock, action: PlanAction, store: Memo
     return plan_id
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.too_slow])
 @given(bodies=BODIES)
 @example(bodies=HARD)
 def test_bytes_are_the_same_at_each_station(bodies: Sequence[bytes]) -> None:

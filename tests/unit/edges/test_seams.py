@@ -40,6 +40,7 @@ from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import PoisonError
 from airflow_poison.values.message import Message
 from airflow_poison.values.schema import SubQueue
+from tests.given.examples import examples
 from tests.unit.edges.conftest import POLICY, a_queue
 
 if TYPE_CHECKING:
@@ -48,8 +49,8 @@ if TYPE_CHECKING:
 
     from airflow_poison.store.queue_table import QueueTable
 
-quick = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-slow = settings(quick, max_examples=12)
+quick = settings(max_examples=examples(40), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+slow = settings(quick, max_examples=examples(12))
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -210,7 +211,7 @@ PRODUCES = [
 ]
 
 
-@settings(quick, max_examples=150)
+@settings(quick, max_examples=examples(150))
 @given(st.sampled_from(CALLS), KAFKA_ERRORS)
 def test_confluent_kafka(call: str, error: Exception) -> None:
     client = failing(call, error)
@@ -313,7 +314,7 @@ PARTS = ("key", "value", "headers", "timestamp", "partition", "offset", "error")
 ALL_RECORDS = sorted(b"%d:%d" % (partition, offset) for partition in (0, 1) for offset in range(ROWS))
 
 
-@settings(quick, max_examples=200)
+@settings(quick, max_examples=examples(200))
 @given(
     st.sampled_from(["Consumer", "AdminClient", "result", "incremental_unassign", "close", "none", *HEALTHY, *PARTS]), st.integers(0, 6), KAFKA_ERRORS
 )

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from airflow_poison.passes.land import land, take_out, waiting_rows
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import MessageNotFoundError, OutputError
+from tests.given.examples import examples
 from tests.given.landing import both_outputs, broken, constrain, mended, of, reached
 from tests.given.passes import DiedError, a_queue
 from tests.unit.passes.test_output_tables import POLICY, rows
@@ -51,7 +52,7 @@ ACTS = st.sampled_from(["break 0", "break 1", "mend 0", "mend 1", "constrain 0",
 
 
 @pytest.mark.long
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(ACTS, max_size=8), st.integers(0, 12), st.sampled_from([(), ("n",)]))
 @example(["break 0", "land", "mend 0", "constrain 0"], 0, ())
 @example(["break 1", "land", "mend 1", "constrain 1", "constrain 0"], 0, ("n",))

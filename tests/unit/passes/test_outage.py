@@ -37,6 +37,7 @@ from airflow_poison.values.failures import Failure, FailureKind, Postpone, Unpro
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.conditions import MessagesAvailable
 from airflow_poison.watching.queue_events import Happening, Position, begin, news, ripens
+from tests.given.examples import examples
 from tests.given.passes import DiedError, DyingEngine, Queue, a_queue
 
 if TYPE_CHECKING:
@@ -706,7 +707,7 @@ words = st.sampled_from(["good", "good", "good", "good", "free", "bad", "worse",
 policies = st.sampled_from([*HALTING.values(), *OTHERS.values()])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(policies, st.lists(words, min_size=1, max_size=120), st.integers(0, 60), st.sampled_from([0.3, 0.5, 0.8]))
 def test_whatever_is_mixed_what_failed_as_the_outage_does_has_its_counts_and_the_rest_is_charged(
     policy: Policy, bodies: list[str], goes_away_after: int, share: float
@@ -735,7 +736,7 @@ def test_whatever_is_mixed_what_failed_as_the_outage_does_has_its_counts_and_the
         assert bodies[(result.halted["lookup_id"] or 1) - 1] not in {"good", "free"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @example(OTHERS["msmq 4 in batches"], [*["good"] * 6, "bad", "good"])
 @given(st.sampled_from([policy for policy in OTHERS.values() if not isinstance(policy, ServiceBroker)]), st.lists(words, min_size=1, max_size=60))
 def test_in_the_end_good_messages_are_processed_once_and_bad_ones_have_ended(policy: Policy, bodies: list[str]) -> None:

@@ -22,6 +22,7 @@ from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import PoisonRows
 from airflow_poison.values.schema import SubQueue
+from tests.given.examples import examples
 from tests.given.passes import DiedError, DyingEngine, Queue
 from tests.unit.passes import test_outage
 from tests.unit.passes.test_outage import OUTAGE, RETRIES, a_queue_of, as_sent, events
@@ -378,7 +379,7 @@ def test_who_takes_over_honours_the_verdict_and_takes_back_what_was_charged_befo
 words = st.sampled_from(["good", "good", "good", "good", "free", "bad", "bad first", "named"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from(
         [policy for policy in [*HALTING.values(), *OTHERS.values()] if not isinstance(policy, ServiceBroker) or policy.poison_message_handling]
@@ -409,7 +410,7 @@ def test_whatever_is_mixed_only_culprits_are_charged(policy: Policy, bodies: lis
         assert bodies[(result.halted["lookup_id"] or 1) - 1] not in {"good", "free"}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(
     st.sampled_from([RETRIES, OTHERS["msmq 3"], DefaultMessaging(max_failed_deliveries=3)]),
     st.lists(words, min_size=1, max_size=60),

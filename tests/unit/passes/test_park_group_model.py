@@ -28,6 +28,7 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError
 from airflow_poison.values.failures import Postpone
+from tests.given.examples import examples
 from tests.given.passes import LEASE, DiedError, Queue, a_queue
 from tests.given.points import AtPoint
 
@@ -207,7 +208,7 @@ steps = st.one_of(plain, receives, st.tuples(st.just("receive"), st.integers(1, 
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @example(
     steps=[("send", "aab"), ("spoil", 0, "bad"), ("receive", 9), ("send", "ab"), ("receive", 9, "store.claim.after_fence", ("put_back",))],
     batches=False,

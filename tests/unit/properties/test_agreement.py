@@ -15,6 +15,7 @@ from airflow_poison.rules import SYSTEMS
 from airflow_poison.store.memory import MemoryStore
 from tests.conformance.agreement import assert_agree, keeps_order, replayed
 from tests.conformance.passes import Player
+from tests.given.examples import examples
 from tests.unit.properties.table_scripts import table_examples
 from tests.unit.properties.varied import varied_examples
 
@@ -35,7 +36,7 @@ def test_passes_on_the_memory_store_do_what_the_replay_does_in_varied_scripts(sy
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data())
 def test_passes_on_the_memory_store_do_what_the_replay_does_in_any_script(system: str, data: st.DataObject) -> None:
     example: Example = data.draw(table_examples(system))

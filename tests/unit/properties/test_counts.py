@@ -14,6 +14,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.simulation.scripted_host import as_span
 from airflow_poison.rules.websphere_mq import WebSphereMqSettings
 from airflow_poison.values.events import EventType
+from tests.given.examples import examples
 from tests.unit.properties.formulas import NOT_HARDENED
 from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
@@ -32,7 +33,7 @@ NOT_STORED = {EventType.DELIVERED, EventType.COMMITTED}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_wcf_14_dmp_4_19_wmq_9_zos_5_counts_fall_only_at_moves_and_where_they_are_only_in_memory(system: str, data: st.DataObject) -> None:
     policy, script, result = data.draw(replays(settings_of(system)))
@@ -58,7 +59,7 @@ def _losses(policy: Policy, script: Script) -> list[timedelta]:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_every_rollback_is_counted_once(system: str, data: st.DataObject) -> None:
     policy, script, result = data.draw(replays(settings_of(system)))
@@ -75,7 +76,7 @@ def test_every_rollback_is_counted_once(system: str, data: st.DataObject) -> Non
             counts[event.lookup_id] = event.abort_count
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(replays(settings_of("Msmq4", receive_context=False, exactly_once=True)))
 def test_wcf_14_17_a_message_has_two_moves_for_each_cycle_that_lies_behind_it(replayed: Replayed) -> None:
     _, _, result = replayed

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from airflow_poison.rules import SYSTEMS
 from airflow_poison.rules.simulation.replay import replay
 from airflow_poison.rules.simulation.scripted_host import Action, Script, Scripted
+from tests.given.examples import examples
 from tests.unit.properties.formulas import most_deliveries
 from tests.unit.properties.scripts import HOPELESS, MOST_RECEIVES, access_to, scripts
 from tests.unit.properties.systems import made, settings_of
@@ -34,7 +35,7 @@ NOT_COUNTED = {"postpone", "savepoint"}
 
 
 @pytest.mark.parametrize("system", FORMULAS, ids=lambda system: f"{system} {FORMULAS[system]}")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_no_message_is_delivered_more_often_than_its_formula_says(system: str, data: st.DataObject) -> None:
     policy, script = data.draw(settings_of(system)), data.draw(scripts())
@@ -48,7 +49,7 @@ def test_no_message_is_delivered_more_often_than_its_formula_says(system: str, d
 
 
 @pytest.mark.parametrize("system", FORMULAS, ids=lambda system: f"{system} {FORMULAS[system]}")
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_hopeless_message_ends_after_as_many_deliveries_as_its_formula_says(system: str, data: st.DataObject) -> None:
     policy = data.draw(settings_of(system, **KEEPS_ON.get(system, {})))
@@ -88,7 +89,7 @@ def test_sb_10_24_a_hopeless_message_is_delivered_up_to_the_limit_at_each_enabli
     assert len(result.deliveries) == (limit + (drawn["disabling"] == "background")) * (enablings + 1)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(settings_of("ServiceBroker", poison_message_handling=True, scope="queue"), scripts())
 def test_sb_4_6_13_no_more_rollbacks_in_a_row_than_the_limit_and_what_was_in_flight(policy: ServiceBroker, script: Script) -> None:
     never_back_to_a_savepoint = [replace(message, outcomes=message.outcomes.replace("savepoint", "ok")) for message in script.messages]
@@ -105,7 +106,7 @@ def test_sb_4_6_13_no_more_rollbacks_in_a_row_than_the_limit_and_what_was_in_fli
 STOPS: Mapping[str, Callable[[int], int | None]] = {"reaches": lambda n: max(n, 1), "more_than": lambda n: n + 1, "equals": lambda n: n or None}
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 4), st.integers(0, 4), st.sampled_from(sorted(STOPS)), st.integers(0, 4))
 def test_wmq_7_8_10_28_where_a_hopeless_message_stops_the_endpoint_and_where_it_is_requeued(n: int, threshold: int, rule: str, starts: int) -> None:
     drawn = {"failure_delivery_count": n, "backout_threshold": threshold, "stop_rule": rule, "backout_requeue_queue": "B.Q", "max_server_sessions": 1}

@@ -12,6 +12,7 @@ from airflow_poison.rules import SYSTEMS
 from airflow_poison.rules.decisions import Halted
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
+from tests.given.examples import examples
 from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
 
@@ -25,7 +26,7 @@ ENDING["dead_letter"] = {EventType.REJECTED, EventType.DROPPED}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_wcf_8_dmp_2_wmq_10_a_message_leaves_its_queue_once_or_not_at_all(system: str, data: st.DataObject) -> None:
     _, _, result = data.draw(replays(settings_of(system)))
@@ -36,7 +37,7 @@ def test_wcf_8_dmp_2_wmq_10_a_message_leaves_its_queue_once_or_not_at_all(system
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_every_end_is_told_by_the_last_event_of_its_message(system: str, data: st.DataObject) -> None:
     _, _, result = data.draw(replays(settings_of(system)))
@@ -53,7 +54,7 @@ def test_every_end_is_told_by_the_last_event_of_its_message(system: str, data: s
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_every_delivery_ends_once(system: str, data: st.DataObject) -> None:
     _, _, result = data.draw(replays(settings_of(system)))
@@ -67,7 +68,7 @@ def test_every_delivery_ends_once(system: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_a_message_is_processed_only_when_its_last_delivery_succeeded(system: str, data: st.DataObject) -> None:
     policy, _, result = data.draw(replays(settings_of(system)))
@@ -79,7 +80,7 @@ def test_a_message_is_processed_only_when_its_last_delivery_succeeded(system: st
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_the_endpoint_is_halted_when_its_last_halt_was_followed_by_no_start(system: str, data: st.DataObject) -> None:
     policy, script, result = data.draw(replays(settings_of(system)))

@@ -26,6 +26,7 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import ConversationError, ConversationLockedError
+from tests.given.examples import examples
 from tests.unit.properties.exchange import DEEDS, Log, begin_anew, handle
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class Exchange(RuleBasedStateMachine):
 
 
 Exchange.TestCase.settings = settings(
-    max_examples=25, stateful_step_count=25, suppress_health_check=list(HealthCheck), derandomize=True, database=None
+    max_examples=examples(25), stateful_step_count=25, suppress_health_check=list(HealthCheck), derandomize=True, database=None
 )
 """The same examples each time: a death in this process cannot be replayed as exactly as Hypothesis wants it when it shrinks."""
 test_exchanges = Exchange.TestCase

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.rules import SYSTEMS
 from airflow_poison.values.events import EventType
+from tests.given.examples import examples
 from tests.unit.properties.scripts import replays
 from tests.unit.properties.systems import settings_of
 
@@ -23,7 +24,7 @@ RESULTS = {EventType.COMMITTED, EventType.ROLLED_BACK}
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(data=st.data())
 def test_sb_13_18_wcf_21_wmq_15_20_lp_6_a_halted_endpoint_delivers_nothing_but_what_was_in_flight(system: str, data: st.DataObject) -> None:
     policy, _, result = data.draw(replays(settings_of(system)))

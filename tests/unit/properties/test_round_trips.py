@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.rules import SYSTEMS, policy_class, policy_from_dict
 from airflow_poison.rules.simulation.replay import replay
+from tests.given.examples import examples
 from tests.unit.properties.scripts import MOST_RECEIVES, access_to, scripts
 from tests.unit.properties.systems import OTHERS, PLAYED, every_setting_of, settings_of
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_a_policy_comes_back_from_json(system: str, data: st.DataObject) -> None:
     policy = data.draw(every_setting_of(system))
@@ -33,7 +34,7 @@ def test_a_policy_comes_back_from_json(system: str, data: st.DataObject) -> None
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_settings_change_one_by_one(system: str, data: st.DataObject) -> None:
     before, after = data.draw(every_setting_of(system)), data.draw(every_setting_of(system))
@@ -74,7 +75,7 @@ class PickledBetween:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_pickling_an_endpoint_in_the_middle_of_a_run_changes_nothing(system: str, data: st.DataObject) -> None:
     policy, script = data.draw(settings_of(system)), data.draw(scripts())

@@ -20,6 +20,7 @@ from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import SubQueue
+from tests.given.examples import examples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,7 +166,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.one_of(
