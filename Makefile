@@ -89,8 +89,9 @@ test-spark: setup
 test-places: setup  # Spark clusters, a Spark Connect server; YARN, with Maven
 	$(PYTEST) tests/spark/places $(SUBMITTED)
 
-test-buckets: setup  # passes over queues in an object store
+test-buckets: setup  # passes over queues in an object store; what is tested on each store but that, in memory
 	POISON_STORES=bucket $(IN_MEMORY) $(PYTEST) tests/unit/passes -k bucket -m "not campaign"
+	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) tests/unit/passes tests/unit/desk tests/unit/sources tests/unit/watching -k memory -m "not campaign"
 
 test-sessions: setup
 	$(IN_MEMORY) $(PYTEST) tests/sessions $(MARKED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.given.passes import Handler, Queue, a_queue
-from tests.unit.passes.conftest import STORES, at_point, store
+from tests.unit.passes.conftest import at_point, store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
     from airflow_poison.values.message import Message
 
-__all__ = ["STORES", "at_point", "store"]
+__all__ = ["at_point", "store"]
 
 
 class Failing(Handler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -16,12 +15,12 @@ from airflow_poison.passes.relay import send_to
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.policy import Restart
 from airflow_poison.store.delta_store import DeltaStore
-from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
 from tests.given.passes import Handler, Queue, a_queue
 from tests.given.points import AtPoint
+from tests.given.stores import STORES, local_store
 from tests.store.conftest import bucket_store
 
 if TYPE_CHECKING:
@@ -34,15 +33,9 @@ POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=1, retry_cycle_delay=time
 AN_HOUR = timedelta(hours=1)
 
 
-STORES = os.environ.get("POISON_STORES", "memory,delta").split(",")
-"""The stores that passes are tested on; ``make live`` has them all on an object store."""
-
-
 @pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
-    if request.param == "bucket":
-        return bucket_store(tmp_path)
-    return MemoryStore() if request.param == "memory" else DeltaStore(str(tmp_path / "store"), durable=False)
+    return bucket_store(tmp_path) if request.param == "bucket" else local_store(request.param, tmp_path)
 
 
 @pytest.fixture

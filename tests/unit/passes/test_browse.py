@@ -16,25 +16,22 @@ from airflow_poison.passes.messages import Chosen
 from airflow_poison.passes.move import move
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
-from airflow_poison.store.delta_store import DeltaStore
-from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
+from tests.given.stores import STORES, local_store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_poison.store import QueueStore
     from airflow_poison.store.queue_table import QueueTable
 
 CLOCK = VirtualClock()
 
 
-@pytest.fixture(params=["delta", "memory"])
+@pytest.fixture(params=STORES)
 def queue(request: pytest.FixtureRequest, tmp_path: Path) -> QueueTable:
-    store: QueueStore = DeltaStore(str(tmp_path), durable=False) if request.param == "delta" else MemoryStore()
-    return declare(store, "orders", Msmq4(), CLOCK)
+    return declare(local_store(request.param, tmp_path), "orders", Msmq4(), CLOCK)
 
 
 def put(queue: QueueTable, key: str, *priorities: int) -> None:

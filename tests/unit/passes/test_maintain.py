@@ -24,11 +24,11 @@ from airflow_poison.passes.receive import LEASE, ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Transaction
-from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.errors import SettingError
 from tests.given import dialogs
+from tests.given.stores import STORES, local_store
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
@@ -40,9 +40,9 @@ REJECT = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling
 NONE = timedelta(0)
 
 
-@pytest.fixture(params=["memory", "delta"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
-    return MemoryStore() if request.param == "memory" else DeltaStore(str(tmp_path / "store"), durable=False)
+    return local_store(request.param, tmp_path)
 
 
 @pytest.fixture

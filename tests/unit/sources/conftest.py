@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.given.passes import Queue, a_queue
-from tests.unit.passes.conftest import STORES, at_point, store
+from tests.unit.passes.conftest import at_point, store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
 
-__all__ = ["STORES", "at_point", "store"]
+__all__ = ["at_point", "store"]
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.store.delta_store import DeltaStore
-from airflow_poison.store.memory import MemoryStore
+from tests.given.stores import STORES, local_store
 from tests.given.tables import CONTROL, NOW
 
 if TYPE_CHECKING:
@@ -17,9 +16,9 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
 
 
-@pytest.fixture(params=["memory", "delta"])
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
-    return MemoryStore() if request.param == "memory" else DeltaStore(str(tmp_path / "store"), durable=False)
+    return local_store(request.param, tmp_path)
 
 
 @pytest.fixture
