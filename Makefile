@@ -113,13 +113,14 @@ live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes
 compat: setup  ## the installed wheel in the oldest and the newest Airflow, Python and Spark that are declared, each in an environment below .compat
 	@bash tools/compat.sh
 
-faults: setup  ## kill, stop and fail everything at least 2,000 times (below 100 minutes), run the long tests with Spark, then check the whole history; the last line is JSON; STORE=s3: over an object store, at least 500 times (below 60 minutes); FAULTS="--kills 10": a try
+faults: setup  ## kill, stop and fail everything at least 2,000 times (below 100 minutes), run the long tests with Spark and all examples of properties, then check the whole history; the last line is JSON; STORE=s3: over an object store, at least 500 times (below 60 minutes); FAULTS="--kills 10": a try
 ifeq ($(STORE),s3)
 	@$(BIN)/python -m tests.faults --store s3 $(FAULTS)
 else
 	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py tests/unit/passes/test_results.py
 	@$(PYTEST) -q tests/spark --ignore tests/spark/places -m "campaign or long"
-	@$(PYTEST) -q tests/unit/passes/test_outage.py tests/store/s3 -m campaign
+	@$(PYTEST) -q tests/unit/passes/test_outage.py tests/store/s3 tests/airflow/test_timetable.py tests/faults/test_campaign.py -m campaign
+	@POISON_EXAMPLES=all $(IN_MEMORY) $(PYTEST) -q tests/unit tests/store tests/sessions -m "hypothesis and not campaign"
 	@$(BIN)/python -m tests.faults $(FAULTS)
 endif
 

@@ -143,7 +143,7 @@ def test_a_backfill_has_the_runs_that_a_wall_clock_shows(seed: int) -> None:
     check_runs(seed)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1_800)
 def test_backfills_of_a_thousand_policies_have_the_runs_that_a_wall_clock_shows() -> None:
     for seed in range(1_000):

@@ -1,4 +1,4 @@
-"""A short campaign in processes of its own; and that it finds bugs that are planted, each within a small budget."""
+"""A short campaign in a process of its own; and, in ``make faults``, that campaigns find bugs that are planted, each within a small budget."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ FOUND = {
     "ghosts": (_QUIET, "conversations", {"doubled"}),
 }
 """Of each planted bug: the seed, the queues among which it shows (one queue ends sooner than six), and what the checker may call it."""
-IN_CONVERSATIONS = frozenset({"ghosts"})
 SHORT = ("--only", "messages", "--kills", "5", "--zombies", "0", "--episode", "5", "--seconds", "6")
 CONVERSATIONS = ("--only", "conversations", "--kills", "20", "--zombies", "0", "--episode", "7", "--seconds", "60")
 BUCKET = ("--store", "s3", "--only", "move", "--kills", "5", "--episode", "4", "--seconds", "5")
@@ -50,15 +49,9 @@ Ended = tuple[int, dict[str, Any], str]
 
 
 @pytest.fixture(scope="module")
-def campaigns() -> dict[str, Ended]:
-    """Run a campaign without and one with each planted bug, side by side."""
-    return _side_by_side({"": SHORT} | {bug: _bug(bug) for bug in FOUND.keys() - IN_CONVERSATIONS})
-
-
-@pytest.fixture(scope="module")
-def conversations() -> dict[str, Ended]:
-    """The same of conversations."""
-    return _side_by_side({"": CONVERSATIONS} | {bug: _bug(bug) for bug in IN_CONVERSATIONS})
+def planted() -> dict[str, Ended]:
+    """Run a campaign with each planted bug, side by side."""
+    return _side_by_side({bug: _bug(bug) for bug in FOUND})
 
 
 def _bug(bug: str) -> tuple[str, ...]:
@@ -78,9 +71,9 @@ def _run(options: tuple[str, ...]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["campaigns", "conversations"])
-def test_a_short_campaign_finds_nothing(kind: str, request: pytest.FixtureRequest) -> None:
-    code, last, printed = request.getfixturevalue(kind)[""]
+@pytest.mark.parametrize("options", [SHORT, CONVERSATIONS], ids=["messages", "conversations"])
+def test_a_short_campaign_finds_nothing(options: tuple[str, ...]) -> None:
+    code, last, printed = _side_by_side({"": options})[""]
     assert {name: last[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0), printed
     assert code == 0
     assert last.keys() >= REPORTED
@@ -96,10 +89,10 @@ def test_a_short_campaign_over_an_object_store_finds_nothing() -> None:
     assert last["runs"] > 10
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("bug", FOUND)
-def test_a_planted_bug_is_found(bug: str, request: pytest.FixtureRequest) -> None:
-    code, last, printed = request.getfixturevalue("conversations" if bug in IN_CONVERSATIONS else "campaigns")[bug]
+def test_a_planted_bug_is_found(bug: str, planted: Mapping[str, Ended]) -> None:
+    code, last, printed = planted[bug]
     assert code == 1
     assert any(last[name] for name in FOUND[bug][2]), printed
 

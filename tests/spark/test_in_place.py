@@ -576,6 +576,7 @@ def test_where_a_queue_hides_values_no_line_and_no_commit_has_one(job: Job, *, h
     assert any("CAST_INVALID_INPUT" in line for line in job.lines)
 
 
+@pytest.mark.long
 def test_a_row_that_hangs_is_found_when_no_row_moves_any_more(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_poison.spark.engine.STANDS_STILL_SECONDS", 20.0)
     ran = watched_runs(monkeypatch)
@@ -695,6 +696,7 @@ def test_a_run_that_is_killed_is_done_again_and_each_row_is_there_once(job: Job,
     assert job.is_whole()
 
 
+@pytest.mark.long
 def test_what_has_ended_two_runs_is_looked_at_row_by_row(job: Job) -> None:
     write_deltalake(job.raw, orders(0, 20))
     for _ in range(2):

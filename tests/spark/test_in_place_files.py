@@ -340,8 +340,9 @@ def content(form: str, folder: Path, spark: SparkSession) -> tuple[dict[str, byt
     return {"1.orc": next((folder / "written").glob("*.orc")).read_bytes()}, 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", [*CONTENT, "orc"])
-@pytest.mark.parametrize("point", [POINTS[1], *(pytest.param(each, marks=pytest.mark.long) for each in POINTS if each != POINTS[1])])
+@pytest.mark.parametrize("point", POINTS)
 def test_a_run_that_is_killed_is_done_again_and_each_row_is_there_once(tmp_path: Path, spark: SparkSession, form: str, point: str) -> None:
     files, failing = content(form, tmp_path, spark)
     job = Job(tmp_path, spark, files, format=form)
