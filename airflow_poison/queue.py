@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast, overload
 from uuid import uuid4
 
 from airflow_poison.desk import rule_runs
@@ -988,16 +988,54 @@ def protect(
     """
     if options.get("transform") is None or options.get("output") is None:
         raise SettingError("transform", options.get("transform"), "a function of a DataFrame, and output=, the table where its rows land")
-    opened_store, name = Store(store, storage_options), job if isinstance(job, str) else queue
-    found = opened_store.queue(name) if policy is None else opened_store.declare(name, policy)
+    if isinstance(job, str):
+        return _MicroBatches(job, store, storage_options, policy, options)
+    return _opened(queue, store, storage_options, policy).receive_frame(job, policy, key=check_key(key), progress=_log.info, **options)
 
-    def take(frame: DataFrame, batch_id: int) -> None:
-        query = frame.sparkSession.sparkContext.getLocalProperty(_QUERY)
+
+def _opened(name: str, store: QueueStore | str, storage_options: Mapping[str, str] | None, policy: Policy | None) -> Queue:
+    opened = Store(store, storage_options)
+    return opened.queue(name) if policy is None else opened.declare(name, policy)
+
+
+class _MicroBatches:
+    """What ``foreachBatch`` calls. On Spark Connect it travels to the server, and opens the queue there."""
+
+    def __init__(
+        self, name: str, store: QueueStore | str, storage_options: Mapping[str, str] | None, policy: Policy | None, options: ReceiveOptions
+    ) -> None:
+        self._name, self._store, self._storage_options, self._policy, self._options = name, store, storage_options, policy, options
+        self._queue: Queue | None = _opened(name, store, storage_options, policy)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_queue": None}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Receive a micro-batch."""
+        query = _query_of(frame)
         if query is None:
-            raise InputError(f"{batch_id} is no micro-batch of a stream: no streaming query calls here. Use protect(frame, {name!r}, key=...).")
-        found.receive_frame(frame, policy, key=f"stream:{query}:{batch_id}", progress=_log.info, **options)
+            raise InputError(f"{batch_id} is no micro-batch of a stream: no streaming query calls here. Use protect(frame, {self._name!r}, key=...).")
+        self._queue = self._queue or _opened(self._name, self._store, self._storage_options, self._policy)
+        self._queue.receive_frame(frame, self._policy, key=f"stream:{query}:{batch_id}", progress=_log.info, **self._options)
 
-    return take if isinstance(job, str) else found.receive_frame(job, policy, key=check_key(key), progress=_log.info, **options)
+
+def _query_of(frame: DataFrame) -> str | None:
+    """Return the id of the streaming query whose micro-batch a DataFrame is, which its checkpoint keeps; None: there is none.
+
+    Raises InputError where several may be meant: on Spark Connect a micro-batch does not say it.
+    """
+    from airflow_poison.spark.jobs import is_connect
+
+    spark: Any = frame.sparkSession
+    if not is_connect(spark):
+        return cast("str | None", spark.sparkContext.getLocalProperty(_QUERY))
+    found = {str(query.id) for query in spark.streams.active}
+    if len(found) > 1:
+        raise InputError(
+            f"{len(found)} streaming queries run in this session of Spark Connect, which does not say of which one a micro-batch is. Start each "
+            "protected stream in a session of its own: SparkSession.builder.remote(...).create(). Nothing was taken."
+        )
+    return next(iter(found), None)
 
 
 def _spark_engine(spark: SparkSession, progress: Callable[[str], None]) -> Engine:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 
 from airflow_poison import Store, protect
 from airflow_poison.delivery.handlers import Transformation
@@ -161,6 +162,48 @@ def test_on_connect_lines_of_json_land_where_they_are_while_none_fails(place: Pl
     assert place.call(lines_in_place, root, f"{tmp_path}/good.json") == {"read": 20, "landed": 20, "filtered": 0, "messages": 0}
     assert place.call(lines_in_place, root, f"{tmp_path}/bad.json") == {"read": 3, "landed": 0, "filtered": 0, "messages": 3}
     assert landed(root) == list(range(21))
+
+
+def streamed(root: str, rows: int, bad: int | None, *, beside: bool = False) -> str:
+    """Add rows to a folder, and let a protected stream take them; return what it has failed with.
+
+    :param beside: another query runs in the session.
+    """
+    spark = session()
+    rows_of(rows, bad).write.mode("append").parquet(f"{root}/raw")
+    other = spark.readStream.format("rate").load().writeStream.format("noop").start() if beside else None
+    job = protect("orders", store=f"{root}/queues", policy=ONCE, transform=cast_amount, output=f"{root}/clean")
+    stream = spark.readStream.schema("id long, amount string").parquet(f"{root}/raw").writeStream.foreachBatch(job)
+    query = stream.option("checkpointLocation", f"{root}/checkpoint").trigger(availableNow=True).start()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        return str(error)
+    finally:
+        if other is not None:
+            other.stop()
+    return ""
+
+
+@pytest.mark.parametrize("place", [CONNECT], indirect=True)
+def test_on_connect_a_stream_lands_each_row_once_also_when_its_checkpoint_is_behind(place: Place, root: str) -> None:
+    assert place.call(streamed, root, 20, None) == ""
+    assert place.call(streamed, root, 10, 7) == ""
+    for path in Path(f"{root}/checkpoint/commits").glob("*1*"):  # the second micro-batch is begun again
+        path.unlink()
+    assert place.call(streamed, root, 5, None) == ""
+
+    assert landed(root) == sorted([*range(20), *(each for each in range(10) if each != 7), *range(5)])
+    queue = Store(f"{root}/queues").queue("orders")
+    [failed] = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
+    assert json.loads(failed["body"]) == {"id": 7, "amount": "bad"}
+    assert queue.check().findings == ()
+
+
+@pytest.mark.parametrize("place", [CONNECT], indirect=True)
+def test_on_connect_a_stream_beside_another_one_in_its_session_is_refused(place: Place, root: str) -> None:
+    assert "2 streaming queries run in this session of Spark Connect" in place.call(streamed, root, 20, None, beside=True)
+    assert not Path(f"{root}/clean").exists()
 
 
 def test_whom_a_verdict_names_is_poison_and_bodies_that_do_not_parse_and_all_others_land(place: Place, root: str) -> None:
