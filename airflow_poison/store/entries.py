@@ -387,7 +387,7 @@ class Reader:
         """
         marks = read_marks(self._root)  # before the look: what is marked then is there
         before = {version: EntryFingerprint.of(self._root, version) for version in marks}
-        loaded = self._newest()
+        loaded = self._newest(max(marks, default=-1))
         state = DeltaState(loaded)
         if self._counts(state, marks, before):
             weakref.finalize(state, self._idle.append, loaded).atexit = False
@@ -408,17 +408,20 @@ class Reader:
                 return False
         return True
 
-    def _newest(self) -> Loaded:
-        """Load what is there now. Who cannot go on from the last look, or was slow while the log was shortened, looks again. Raises DeltaError."""
+    def _newest(self, marked: int) -> Loaded:
+        """Load what is there now; again where the last look cannot be gone on from, or the log was shortened meanwhile. Raises DeltaError.
+
+        :param marked: the last version that is acknowledged.
+        """
         for more in reversed(range(READS)):
             try:
-                return self._brought_up_to_date() or self._afresh()
+                return self._brought_up_to_date(marked) or self._afresh()
             except deltalake.exceptions.DeltaError:
                 if not more:
                     raise
         raise AssertionError  # pragma: no cover  (the last look raises or returns)
 
-    def _brought_up_to_date(self) -> Loaded | None:
+    def _brought_up_to_date(self, marked: int) -> Loaded | None:
         """Return the idle table at the newest version; None when there is none, or when what it rests on is not as it was.
 
         Raises DeltaError for a torn entry, a log shortened meanwhile, or an older copy; the caller then reads the whole log to find the cause.
@@ -430,6 +433,8 @@ class Reader:
         before = loaded.table.version()
         if loaded.entry is None or EntryFingerprint.of(self._root, before) != loaded.entry:
             return None
+        if marked <= before and not entry_path(self._root, before + 1).exists():  # delta-rs lists the log to say the same
+            return loaded
         loaded.table.update_incremental()
         after = loaded.table.version()
         return loaded if after == before else Loaded(loaded.table, EntryFingerprint.of(self._root, after))

@@ -158,13 +158,13 @@ def test_an_entry_that_is_damaged_only_while_it_is_read_is_read_again(
     send(queue, 1, key="last")
     entry, read, reads = entries_of(queue)[which], Reader._newest, [0]
 
-    def damaged_meanwhile(reader: Reader) -> object:
+    def damaged_meanwhile(reader: Reader, marked: int) -> object:
         reads[0] += 1
         if reads[0] > 1:
-            return read(reader)
+            return read(reader, marked)
         content = entry.read_bytes()
         entry.write_bytes(b"")
-        found = read(reader)
+        found = read(reader, marked)
         back = entry.with_name("back")
         back.write_bytes(content)
         back.replace(entry)
