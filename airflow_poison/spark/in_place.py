@@ -375,13 +375,14 @@ def _is_shared(spark: SparkSession, place: Path) -> bool:
     mark.parent.mkdir(parents=True, exist_ok=True)
     mark.write_text(text, "utf-8")
     try:
-        return [row["value"] for row in spark.read.text(literal_path(str(mark))).collect()] == [text]
+        with expected(spark):
+            return [row["value"] for row in spark.read.text(literal_path(str(mark))).collect()] == [text]
     except spark_errors() as error:
         if lost(error):
             raise SparkJobError(f"Spark cannot be asked: {why(error)}\nNothing was taken. Run the task again.") from error
         return False
     finally:
-        mark.unlink()
+        mark.unlink(missing_ok=True)
 
 
 def _observed(job: _Job, name: str) -> int | None:
