@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from airflow_poison.spark import session
+from airflow_poison.spark.jobs import spark_errors
 from airflow_poison.values.errors import JavaError, SparkDistributionError
 
 if TYPE_CHECKING:
@@ -100,3 +102,11 @@ def test_a_hint_names_no_version_that_only_pyspark_has_and_nothing_that_is_not_i
     with pytest.raises(SparkDistributionError, match=r"4\.1\.3 is imported from .*pyspark.*PYTHONPATH") as raised:
         session.check_distributions()
     assert "pyspark-client" not in str(raised.value)
+
+
+def test_a_client_of_spark_connect_needs_no_py4j_to_see_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.errors import PySparkException
+
+    assert [error.__name__ for error in spark_errors()] == ["PySparkException", "Py4JError"]
+    monkeypatch.setitem(sys.modules, "py4j.protocol", None)
+    assert spark_errors() == (PySparkException,)
