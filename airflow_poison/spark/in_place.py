@@ -38,7 +38,7 @@ from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
 from airflow_poison.values.failures import Failure
 from airflow_poison.values.schema import LOOKUP_ID
-from airflow_poison.values.texts import literal_path
+from airflow_poison.values.texts import literal_path, local_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -330,7 +330,7 @@ class InPlace:
         rows = frame if counted is None else frame.observe(counted, f.count(f.lit(1)).alias("rows"))
         try:
             with expected(frame.sparkSession):
-                repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(str(folder)))
+                repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(local_uri(str(folder))))
         except spark_errors() as error:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error

@@ -29,6 +29,7 @@ from airflow_poison.store.row_groups import streamed
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import ExecutorError, InputError, PoisonError, SparkJobError
 from airflow_poison.values.mapping import ColumnMapping, check_named_once
+from airflow_poison.values.texts import local_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -271,7 +272,7 @@ class SendStage:
         written = Observation()
         with _told(), types_kept(messages.sparkSession):
             counted = messages.observe(written, f.count(f.lit(1)).alias("rows"))
-            run(lambda: counted.write.parquet(str(self.folder)))
+            run(lambda: counted.write.parquet(local_uri(str(self.folder))))
         paths = sorted(self.folder.glob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in paths)
         there = int(written.get["rows"])

@@ -48,6 +48,7 @@ from airflow_poison.spark.shares import UNREAD, unread
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
+from airflow_poison.values.texts import local_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -468,7 +469,7 @@ class SparkUnits:
         if self._site is not None:
             self._site.keep(frame, self._folder / str(lands) / name)
         else:
-            frame.write.mode("overwrite").parquet(str(self._folder / str(lands) / name))
+            frame.write.mode("overwrite").parquet(local_uri(f"{self._folder}/{lands}/{name}"))
 
     def _with_caught(self, lands: int, lookup_ids: NDArray[np.int64], frames: Mapping[str, DataFrame], given: DataFrame, observed: Any) -> Ran:
         """Run plans whose errors are caught. Raises NotCaught."""

@@ -145,4 +145,9 @@ _GLOB = re.compile(r"([\\\[\]{}*?])")
 
 def literal_path(path: str) -> str:
     """Return a path as Spark's readers take it by itself: they take signs of patterns for patterns."""
-    return _GLOB.sub(r"\\\1", path)
+    return local_uri(_GLOB.sub(r"\\\1", path))
+
+
+def local_uri(path: str) -> str:
+    """Return an absolute path as one of this machine, and any other as it is: Spark's own file system may be HDFS or a bucket."""
+    return f"file://{path}" if path.startswith("/") else path
