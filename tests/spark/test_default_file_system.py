@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from typing import cast as cast_type
 from uuid import uuid4
 
 import pyarrow as pa
@@ -55,8 +56,7 @@ def rows_of(number: int, bad: int) -> pa.Table:
 
 
 def landed(folder: Path) -> list[int]:
-    found: list[int] = DeltaTable(str(folder)).to_pyarrow_table()["id"].to_pylist()
-    return sorted(found)
+    return sorted(cast_type("list[int]", DeltaTable(str(folder)).to_pyarrow_table()["id"].to_pylist()))
 
 
 @pytest.mark.parametrize("form", ["parquet", "json", "delta"])
@@ -88,7 +88,7 @@ def test_a_data_frame_whose_job_fails_as_a_whole_is_in_the_queue(spark: SparkSes
             yield batch
 
     def refused(df: DataFrame) -> DataFrame:
-        return df.select("lookup_id", "id", "amount").mapInPandas(checked, "lookup_id long, id long, amount int")
+        return df.select("lookup_id", "id", "amount").mapInPandas(checked, "lookup_id long, id long, amount int")  # type: ignore[arg-type]  # as Spark's own examples are
 
     frame = spark.createDataFrame(rows_of(20, 7).to_pandas())
     result = protect(frame, "orders", key="k", store=str(tmp_path / "queues"), policy=POLICY, transform=refused, output=str(tmp_path / "clean"))

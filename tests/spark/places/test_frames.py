@@ -178,7 +178,7 @@ def streamed(root: str, rows: int, bad: int | None, *, beside: bool = False) -> 
     try:
         query.awaitTermination()
     except StreamingQueryException as error:
-        return str(error)
+        return "\n".join(line for line in str(error).splitlines() if not line.startswith(" "))  # what was raised, without the frames
     finally:
         if other is not None:
             other.stop()

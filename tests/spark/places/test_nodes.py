@@ -264,5 +264,5 @@ def test_rows_of_a_data_frame_whose_files_are_not_here_are_none_the_less_message
     counts = far.call(protected, task.root, task.options, output, cast_amount)
 
     assert counts == {"read": 20, "landed": 0, "filtered": 0, "messages": 20}
-    landed = DeltaTable(output, storage_options=dict(task.options) if where == "bucket" else None).to_pyarrow_table()["id"].to_pylist()
+    landed: list[Any] = DeltaTable(output, storage_options=dict(task.options) if where == "bucket" else None).to_pyarrow_table()["id"].to_pylist()
     assert sorted(landed) == [each for each in range(20) if each != 7]
