@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import airflow_poison
-from airflow_poison.spark.jobs import jobs_of, why
+from airflow_poison.spark.jobs import jobs_of, spark_errors, why
 from airflow_poison.store.disk import POSIX
 from airflow_poison.values.errors import ExecutorError, SettingError
 
@@ -94,7 +94,12 @@ class Executors:
         with self._known.lock:
             if wanted in self._known.seen:
                 return
-            self.ship([own_package()])
+            try:
+                self.ship([own_package()])
+            except spark_errors() as error:
+                if _SHIPPED not in str(error):  # by another process of a Spark Connect session: what foreachBatch calls has one of its own
+                    raise
+                self._known.shipped.add(own_package())
             self._try(folder, handler)
             self._known.seen.add(wanted)
 
@@ -215,6 +220,7 @@ def _look(said: dict[str, str], version: str, handler: tuple[Any, ...] | None, p
     said["lacks"] = ""
 
 
+_SHIPPED = "ARTIFACT_ALREADY_EXISTS"
 KINDS = (".py", ".zip", ".egg", ".whl")
 _PURE = "-none-any.whl"
 
