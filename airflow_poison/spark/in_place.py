@@ -173,8 +173,8 @@ class InPlace:
         """
         if not self.schema:
             raise SourceError(f"{self._why}, and nothing else reads such rows. Move a damaged file elsewhere. Nothing was taken.")
-        stage = SendStage(self._order.queue, str(folder.relative_to(self._order.queue.root)))
-        yield from stage.rows(lambda: self._rows, _ROWS, run=self._watched)
+        stage = SendStage(self._order.queue, str(folder.relative_to(self._order.queue.root)), self._watched)
+        yield from stage.rows(lambda: self._rows, _ROWS)
 
     @cached_property
     def _rows(self) -> DataFrame:
@@ -365,8 +365,7 @@ def _without_named(rows: DataFrame) -> DataFrame:
     """Return rows without their verdicts, the first of which fails the job."""
     from pyspark.sql import functions as f
 
-    named = f.col(VERDICT).isNotNull()
-    return rows.where(f.when(named, f.raise_error(f.lit(f"the transformation names a row in {VERDICT}")).isNull()).otherwise(~named)).drop(VERDICT)
+    return rows.where(f.assert_true(f.col(VERDICT).isNull(), f"the transformation names a row in {VERDICT}").isNull()).drop(VERDICT)
 
 
 def _is_shared(spark: SparkSession, place: Path) -> bool:

@@ -182,10 +182,12 @@ class SendStage:
 
     :param of: the table's files.
     :param path: of the staging folder, below the table.
+    :param run: runs the Spark job.
     """
 
     of: Folder
     path: str
+    run: Callable[[Callable[[], object]], object] = lambda job: job()
 
     @classmethod
     def of_queue(cls, folder: Folder, key: str) -> SendStage:
@@ -227,19 +229,11 @@ class SendStage:
             raise InputError("on_spark=True: Spark's executors cannot read this source; Kafka is one that they can. Leave it out. Nothing was sent.")
         yield from self.rows(lambda: frame(spark()), BATCH_ROWS, ours=True)
 
-    def rows(
-        self,
-        frame: Callable[[], DataFrame],
-        size: int,
-        *,
-        ours: bool = False,
-        run: Callable[[Callable[[], object]], object] = lambda job: job(),
-    ) -> Iterator[pa.RecordBatch]:
+    def rows(self, frame: Callable[[], DataFrame], size: int, *, ours: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a DataFrame, written where its tasks run.
 
         :param size: of a batch, at most.
         :param ours: the tasks run code of this package.
-        :param run: runs the Spark job.
         Raises what ``batches`` raises.
         """
         apart = False
@@ -251,7 +245,7 @@ class SendStage:
             if apart or ours:
                 executors.make_ready(self.of)
             try:
-                yield from _read(self._written_apart(rows, run) if apart else self._written(rows, run), size)
+                yield from _read(self._written_apart(rows) if apart else self._written(rows), size)
             except FileNotFoundError as error:
                 raise InputError(
                     f"{error.filename or error} is gone: maintenance or somebody else removed it while the send stood still. Nothing was sent; "
@@ -263,7 +257,7 @@ class SendStage:
             else:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _written(self, messages: DataFrame, run: Callable[[Callable[[], object]], object]) -> list[Path]:
+    def _written(self, messages: DataFrame) -> list[Path]:
         """Write the messages as Spark's tasks do, each where it runs, and see to it that this process has all of them."""
         import pyarrow.parquet as pq
         from pyspark.sql import Observation
@@ -272,7 +266,7 @@ class SendStage:
         written = Observation()
         with _told(), types_kept(messages.sparkSession):
             counted = messages.observe(written, f.count(f.lit(1)).alias("rows"))
-            run(lambda: counted.write.parquet(local_uri(str(self.folder))))
+            self.run(lambda: counted.write.parquet(local_uri(str(self.folder))))
         paths = sorted(self.folder.glob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in paths)
         there = int(written.get["rows"])
@@ -283,11 +277,11 @@ class SendStage:
             )
         return paths
 
-    def _written_apart(self, messages: DataFrame, run: Callable[[Callable[[], object]], object]) -> list[Path]:
+    def _written_apart(self, messages: DataFrame) -> list[Path]:
         """Write the messages where the tasks run, and fetch all of them."""
         paths: list[Path] = []
         with _told():
-            run(lambda: paths.extend(written_by_tasks(messages, cast("BucketFolder", self.of), self.path)))
+            self.run(lambda: paths.extend(written_by_tasks(messages, cast("BucketFolder", self.of), self.path)))
         return paths
 
 
