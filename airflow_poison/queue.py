@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
 from uuid import uuid4
 
 from airflow_poison.desk import rule_runs
@@ -103,7 +103,6 @@ if TYPE_CHECKING:
     CanaryLike: TypeAlias = Canary | Mapping[str, object] | int | str | None
 
 NOT_AT_ALL = timedelta(0)
-_QUERY = "sql.streaming.queryId"
 _log = logging.getLogger(__name__)
 
 
@@ -1004,38 +1003,22 @@ class _MicroBatches:
     def __init__(
         self, name: str, store: QueueStore | str, storage_options: Mapping[str, str] | None, policy: Policy | None, options: ReceiveOptions
     ) -> None:
-        self._name, self._store, self._storage_options, self._policy, self._options = name, store, storage_options, policy, options
-        self._queue: Queue | None = _opened(name, store, storage_options, policy)
+        self._name, self._policy, self._options = name, policy, options
+        self._open = partial(_opened, name, store, storage_options, policy)
+        self._queue: Queue | None = self._open()  # what is wrong with it is an error before the stream starts
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_queue": None}
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Receive a micro-batch."""
-        query = _query_of(frame)
+        from airflow_poison.spark.jobs import streaming_query
+
+        query = streaming_query(frame.sparkSession)
         if query is None:
             raise InputError(f"{batch_id} is no micro-batch of a stream: no streaming query calls here. Use protect(frame, {self._name!r}, key=...).")
-        self._queue = self._queue or _opened(self._name, self._store, self._storage_options, self._policy)
+        self._queue = self._queue or self._open()
         self._queue.receive_frame(frame, self._policy, key=f"stream:{query}:{batch_id}", progress=_log.info, **self._options)
-
-
-def _query_of(frame: DataFrame) -> str | None:
-    """Return the id of the streaming query whose micro-batch a DataFrame is, which its checkpoint keeps; None: there is none.
-
-    Raises InputError where several may be meant: on Spark Connect a micro-batch does not say it.
-    """
-    from airflow_poison.spark.jobs import is_connect
-
-    spark: Any = frame.sparkSession
-    if not is_connect(spark):
-        return cast("str | None", spark.sparkContext.getLocalProperty(_QUERY))
-    found = {str(query.id) for query in spark.streams.active}
-    if len(found) > 1:
-        raise InputError(
-            f"{len(found)} streaming queries run in this session of Spark Connect, which does not say of which one a micro-batch is. Start each "
-            "protected stream in a session of its own: SparkSession.builder.remote(...).create(). Nothing was taken."
-        )
-    return next(iter(found), None)
 
 
 def _spark_engine(spark: SparkSession, progress: Callable[[str], None]) -> Engine:

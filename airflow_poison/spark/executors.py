@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import airflow_poison
-from airflow_poison.spark.jobs import jobs_of, spark_errors, why
+from airflow_poison.spark.jobs import jobs_of, why
 from airflow_poison.store.disk import POSIX
 from airflow_poison.values.errors import ExecutorError, SettingError
 
@@ -74,12 +74,15 @@ class Executors:
                 cores = self._known.cores = self._known.cores or len(self._look(None))
         return max(cores, 1)
 
-    def ship(self, py_files: Sequence[str]) -> None:
-        """Let every executor import from these files; what has been shipped is not shipped again."""
+    def ship(self, py_files: Sequence[str], *, ours: bool = False) -> None:
+        """Let every executor import from these files; what has been shipped is not shipped again.
+
+        :param ours: they are this package.
+        """
         with self._known.lock:
             for path in py_files:
                 if path not in self._known.shipped:
-                    self.jobs.ship(shippable(path))
+                    self.jobs.ship(shippable(path), ours=ours)
                     self._known.shipped.add(path)
 
     def make_ready(self, folder: Folder, handler: HandlerRef | None = None) -> None:
@@ -94,12 +97,7 @@ class Executors:
         with self._known.lock:
             if wanted in self._known.seen:
                 return
-            try:
-                self.ship([own_package()])
-            except spark_errors() as error:
-                if _SHIPPED not in str(error):  # by another process of a Spark Connect session: what foreachBatch calls has one of its own
-                    raise
-                self._known.shipped.add(own_package())
+            self.ship([own_package()], ours=True)
             self._try(folder, handler)
             self._known.seen.add(wanted)
 
@@ -220,7 +218,6 @@ def _look(said: dict[str, str], version: str, handler: tuple[Any, ...] | None, p
     said["lacks"] = ""
 
 
-_SHIPPED = "ARTIFACT_ALREADY_EXISTS"
 KINDS = (".py", ".zip", ".egg", ".whl")
 _PURE = "-none-any.whl"
 

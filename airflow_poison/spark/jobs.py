@@ -29,6 +29,7 @@ class JobProgress(NamedTuple):
     tasks: int
 
 
+_QUERY, _SHIPPED = "sql.streaming.queryId", "ARTIFACT_ALREADY_EXISTS"
 _PROPERTIES = "spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"
 
 
@@ -52,8 +53,12 @@ class ClassicJobs:
         """Return how many tasks run at the same time, on the executors that have registered so far; None where only a job can find out."""
         return int(self._context.defaultParallelism)
 
-    def ship(self, path: str) -> None:
-        """Let every executor import a ``.py`` file, or what is in a ``.zip`` or ``.egg``."""
+    def ship(self, path: str, *, ours: bool = False) -> None:
+        """Let every executor import a ``.py`` file, or what is in a ``.zip`` or ``.egg``.
+
+        :param ours: it is this package, which another process of the session may have shipped.
+        """
+        del ours  # no other process has this session
         self._context.addPyFile(path)
 
     def watch(self, group: str, about: str, *, interrupts: bool = False) -> ClassicWatched:
@@ -157,8 +162,12 @@ class _ConnectJobs:
     def cores(self) -> int | None:
         return None  # no call says it, only a job
 
-    def ship(self, path: str) -> None:
-        self._spark.addArtifacts(path, pyfile=True)
+    def ship(self, path: str, *, ours: bool = False) -> None:
+        try:
+            self._spark.addArtifacts(path, pyfile=True)
+        except spark_errors() as error:  # of the same name, with other bytes: what foreachBatch calls is a process of its own
+            if not (ours and _SHIPPED in str(error)):
+                raise
 
     def watch(self, group: str, about: str, *, interrupts: bool = False) -> _ConnectWatched:
         del about, interrupts  # Spark's pages have no place for it, and its tags always interrupt
@@ -227,6 +236,22 @@ def jobs_of(spark: SparkSession) -> Jobs:
 def is_connect(spark: SparkSession) -> bool:
     """Whether a session is a client of a Spark Connect server."""
     return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
+def streaming_query(spark: SparkSession) -> str | None:
+    """Return the id of the streaming query that calls here, which its checkpoint keeps; None: none does.
+
+    Raises InputError where several may be meant: on Spark Connect a micro-batch does not say it.
+    """
+    if not is_connect(spark):
+        return spark.sparkContext.getLocalProperty(_QUERY)
+    found = {str(query.id) for query in spark.streams.active}
+    if len(found) > 1:
+        raise errors.InputError(
+            f"{len(found)} streaming queries run in this session of Spark Connect, which does not say of which one a micro-batch is. Start each "
+            "protected stream in a session of its own: SparkSession.builder.remote(...).create(). Nothing was taken."
+        )
+    return next(iter(found), None)
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

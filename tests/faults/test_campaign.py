@@ -59,6 +59,10 @@ def _bug(bug: str) -> tuple[str, ...]:
     return *PLANTED, "--only", queues, "--seed", seed, "--planted", bug
 
 
+def _alone(options: tuple[str, ...]) -> Ended:
+    return _side_by_side({"": options})[""]
+
+
 def _side_by_side(wanted: Mapping[str, tuple[str, ...]]) -> dict[str, Ended]:
     started = {bug: forked.Started(_run, options) for bug, options in wanted.items()}
     ended = {bug: process.ended(540.0) for bug, process in started.items()}
@@ -73,7 +77,7 @@ def _run(options: tuple[str, ...]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("options", [SHORT, CONVERSATIONS], ids=["messages", "conversations"])
 def test_a_short_campaign_finds_nothing(options: tuple[str, ...]) -> None:
-    code, last, printed = _side_by_side({"": options})[""]
+    code, last, printed = _alone(options)
     assert {name: last[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0), printed
     assert code == 0
     assert last.keys() >= REPORTED
@@ -82,7 +86,7 @@ def test_a_short_campaign_finds_nothing(options: tuple[str, ...]) -> None:
 
 @pytest.mark.long
 def test_a_short_campaign_over_an_object_store_finds_nothing() -> None:
-    code, last, printed = _side_by_side({"": BUCKET})[""]
+    code, last, printed = _alone(BUCKET)
     assert {name: last[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0), printed
     assert code == 0
     assert last["injected"] > 0
