@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 _MARKS = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
@@ -149,5 +150,5 @@ def literal_path(path: str) -> str:
 
 
 def local_uri(path: str) -> str:
-    """Return an absolute path as one of this machine, and any other as it is: Spark's own file system may be HDFS or a bucket."""
-    return f"file://{path}" if path.startswith("/") else path
+    """Return a path as one of this machine, and a URI as it is: Spark's own file system may be HDFS or a bucket."""
+    return path if "://" in path else f"file://{Path(path).absolute()}"

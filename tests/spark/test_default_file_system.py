@@ -98,6 +98,19 @@ def test_a_data_frame_whose_job_fails_as_a_whole_is_in_the_queue(spark: SparkSes
     assert [*hdfs.rglob("*")] == []
 
 
+def test_an_output_below_the_working_directory_is_written_there(
+    spark: SparkSession, hdfs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = spark.createDataFrame(rows_of(20, 7).to_pandas())
+
+    result = protect(frame, "orders", key="k", store="queues", policy=POLICY, transform=cast, output="lake/clean")
+
+    assert result.in_place == {"read": 20, "landed": 19, "filtered": 0, "messages": 1}
+    assert landed(tmp_path / "lake" / "clean") == [each for each in range(20) if each != 7]
+    assert [*hdfs.rglob("*")] == []
+
+
 def test_messages_are_transformed(spark: SparkSession, hdfs: Path, queue: Queue, tmp_path: Path) -> None:
     queue.send([b'{"id": 1, "amount": "1"}', b'{"id": 2, "amount": "bad"}'], key="k")
 

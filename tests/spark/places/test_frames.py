@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import zipfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -17,6 +19,7 @@ from airflow_poison import Store, protect
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.sources.files import Files
+from airflow_poison.spark.executors import Executors, own_package
 from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.errors import TransformError
 from tests.given import transforms
@@ -28,7 +31,7 @@ from tests.spark.places.task import Task
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.rules.policy import Policy
@@ -164,12 +167,12 @@ def test_on_connect_lines_of_json_land_where_they_are_while_none_fails(place: Pl
     assert landed(root) == list(range(21))
 
 
-def streamed(root: str, rows: int, bad: int | None, *, beside: bool = False) -> str:
+def streamed(root: str, rows: int, bad: int | None, *, beside: bool = False, of: SparkSession | None = None) -> str:
     """Add rows to a folder, and let a protected stream take them; return what it has failed with.
 
-    :param beside: another query runs in the session.
+    :param beside: another query runs in the session. :param of: the session; None: that of the driver.
     """
-    spark = session()
+    spark = of or session()
     rows_of(rows, bad).write.mode("append").parquet(f"{root}/raw")
     other = spark.readStream.format("rate").load().writeStream.format("noop").start() if beside else None
     job = protect("orders", store=f"{root}/queues", policy=ONCE, transform=cast_amount, output=f"{root}/clean")
@@ -198,6 +201,29 @@ def test_on_connect_a_stream_lands_each_row_once_also_when_its_checkpoint_is_beh
     [failed] = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
     assert json.loads(failed["body"]) == {"id": 7, "amount": "bad"}
     assert queue.check().findings == ()
+
+
+def streamed_with_another_archive(root: str, url: str) -> str:
+    """Let a stream run in a session in which this package has been shipped with other bytes, as a client on another machine does."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.remote(url).create()
+    archive = Path(root, Path(own_package()).name)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(own_package(), archive)
+    with zipfile.ZipFile(archive, "a") as file:
+        file.writestr("another.txt", "other bytes")
+    Executors(spark).ship([str(archive)], ours=True)
+    try:
+        return streamed(root, 10, 7, of=spark)
+    finally:
+        spark.stop()
+
+
+@pytest.mark.parametrize("place", [CONNECT], indirect=True)
+def test_on_connect_a_stream_runs_where_its_client_has_shipped_other_bytes_of_this_package(place: Place, root: str) -> None:
+    assert place.call(streamed_with_another_archive, root, place.where.master) == ""
+    assert landed(root) == [each for each in range(10) if each != 7]
 
 
 @pytest.mark.parametrize("place", [CONNECT], indirect=True)
