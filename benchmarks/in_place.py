@@ -1,7 +1,8 @@
 """A job that is protected in place beside the same job without protection: ``python -m benchmarks.in_place [rows] [rounds]``.
 
 The rows have five typed columns, in Parquet; the job casts, computes, and lands in a Delta table. Without protection it writes Parquet with the same
-settings and adds nothing to a log. Prints one line of JSON:
+settings and adds nothing to a log (``naive``), or appends to a Delta table with Delta Lake's own classes (``delta``; where Maven can fetch them).
+Prints one line of JSON:
 
 | key | meaning |
 |---|---|
@@ -10,6 +11,7 @@ settings and adds nothing to a log. Prints one line of JSON:
 | in_place_named_to_naive | the same with a verdict column, 1 % of the rows poison; without protection, the job drops the rows that it names |
 | in_place_thousandth_to_naive | the same with 0.1 % of the rows, 1,000 at most, that fail in a cast and are not named |
 | in_place_json_to_naive | a job that keeps two columns of lines of JSON of 1 KB (rows / 10 of them), beside the same job with Spark's reader |
+| in_place_to_delta, in_place_named_to_delta, in_place_json_to_delta | the same shares of the job that appends to a Delta table |
 | in_place_memory_mb | how much the driver's Python grows in a run in which nothing fails, MiB |
 | in_place_bytes_in_queue | bytes in the queue's folder per row that lands |
 """
@@ -25,7 +27,7 @@ import time
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
@@ -34,9 +36,11 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.sources.files import Files
 from airflow_poison.spark.session import get_session
 from benchmarks.workload import bodies
+from tools.servers.maven import fetched
+from tools.servers.spark import ServerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -72,36 +76,58 @@ def in_place_figures(spark: SparkSession, folder: Path, number: int, rounds: int
     return {name: statistics.median(each[name] for each in found) for name in found[0]}
 
 
+class _Seconds(NamedTuple):
+    """Of a job protected in place, of the same job that writes Parquet, and of the one that appends to a Delta table; 0: not measured."""
+
+    protected: float
+    naive: float
+    delta: float
+
+
 def _round(spark: SparkSession, folder: Path, number: int) -> dict[str, float]:
     sources = {
         name: _written(spark, folder / f"{name}-raw", number, bad)
         for name, bad in (("clean", 0), ("named", 100), ("few", max(number // 1_000, 1_000)))
     }
-    without = _naive(spark, sources["clean"], folder / "naive")
     before = psutil.Process().memory_info().rss
-    clean = _protected(spark, sources["clean"], folder / "clean", job)
+    clean = _beside(spark, sources["clean"], folder / "clean", job)
     grown = (psutil.Process().memory_info().rss - before) / 2**20
-    without = (without + _naive(spark, sources["clean"], folder / "naive")) / 2
-    without_verdict = _naive(spark, sources["named"], folder / "naive", good)
-    with_verdict = _protected(spark, sources["named"], folder / "named", named)
+    with_verdict = _beside(spark, sources["named"], folder / "named", named, good)
     few = _protected(spark, sources["few"], folder / "few", job)
-    lines = _lines(folder / "lines", number // 10)
-    without_lines = _naive(spark, lines, folder / "naive", kept)
-    with_lines = _protected(spark, lines, folder / "json", kept)
+    lines = _beside(spark, _lines(folder / "lines", number // 10), folder / "json", kept)
     stored = sum(path.stat().st_size for path in (folder / "clean" / "store").rglob("*") if path.is_file())
-    print(f"    {number:,} rows: without {without:.1f} s, in place {clean:.1f} s, few fail {few:.1f} s", flush=True)
-    print(f"    1 % named: without {without_verdict:.1f} s, in place {with_verdict:.1f} s", flush=True)
-    print(f"    {number // 10:,} lines of JSON: without {without_lines:.1f} s, in place {with_lines:.1f} s", flush=True)
+    shares = {"in_place": clean, "in_place_named": with_verdict, "in_place_json": lines}
+    print(f"    {number:,} rows, a tenth of it lines of JSON; few fail: {few:.1f} s", flush=True)
+    for name, seconds in shares.items():
+        print(f"    {name}: " + ", ".join(f"{what} {each:.1f} s" for what, each in seconds._asdict().items()), flush=True)
     shutil.rmtree(folder)
     return {
-        "in_place_per_s": number / clean,
-        "in_place_to_naive": without / clean,
-        "in_place_named_to_naive": without_verdict / with_verdict,
-        "in_place_thousandth_to_naive": without / few,
-        "in_place_json_to_naive": without_lines / with_lines,
+        "in_place_per_s": number / clean.protected,
+        "in_place_thousandth_to_naive": clean.naive / few,
         "in_place_memory_mb": grown,
         "in_place_bytes_in_queue": stored / number,
+        **{f"{name}_to_naive": seconds.naive / seconds.protected for name, seconds in shares.items()},
+        **{f"{name}_to_delta": seconds.delta / seconds.protected for name, seconds in shares.items() if seconds.delta},
     }
+
+
+def _beside(
+    spark: SparkSession,
+    source: Path,
+    folder: Path,
+    transform: Callable[[DataFrame], DataFrame],
+    without: Callable[[DataFrame], DataFrame] | None = None,
+) -> _Seconds:
+    """Return the seconds of a job with protection and without: these run before it and after it.
+
+    :param without: the job without protection, where it is another one.
+    """
+    forms = ("parquet", "delta") if spark.conf.get(_EXTENSIONS, None) else ("parquet",)
+    before = [_naive(spark, source, folder / f"{form}-before", without or transform, form) for form in forms]
+    protected = _protected(spark, source, folder, transform)
+    after = [_naive(spark, source, folder / f"{form}-after", without or transform, form) for form in forms]
+    naive, *delta = [(first + second) / 2 for first, second in zip(before, after, strict=True)]
+    return _Seconds(protected, naive, *(delta or [0.0]))
 
 
 def _written(spark: SparkSession, folder: Path, number: int, every: int) -> Path:
@@ -123,11 +149,13 @@ def _lines(folder: Path, number: int) -> Path:
     return folder
 
 
-def _naive(spark: SparkSession, source: Path, out: Path, transform: Callable[[DataFrame], DataFrame] = job) -> float:
+def _naive(spark: SparkSession, source: Path, out: Path, transform: Callable[[DataFrame], DataFrame], form: str) -> float:
     started = time.perf_counter()
     rows = spark.read.schema(SCHEMA).json(str(source)) if transform is kept else spark.read.parquet(str(source))
-    transform(rows).write.mode("overwrite").parquet(str(out))
-    return time.perf_counter() - started
+    transform(rows).write.format(form).mode("append").save(str(out))
+    seconds = time.perf_counter() - started
+    shutil.rmtree(out)
+    return seconds
 
 
 def _protected(spark: SparkSession, source: Path, folder: Path, transform: Callable[[DataFrame], DataFrame]) -> float:
@@ -140,11 +168,29 @@ def _protected(spark: SparkSession, source: Path, folder: Path, transform: Calla
     return seconds
 
 
+_EXTENSIONS = "spark.sql.extensions"
+_DELTA = "4.2.0"
+
+
+def _delta_lake() -> Mapping[str, str]:
+    """Return the settings of a session that has Delta Lake's own classes; none where Maven is not here."""
+    try:
+        jars = fetched(f"delta-spark-{_DELTA}", ("io.delta", "delta-spark_4.1_2.13", _DELTA))
+    except ServerError as error:
+        print(f"NOT MEASURED: the job that appends to a Delta table. {error}", flush=True)
+        return {}
+    return {
+        "spark.jars": ",".join(map(str, sorted(jars.glob("*.jar")))),
+        _EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+
+
 def main(number: int = 10_000_000, rounds: int = 3) -> None:
     """Measure and print."""
     root = Path(tempfile.mkdtemp(prefix="airflow-poison-bench-"))
     try:
-        figures = in_place_figures(get_session("local[2]", {"spark.driver.memory": "2g"}), root, number, rounds)
+        figures = in_place_figures(get_session("local[2]", {"spark.driver.memory": "2g", **_delta_lake()}), root, number, rounds)
     finally:
         shutil.rmtree(root, ignore_errors=True)
     print(json.dumps({name: round(value, 2) for name, value in figures.items()}))

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_poison.cli import changes, decisions, dialogs, plans, receive, rules, send, settings, show
@@ -72,8 +73,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
+@cache
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all commands."""
+    """Return the parser of all commands, which is made once."""
     whole = _Parser(prog="python -m airflow_poison", description="Poison messages, without Airflow.")
     commands = whole.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:

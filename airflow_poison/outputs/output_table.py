@@ -16,10 +16,12 @@ from airflow_poison.values.errors import OutputError
 from airflow_poison.values.fault_points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import numpy as np
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
+    from numpy.typing import NDArray
 
     from airflow_poison.outputs.output import Output
     from airflow_poison.outputs.row_files import FileOfRows
@@ -111,8 +113,7 @@ def _land(  # noqa: PLR0917
             if files and not batches and row_files.may_be_added(output, table, files, options):
                 row_files.add(output, table, files, properties, options)
             else:
-                read = [batch for file in files for batch in row_files.read(output, file, options)]
-                _write(output, table, [*batches, *read], properties, delta)
+                _write(output, table, _Rows(output, batches, files, options), properties, delta)
                 row_files.remove(output, files, options)
         except (CommitFailedError, FileExistsError) as error:
             if _NOT_SUPPORTED in str(error):
@@ -155,24 +156,45 @@ def _properties(application: str, number: int, key: str, left_out: str) -> Commi
     return CommitProperties(custom_metadata=said, app_transactions=[Transaction(application, number)], max_commit_retries=0)
 
 
-def _write(
-    output: Output, table: DeltaTable | None, batches: Sequence[pa.RecordBatch], properties: CommitProperties, options: dict[str, str] | None
-) -> None:
-    import pyarrow as pa
+class _Rows:
+    """Rows that are written to an output. Those of files are read while they are written, so that they may be more than fit into memory.
+
+    :ivar schema: the columns of all of them.
+    """
+
+    def __init__(self, output: Output, batches: Sequence[pa.RecordBatch], files: Sequence[FileOfRows], options: Mapping[str, str]) -> None:
+        self._output, self._batches, self._files, self._options = output, batches, files, options
+        self.number = sum(batch.num_rows for batch in batches) + sum(file.rows for file in files)
+        self.schema = _unified([*(batch.schema for batch in batches), *row_files.schemas(output, files, options)])
+
+    def fitted(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield them with these columns. Raises ArrowInvalid, and FileNotFoundError for a file that is gone."""
+        yield from _as(self._batches, schema)
+        for file in self._files:
+            yield from _as(row_files.read(self._output, file, self._options), schema)
+
+    def stream(self, schema: pa.Schema) -> pa.RecordBatchReader:
+        """Return them with these columns; of those with the same keys the last one. Raises as ``fitted``, and ValueError as ``_last_of_each``."""
+        import pyarrow as pa
+
+        rows = self.fitted(schema)
+        if self._output.keys:
+            rows = _taken(rows, _last_of_each(self.fitted(schema), schema, self._output.keys))
+        return pa.RecordBatchReader.from_batches(schema, rows if self._files else iter(list(rows)))  # what does not fit is known before
+
+
+def _write(output: Output, table: DeltaTable | None, rows: _Rows, properties: CommitProperties, options: dict[str, str] | None) -> None:
     from deltalake import write_deltalake
 
     target = None if table is None else row_files.columns_of(table)
-    given = target if target is not None and not any(batch.num_rows for batch in batches) else _unified([batch.schema for batch in batches])
+    given = target if target is not None and not rows.number else rows.schema
     generated = () if table is None else rules_of(table, local=True).generated
     schema = _fitted(given, target, generated, evolve=output.evolve)
-    rows = pa.Table.from_batches(list(_as(batches, schema)), schema)
     evolves = output.evolve and target is not None and not {*schema.names} <= {*target.names}
-    if table is None or not output.keys or not rows.num_rows:
-        if output.keys:
-            rows = _last_of_each(rows, output.keys)
+    if table is None or not output.keys or not rows.number:
         write_deltalake(
             output.uri if table is None else table,
-            rows,
+            rows.stream(schema),
             mode="append" if table is not None else "error",
             schema_mode="merge" if evolves else None,
             commit_properties=properties,
@@ -180,7 +202,7 @@ def _write(
         )
         return
     merging = table.merge(
-        _last_of_each(rows, output.keys),
+        rows.stream(schema),
         " AND ".join(f"output.{_quoted(key)} <=> rows.{_quoted(key)}" for key in output.keys),  # null equals null
         source_alias="rows",
         target_alias="output",
@@ -224,7 +246,7 @@ def _fitted(given: pa.Schema, target: pa.Schema | None, generated: Sequence[str]
     return pa.schema(fields)
 
 
-def _as(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _as(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     for batch in batches:
@@ -235,17 +257,33 @@ def _as(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Rec
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _last_of_each(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the last row of each key, as Delta's MERGE wants it; keys are equal as there. Raises ValueError for a key that is no column."""
+def _last_of_each(rows: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str]) -> NDArray[np.int64]:
+    """Return the places of the last row of each key, as Delta's MERGE wants it; keys are equal as there.
+
+    Raises ValueError for a key that is no column.
+    """
+    import numpy as np
     import pyarrow as pa
 
-    missing = next((key for key in keys if key not in rows.column_names), None)
+    missing = next((key for key in keys if key not in schema.names), None)
     if missing is not None:
-        raise ValueError(f"output_keys names {missing!r}, and the rows have the columns {', '.join(rows.column_names)}")
+        raise ValueError(f"output_keys names {missing!r}, and the rows have the columns {', '.join(schema.names)}")
+    of_rows = pa.Table.from_batches([batch.select(list(keys)) for batch in rows], pa.schema([schema.field(key) for key in keys]))
     names = [str(number) for number in range(len(keys))]
-    numbered = pa.table([*(_comparable(rows.column(key)) for key in keys), pa.array(range(rows.num_rows), pa.int64())], names=[*names, "number"])
+    numbered = pa.table([*map(_comparable, of_rows.columns), pa.array(np.arange(of_rows.num_rows))], names=[*names, "number"])
     last = numbered.group_by(names, use_threads=False).aggregate([("number", "max")]).column("number_max")
-    return rows.take(last.combine_chunks().sort())
+    return np.sort(last.to_numpy())
+
+
+def _taken(batches: Iterable[pa.RecordBatch], places: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+    """Yield rows at places in order."""
+    import numpy as np
+
+    before = 0
+    for batch in batches:
+        first, end = np.searchsorted(places, [before, before + batch.num_rows])
+        yield batch.take(places[first:end] - before)
+        before += batch.num_rows
 
 
 def _comparable(column: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any] | pa.Array[Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HIDDEN = "_poison"
 """The folder below an output in which rows are written: ``_poison/<queue>/<run>``."""
 DEPTH = 3
-OWN = frozenset({"_poison", "_poison_row", "_poison_id", "poison_place"})
+OWN = frozenset({"_poison", "_poison_row", "_poison_id", "_poison_failed", "poison_place"})
 """Columns of ours in such files, which are part of no table."""
 _BATCH = 64_000
 
@@ -163,8 +163,7 @@ def may_be_added(output: Output, table: DeltaTable | None, files: Sequence[FileO
 
     if output.keys or output.provenance:
         return False
-    below = files_below(output, options)
-    columns = set(side_by_side(lambda file: _columns(below, file), files))
+    columns = set(schemas(output, files, options))
     if len(columns) > 1:
         return False
     if table is None:
@@ -211,6 +210,12 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
     else:
         table.create_write_transaction(actions, "append", table.schema(), [], commit_properties=properties)
     remove(output, files, options)
+
+
+def schemas(output: Output, files: Sequence[FileOfRows], options: Mapping[str, str]) -> list[pa.Schema]:
+    """Return the columns of files. Raises FileNotFoundError."""
+    below = files_below(output, options)
+    return side_by_side(lambda file: _columns(below, file), files)
 
 
 def read(output: Output, file: FileOfRows, options: Mapping[str, str]) -> Iterator[pa.RecordBatch]:

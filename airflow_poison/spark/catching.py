@@ -15,7 +15,7 @@ from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.values.schema import LOOKUP_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -24,8 +24,9 @@ RAISED = "poison: a column of this row raises an error"
 PLACE = "poison_place"
 """The column that says which row of which partition a row was when Python functions were given it: the partition's number in the upper 31 bits."""
 PLACE_BITS = 33
-ROW, NUMBER = "_poison_row", "_poison_id"
-"""Columns of rows that are transformed in place: what a row was that fails, or for which a Python function returns null; and its lookup id."""
+ROW, NUMBER, FAILED = "_poison_row", "_poison_id", "_poison_failed"
+"""Columns of rows that are transformed in place: a struct of what a row was that fails, or for which a Python function returns null, its lookup id,
+and what names it; the lookup id alone, where a row that does not fail needs it; and whether it fails."""
 _PARENTS = frozenset({"Project", "Filter", "SubqueryAlias"})
 
 
@@ -50,8 +51,8 @@ def caught(frame: DataFrame, given: DataFrame, *, in_place: bool = False, instea
     errors are not caught here. None where that cannot be had of its plan.
 
     :param given: from which it was made. Of a classic session.
-    :param in_place: the last columns are ``ROW``, ``NUMBER`` and ``_poison``. Where each given row makes one row at most, the number is null for all
-        that do not fail. Also of a plan in which nothing can raise.
+    :param in_place: the last columns are ``ROW`` and ``FAILED``, and ``NUMBER`` before them where a given row may make several rows, or has Python
+        functions. Also of a plan in which nothing can raise.
     :param instead: is read in place of ``given``: it has the same columns, without what counts its rows.
     :param catches: whether errors are caught; else the first one fails the job, which is faster.
     """
@@ -125,7 +126,7 @@ class _Catching:
             raise _NotCaughtError  # nothing is computed; or functions of other tables may raise, whose errors are caught as well
         raised = level.raised or self._named(self._no(), "poison_raised")
         there = {each.name(): each for each in self._listed(plan.output())}
-        if there.keys() & {PLACE, ROW, NUMBER}:
+        if there.keys() & {PLACE, ROW, NUMBER, FAILED}:
             raise _NotCaughtError
         said = there.pop(VERDICT, None) or self._text(None)
         number = there.pop(LOOKUP_ID, None)
@@ -141,11 +142,10 @@ class _Catching:
             verdict = self._of.If(raised.toAttribute(), self._text(RAISED), said)
         fails = self._of.IsNotNull(verdict)
         kept = fails if self._null is None else self._of.Or(fails, self._null)
-        parts = [part for each in self._row for part in (self._text(each.name()), each)]
-        row = self._when(kept, self._of.CreateNamedStruct(self._seq(parts)))
-        known = self._when(fails, self._id) if chain and self._place is None else self._id
-        ours = [self._named(each, name) for each, name in ((row, ROW), (known, NUMBER), (verdict, VERDICT))]
-        return self._logical.Project(self._seq([*places, *there.values(), *ours]), level.plan)
+        row = self._fields((each.name(), each) for each in self._row)
+        ours = self._when(kept, self._fields((("row", row), ("id", self._id), ("said", verdict))))  # one null costs less than many
+        numbers = [] if chain and self._place is None else [self._named(self._id, NUMBER)]
+        return self._logical.Project(self._seq([*places, *there.values(), *numbers, self._named(ours, ROW), self._named(fails, FAILED)]), level.plan)
 
     def reading(self, plan: Any) -> Any:
         """Return a plan that reads ``instead`` in place of ``given``."""
@@ -281,8 +281,10 @@ class _Catching:
 
     def _struct(self, expressions: Sequence[Any]) -> Any:
         """Return a struct of expressions, which is null for no row."""
-        parts = [part for place, each in enumerate(expressions) for part in (self._text(f"c{place}"), each)]
-        return self._of.CreateNamedStruct(self._seq(parts))
+        return self._fields((f"c{place}", each) for place, each in enumerate(expressions))
+
+    def _fields(self, named: Iterable[tuple[str, Any]]) -> Any:
+        return self._of.CreateNamedStruct(self._seq([part for name, each in named for part in (self._text(name), each)]))
 
     def _when(self, condition: Any, value: Any) -> Any:
         """Return a value where a condition is true, and else null."""

@@ -26,7 +26,7 @@ from airflow_poison.outputs.row_files import OWN, FileOfRows
 from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
-from airflow_poison.spark.catching import NUMBER, PLACE, PLACE_BITS, ROW
+from airflow_poison.spark.catching import FAILED, NUMBER, PLACE, PLACE_BITS, ROW
 from airflow_poison.spark.function import called, check_result, expected, failure_of_job, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, spark_errors, why
 from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from airflow_poison.spark.python_errors import PythonErrors
 
 _BATCH, _ROWS = 64_000, 10_000
-_FAILED = "_poison_failed"
 
 
 class NotInPlaceError(Exception):
@@ -139,13 +138,14 @@ class InPlace:
         seen = set[int]()  # one that makes several rows may fail in more than one
         for path in self._failing:
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(_ROWS, columns=[each for each in (ROW, NUMBER, VERDICT) if each in file.schema_arrow.names]):
-                    numbers: list[Any] = batch.column(NUMBER).to_pylist()
+                for batch in file.iter_batches(_ROWS, columns=[ROW]):
+                    rows, ids, said = cast("Any", batch.column(ROW)).flatten()
+                    numbers: list[int] = ids.to_pylist()
                     first = {number: place for place, number in reversed([*enumerate(numbers)]) if number not in seen}
                     seen.update(first)
-                    places = sorted(first.values())
-                    row = cast("Any", batch.column(ROW).take(pa.array(places, pa.int64())))
-                    named = self._failures(batch, numbers, places)
+                    places = pa.array(sorted(first.values()), pa.int64())
+                    row = rows.take(places)
+                    named = self._failures(ids.take(places).to_pylist(), said.take(places).to_pylist())
                     names = [field.name for field in row.type if field.name not in {LOOKUP_ID, RECORD}]
                     cells = pa.record_batch([pc.struct_field(row, [name]) for name in names], names=names)
                     if RECORD not in {field.name for field in row.type}:
@@ -158,13 +158,12 @@ class InPlace:
                     self.named += [each for each, is_one in zip(named, is_record.to_pylist(), strict=True) if not is_one]
                     yield cells.filter(pc.invert(is_record))
 
-    def _failures(self, batch: pa.RecordBatch, numbers: Sequence[int], places: Sequence[int]) -> list[Failure | None]:
-        """Return the failures of rows of a batch that the transformation itself names; None: what it raises is not known here."""
-        if self._unnamed is None or VERDICT not in batch.schema.names:
-            return [None] * len(places)
-        texts = cast("list[str | None]", batch.column(VERDICT).take(pa.array(places, pa.int64())).to_pylist())
-        known = {text: failure_of_verdict(text) for text in {*texts} if text is not None and text != catching.RAISED}
-        return [None if numbers[place] in self._unnamed else known.get(text or "") for place, text in zip(places, texts, strict=True)]
+    def _failures(self, numbers: Sequence[int], said: Sequence[str | None]) -> list[Failure | None]:
+        """Return the failures of rows that the transformation itself names; None: what it raises is not known here."""
+        if self._unnamed is None:
+            return [None] * len(numbers)
+        known = {text: failure_of_verdict(text) for text in {*said} if text is not None and text != catching.RAISED}
+        return [None if number in self._unnamed else known.get(text or "") for number, text in zip(numbers, said, strict=True)]
 
     def all_rows(self, folder: Path) -> Iterator[pa.RecordBatch]:
         """Yield all rows, which Spark writes to a folder of the queue first, as it does for a send; it is gone afterwards.
@@ -254,10 +253,9 @@ class InPlace:
         one_each = None if frame is None else job.is_chain
         noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
         with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
-            fails = f"{VERDICT} IS NOT NULL AS {_FAILED}"
-            split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {_FAILED}") if frame is None else frame.selectExpr("*", fails)
-            _, rows_written, repeated = self._written(split, folder, _FAILED)
-            good, bad = (sorted(folder.glob(f"{_FAILED}={said}/*.parquet")) for said in ("false", "true"))
+            split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {FAILED}") if frame is None else frame
+            _, rows_written, repeated = self._written(split, folder, FAILED)
+            good, bad = (sorted(folder.glob(f"{FAILED}={fails}/*.parquet")) for fails in ("false", "true"))
             if job.has_records:
                 self._find_unfit(job, _observed(job, "rows"))
             self._unnamed = set[int]() if one_each else None
@@ -449,8 +447,11 @@ def _raised(notes: Sequence[tuple[int, PythonErrors]], files: Sequence[Path]) ->
 
 
 def _numbers(files: Sequence[Path]) -> Iterator[int]:
+    """Yield the lookup ids of rows that fail."""
     for path in files:
-        yield from cast("list[int]", pq.read_table(path, columns=[NUMBER], partitioning=None)[NUMBER].to_pylist())
+        with pq.ParquetFile(path) as file:
+            column: Any = file.read(columns=[f"{ROW}.id"])[ROW]
+            yield from pc.struct_field(column, ["id"]).to_pylist()
 
 
 def _different(files: Sequence[Path]) -> int:
@@ -478,10 +479,7 @@ def _without(files: Sequence[Path], numbers: Collection[int]) -> list[Path]:
 
 def _of(path: Path, numbers: pa.Array[Any]) -> Any:
     """Return which rows of a file have one of these numbers."""
-    footer = pq.read_metadata(path)
-    place = next(at for at in range(footer.num_columns) if footer.schema.column(at).path == NUMBER)
-    found = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
-    if all(each is not None and each.null_count == footer.row_group(group).num_rows for group, each in enumerate(found)):
+    if NUMBER not in pq.read_schema(path).names:
         return pa.array([False])  # each row is the only one of its number
     return pc.is_in(cast("Any", pq.read_table(path, columns=[NUMBER], partitioning=None)[NUMBER]), numbers)
 
@@ -506,7 +504,7 @@ def _rows_of(files: Sequence[Path], numbers: Collection[int]) -> list[Path]:
             raise NotInPlaceError("a Python function has raised for a row that is not known any more")
         if rows.num_rows:
             made.append(path.with_name(f"raised-{path.name}"))
-            pq.write_table(rows, made[-1])
+            pq.write_table(rows.select([ROW]), made[-1])
     return made
 
 
