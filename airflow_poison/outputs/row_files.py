@@ -18,7 +18,7 @@ from airflow_poison.store.objects import Objects, is_unencrypted, side_by_side
 from airflow_poison.values.errors import StoreUnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -161,22 +161,24 @@ def may_be_added(output: Output, table: DeltaTable | None, files: Sequence[FileO
     """
     from airflow_poison.outputs.table_rules import rules_of
 
-    if output.keys or output.provenance:
+    if output.keys or output.provenance or len({_moved_to(file) for file in files}) < len(files):  # none takes the place of another one
         return False
     columns = set(schemas(output, files, options))
-    if len(columns) > 1:
-        return False
-    if table is None:
-        return all(map(_is_plain, (field for given in columns for field in given)))
+    if table is None or len(columns) > 1:
+        return len(columns) == 1 and all(map(_is_plain, (field for given in columns for field in given)))
     rules = rules_of(table, local=True)
-    if rules.conditions or rules.generated or rules.partitions or output.evolve:
+    if rules.conditions or rules.generated or output.evolve:
         return False
     there = columns_of(table)
     known = {field.name: field for field in there}
     given = {field.name: field for each in columns for field in each}
     if not given.keys() <= known.keys() or not all(field.nullable for field in there):
         return False
-    return all(_is_plain(known[name]) and _same(known[name].type, field.type) for name, field in given.items())
+    fits = all(_is_plain(known[name]) and _same(known[name].type, field.type) for name, field in given.items())
+    if not fits or not all(name in given and _names_plainly(known[name].type) for name in rules.partitions):
+        return False
+    below = files_below(output, options)
+    return None not in side_by_side(lambda file: _partition(below, _place(below, file), rules.partitions), files)
 
 
 def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], properties: CommitProperties, options: Mapping[str, str]) -> None:
@@ -188,11 +190,14 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
     below = files_below(output, options)
+    partitions: list[str] = [] if table is None else list(table.metadata().partition_columns)
 
     def action(file: FileOfRows) -> AddAction | RemoveAction:
         path = _moved(below, file)
         size, changed = below.described(path)
-        return AddAction(path, size, {}, changed, True, _statistics(below, path))  # noqa: FBT003
+        partition = _partition(below, path, partitions)
+        assert partition is not None, "it may be added"
+        return AddAction(path, size, partition, changed, True, _statistics(below, path, partitions))  # noqa: FBT003
 
     actions = side_by_side(action, files)
     if table is None:
@@ -208,7 +213,7 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
             storage_options=of_delta(options),
         )
     else:
-        table.create_write_transaction(actions, "append", table.schema(), [], commit_properties=properties)
+        table.create_write_transaction(actions, "append", table.schema(), partitions, commit_properties=properties)
     remove(output, files, options)
 
 
@@ -236,16 +241,49 @@ def remove(output: Output, files: Sequence[FileOfRows], options: Mapping[str, st
 
 def _place(below: Files, file: FileOfRows) -> str:
     """Return where a file is: where it was written, or among the table's."""
-    moved = file.path.rpartition("/")[2]
+    moved = _moved_to(file)
     return moved if not below.is_there(file.path) and below.is_there(moved) else file.path
+
+
+def _moved_to(file: FileOfRows) -> str:
+    return file.path.rpartition("/")[2]
 
 
 def _moved(below: Files, file: FileOfRows) -> str:
     """Move a file to the table's, unless it is there. Raises FileNotFoundError."""
-    target = file.path.rpartition("/")[2]
+    target = _moved_to(file)
     if not below.is_there(target):
         below.move(file.path, target)
     return target
+
+
+def _partition(below: Files, path: str, names: Sequence[str]) -> dict[str, str | None] | None:
+    """Return the values of the partition that a file is of, as Delta's log has them; None where its rows are of several."""
+    import pyarrow.parquet as pq
+
+    if not names:
+        return {}
+    found: dict[str, str | None] = {}
+    with pq.ParquetFile(below.opened(path)) as file:
+        columns = file.read(columns=list(names))
+    for name in names:
+        values: list[Any] = columns[name].unique().to_pylist()
+        if len(values) != 1:
+            return None
+        found[name] = None if values[0] is None else _in_log(values[0])
+    return found
+
+
+def _names_plainly(kind: Any) -> bool:
+    """Whether Delta's log has a value of a type as ``_in_log`` writes it."""
+    import pyarrow as pa
+
+    of = pa.types
+    return bool(of.is_integer(kind) or of.is_boolean(kind) or of.is_date(kind) or of.is_string(kind) or of.is_large_string(kind))
+
+
+def _in_log(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _columns(below: Files, file: FileOfRows) -> pa.Schema:
@@ -281,8 +319,8 @@ def _same(one: Any, other: Any) -> bool:
     return bool(plain.get(one, one) == plain.get(other, other))
 
 
-def _statistics(below: Files, path: str) -> str:
-    """Return the statistics of a file as Delta has them: rows, and nulls, least and greatest values of plain columns."""
+def _statistics(below: Files, path: str, partitions: Collection[str] = ()) -> str:
+    """Return the statistics of a file as Delta has them: rows, and nulls, least and greatest values of plain columns that name no partition."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -292,7 +330,13 @@ def _statistics(below: Files, path: str) -> str:
     for place in range(footer.num_columns):
         name = footer.schema.column(place).path
         found: list[Any] = [footer.row_group(group).column(place).statistics for group in range(footer.num_row_groups)]
-        if name in OWN or "." in name or name not in schema.names or not all(each is not None and each.has_null_count for each in found):
+        if (
+            name in OWN
+            or name in partitions
+            or "." in name
+            or name not in schema.names
+            or not all(each is not None and each.has_null_count for each in found)
+        ):
             continue
         nulls[name] = sum(each.null_count for each in found)
         kind = schema.field(name).type

@@ -29,7 +29,7 @@ from airflow_poison.spark import catching
 from airflow_poison.spark.catching import FAILED, NUMBER, PLACE, PLACE_BITS, ROW
 from airflow_poison.spark.function import called, check_result, expected, failure_of_job, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, spark_errors, why
-from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
+from airflow_poison.spark.messages import given_schema, pieces, quoted, this_python, types_kept
 from airflow_poison.spark.python_errors import all_noted, errors_noted
 from airflow_poison.spark.send_stage import SendStage
 from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from airflow_poison.spark.python_errors import PythonErrors
 
 _BATCH, _ROWS = 64_000, 10_000
+_PARTITION = "_poison_partition"
+_NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "boolean"})
+"""Types of columns of partitions whose values Delta's log has as SQL writes them."""
 
 
 class NotInPlaceError(Exception):
@@ -236,7 +239,7 @@ class InPlace:
         rows = catching.reading(job.plain, job.given, job.whole) if job.counts_itself else job.plain
         rows = _without_named(rows) if job.judged else rows
         with types_kept(rows.sparkSession):
-            good, number, _ = self._written(rows.drop(LOOKUP_ID), folder)
+            good, number, _ = self._written(*self._in_partitions(rows.drop(LOOKUP_ID)), folder)
             counted = number if job.counts_itself else _observed(job, "rows")
             self._find_unfit(job, counted)
         self._finish(good, [], counted or None, one_each=True if job.is_chain or number <= (counted or 0) else None)
@@ -254,7 +257,7 @@ class InPlace:
         noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
         with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
             split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {FAILED}") if frame is None else frame
-            _, rows_written, repeated = self._written(split, folder, FAILED)
+            _, rows_written, repeated = self._written(*self._in_partitions(split, FAILED), folder)
             good, bad = (sorted(folder.glob(f"{FAILED}={fails}/*.parquet")) for fails in ("false", "true"))
             if job.has_records:
                 self._find_unfit(job, _observed(job, "rows"))
@@ -310,16 +313,28 @@ class InPlace:
 
     def _unfit_of(self, records: DataFrame, folder: Path, least: int) -> list[Path]:
         """Write the records that are no rows; return their files. Raises SourceError for fewer than before, and what ``_written`` raises."""
-        files, number, _ = self._written(records, folder)
+        files, number, _ = self._written(records, (), folder)
         if number < least:
             self.discard()
             raise SourceError("Records of the source were removed while it was read. Nothing was taken; run the task again.")
         return files
 
-    def _written(self, frame: DataFrame, folder: Path, *by: str) -> tuple[list[Path], int, bool]:
+    def _in_partitions(self, rows: DataFrame, *by: str) -> tuple[DataFrame, Sequence[str]]:
+        """Return rows so that a file has rows of one partition of the output alone, and the columns by which they are written apart.
+
+        :param by: such a column, which is true of rows that do not land.
+        """
+        rules = self._order.outputs[0].rules
+        names = [] if rules is None else [name for name in rules.partitions if dict(rows.dtypes).get(name) in _NAMING]
+        if rules is None or not names or len(names) < len(rules.partitions):
+            return rows, by
+        partition = f"xxhash64({', '.join(map(quoted, names))})"  # the file says the values
+        return rows.selectExpr("*", f"{f'if({by[0]}, 0, {partition})' if by else partition} AS {_PARTITION}"), (*by, _PARTITION)
+
+    def _written(self, frame: DataFrame, by: Sequence[str], folder: Path) -> tuple[list[Path], int, bool]:
         """Write rows; return their files, how many rows these have, and whether tasks may have run more than once.
 
-        Raises NotInPlaceError, SparkJobError, OutputError.
+        :param by: columns by whose values they are written apart. Raises NotInPlaceError, SparkJobError, OutputError.
         """
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
@@ -335,6 +350,8 @@ class InPlace:
             failure = failure_of_job(error)
             said = failure.type if self._order.hides else f"{failure.type}: {next(iter(failure.text.splitlines()), '')}"
             raise _JobFailedError(f"the job failed ({said})") from error
+        for path in folder.rglob(f"{_PARTITION}=*/*.parquet"):  # a task's files have one name in all partitions
+            path.rename(path.parent.with_name(f"{path.parent.name.partition('=')[2]}-{path.name}"))
         files = sorted(folder.rglob("*.parquet"))
         here = sum(pq.read_metadata(path).num_rows for path in files)
         there = here if counted is None else int(counted.get["rows"])

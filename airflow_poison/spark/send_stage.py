@@ -21,7 +21,7 @@ from airflow_poison.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.sources.source import ERROR
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.jobs import has_ended, why
-from airflow_poison.spark.messages import arrow_schema, types_kept
+from airflow_poison.spark.messages import arrow_schema, quoted, types_kept
 from airflow_poison.spark.nodes import written_by_tasks
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import POSIX
@@ -163,7 +163,7 @@ def _lines(frame: DataFrame, name: str, *, whole: bool) -> DataFrame:
         ends = f.substring(text, f.octet_length(text), f.lit(1)) == f.lit(b"\r")
         text = f.when(ends, f.substring(text, f.lit(1), f.octet_length(text) - 1)).otherwise(text)
     folders = [
-        f.col(_quoted(each.name)).cast("string" if each.dataType.simpleString() in _INSTANTS else each.dataType) for each in frame.schema.fields[1:]
+        f.col(quoted(each.name)).cast("string" if each.dataType.simpleString() in _INSTANTS else each.dataType) for each in frame.schema.fields[1:]
     ]
     return frame.select(text.alias(name), *folders)
 
@@ -334,7 +334,7 @@ class _Given:
             _check_named_once(frame, mapping)
             corrupt = _corrupt_column(frame, mapping)
         needed = [name for name in frame.columns if lines or mapping.body is None or name in mapping.columns() or name == corrupt]
-        handed = [_handed(frame[_quoted(name)], frame.schema[name].dataType) for name in needed]
+        handed = [_handed(frame[quoted(name)], frame.schema[name].dataType) for name in needed]
         rows = frame.select(*[column.alias(str(number)) for number, (column, _) in enumerate(handed)])
         columns = [pa.field(name, pa.null(), metadata=JSON_TEXT if is_json else None) for name, (_, is_json) in zip(needed, handed, strict=True)]
         given = cls(rows, tuple(columns), mapping, now, corrupt, MappedFields(mapping))
@@ -452,11 +452,6 @@ def _check_named_once(frame: DataFrame, mapping: ColumnMapping) -> None:
     sent = frame.columns if mapping.body is None else mapping.columns()
     wanted = {name if exact else name.lower() for name in sent}
     check_named_once([name for name in (name if exact else name.lower() for name in frame.columns) if name in wanted], "the DataFrame")
-
-
-def _quoted(column: str) -> str:
-    """Return a name that Spark takes as one column, dots included."""
-    return f"`{column.replace('`', '``')}`"
 
 
 def _read(paths: Sequence[Path], size: int) -> Iterator[pa.RecordBatch]:

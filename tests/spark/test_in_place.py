@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -430,7 +430,7 @@ def test_rows_of_all_types_come_back_from_a_retry_as_they_were(job: Job, tmp_pat
 
 
 OUTPUTS: dict[str, Callable[[str], object]] = {
-    "partitioned": lambda uri: write_deltalake(uri, landing().slice(0, 0), partition_by=["id"]),
+    "partitioned by instants": lambda uri: write_deltalake(uri, landing().slice(0, 0), partition_by=["at"]),
     "a constraint": lambda uri: constrained(uri, "id >= 0"),
     "NOT NULL": lambda uri: DeltaTable.create(uri, pa.schema([landing().schema.field("id").with_nullable(False), *list(landing().schema)[1:]])),  # noqa: FBT003
     "wider types": lambda uri: write_deltalake(uri, landing().slice(0, 0).set_column(0, "id", pa.array([], pa.int64()))),
@@ -523,6 +523,43 @@ def test_outputs_that_cannot_take_files_as_they_are_get_the_rows(job: Job, name:
 
     assert sorted(row["id"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()) == [each for each in range(ROWS) if each not in BAD]
     assert sorted(row["body"]["id"] for row in job.messages().values()) == BAD
+    assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
+
+
+KINDS = ["plain", "a b/c=%d", "ü", "__HIVE_DEFAULT_PARTITION__", None, ""]
+
+
+def in_partitions(df: DataFrame) -> DataFrame:
+    kind = f.array(*map(f.lit, KINDS))[f.col("id") % len(KINDS)].alias("kind")
+    amount, day, third = f.expr("cast(amount AS int) amount"), f.expr("date_add(DATE'2026-01-01', id % 2) day"), f.expr("id % 3 = 0 third")
+    return df.select("lookup_id", "id", amount, kind, day, third)
+
+
+def in_partitions_named(df: DataFrame) -> DataFrame:
+    checked = in_partitions(df.withColumn("amount", f.expr("try_cast(amount AS int)")))
+    return checked.withColumn("_poison", f.expr("if(amount IS NULL, 'no amount', NULL)"))
+
+
+@pytest.mark.parametrize("bad", [[], BAD], ids=["none fails", "some fail"])
+@pytest.mark.parametrize("transform", [in_partitions, in_partitions_named])
+def test_files_of_partitions_become_part_of_the_table_as_they_are(job: Job, transform: Transform, bad: list[int]) -> None:
+    columns = {"id": pa.int32(), "amount": pa.int32(), "kind": pa.string(), "day": pa.date32(), "third": pa.bool_()}
+    empty = pa.schema([pa.field(*column) for column in columns.items()]).empty_table()
+    write_deltalake(job.clean, empty, partition_by=["kind", "day", "third"])
+    write_deltalake(job.raw, orders(0, ROWS, bad=bad))
+
+    result = job.receive(transform)
+
+    nameless = [each for each in range(ROWS) if KINDS[each % len(KINDS)] == ""]
+    good = [each for each in range(ROWS) if each not in {*bad, *nameless}]
+    assert result.in_place == {"read": ROWS, "landed": len(good), "filtered": 0, "messages": ROWS - len(good)}
+    table = DeltaTable(job.clean)
+    rows = {row["id"]: (row["kind"], row["day"], row["third"]) for row in table.to_pyarrow_table().to_pylist()}
+    assert rows == {each: (KINDS[each % len(KINDS)], date(2026, 1, 1 + each % 2), each % 3 == 0) for each in good}
+    added = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    assert all(row["path"].endswith(".c000.snappy.parquet") for row in added), "written by Spark, and not once more"
+    assert sum(row["num_records"] for row in added) == len(good)
+    assert sorted(row["body"]["id"] for row in job.messages().values()) == sorted({*bad, *nameless})
     assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
 
 

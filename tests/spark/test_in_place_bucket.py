@@ -118,10 +118,11 @@ def test_good_rows_land_in_the_files_that_the_job_wrote_and_what_fails_is_in_the
     assert not job.queue.check().findings
 
 
-def test_an_output_that_cannot_take_files_as_they_are_gets_the_rows(job: Job) -> None:
+@pytest.mark.parametrize("amounts", [pa.int32(), pa.int64()], ids=["takes files", "has wider types"])
+def test_an_output_in_partitions_gets_the_rows(job: Job, amounts: pa.DataType) -> None:
     write_deltalake(
         job.clean,
-        pa.table({"id": pa.array([], pa.int32()), "amount": pa.array([], pa.int32())}),
+        pa.table({"id": pa.array([], pa.int32()), "amount": pa.array([], amounts)}),
         partition_by=["amount"],
         storage_options={"allow_http": "true", **job.options},
     )
@@ -131,6 +132,8 @@ def test_an_output_that_cannot_take_files_as_they_are_gets_the_rows(job: Job) ->
     assert job.landed() == GOOD
     assert not job.poured
     assert job.objects("_poison") == []
+    is_by_spark = {".c000.snappy.parquet" in row["path"] for row in pa.table(job.table().get_add_actions(flatten=True)).to_pylist()}
+    assert is_by_spark == {amounts == pa.int32()}
 
 
 class Died(BaseException):
