@@ -157,7 +157,7 @@ def _properties(application: str, number: int, key: str, left_out: str) -> Commi
 
 
 class _Rows:
-    """Rows that are written to an output. Those of files are read while they are written, so that they may be more than fit into memory.
+    """Rows that are written to an output. Rows in files are read while they are written, so that they may be more than fit into memory.
 
     :ivar schema: the columns of all of them.
     """
