@@ -25,8 +25,8 @@ PLACE = "poison_place"
 """The column that says which row of which partition a row was when Python functions were given it: the partition's number in the upper 31 bits."""
 PLACE_BITS = 33
 ROW, NUMBER, FAILED = "_poison_row", "_poison_id", "_poison_failed"
-"""Columns of rows that are transformed in place: a struct with the given row, its lookup id and its verdict, of a row that fails, or for which a Python
-function returns null; the lookup id alone, where a row that does not fail needs it; and whether it fails."""
+"""Columns of rows that are transformed in place: a struct with the given row, its lookup id and its verdict, of a row that fails, or for which a
+Python function returns null; the lookup id alone, where a row that does not fail needs it; and whether it fails."""
 _PARENTS = frozenset({"Project", "Filter", "SubqueryAlias"})
 
 
