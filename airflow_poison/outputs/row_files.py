@@ -166,8 +166,8 @@ def may_be_added(output: Output, table: DeltaTable | None, files: Sequence[FileO
     columns = set(schemas(output, files, options))
     if table is None or len(columns) > 1:
         return len(columns) == 1 and all(map(_is_plain, (field for given in columns for field in given)))
-    rules = rules_of(table, local=True)
-    if rules.conditions or rules.generated or output.evolve:
+    rules, maps = rules_of(table, local=True), table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
+    if rules.conditions or rules.generated or output.evolve or maps:  # maps: its files call columns otherwise than the table does
         return False
     there = columns_of(table)
     known = {field.name: field for field in there}
