@@ -2,12 +2,13 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # What takes long and adds least is marked: make test leaves it out, and make test-long runs it; what does so in Spark is for make faults.
-MARKED = -m "$(if $(LONG),long,not long) and not campaign"
-LONG_PARTS := test-passes test-airflow test-store test-sessions test-faults test-docs
+MARKED = -m "not long and not campaign"
+LONG = -m "long and not campaign"
+LONG_PARTS := test-long-others test-long-airflow
 PARTS := test-unit test-spark test-airflow test-passes test-store test-docs test-sessions test-front test-faults
 LIVE := test-live test-places test-tutorial test-buckets
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
-.PHONY: help setup lint format test test-long $(PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables types pictures bench lock clean
+.PHONY: help setup lint format test test-long $(PARTS) $(LONG_PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables types pictures bench lock clean
 
 VENV := .venv
 PYTEST = $(BIN)/python -m pytest $(if $(SEED),--randomly-seed=$(SEED))
@@ -66,7 +67,13 @@ test: setup  ## the tests: the page, unit and store, Airflow, Spark, real proces
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
 
 test-long: setup  ## the tests that make test leaves out, as they take long; those of them with Spark are part of make faults
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) LONG=yes $(LONG_PARTS)
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(LONG_PARTS)
+
+test-long-airflow: setup
+	$(PYTEST) tests/airflow $(LONG) $(addprefix --ignore ,$(SUBMITTED))
+
+test-long-others: setup
+	$(IN_MEMORY) $(PYTEST) tests/unit tests/store tests/sessions tests/faults $(LONG)
 
 test-front: setup  # the components of the page
 	$(if $(NODE),$(NPM) run test,@echo "NOT RUN: the tests of the page, for lack of Node 20.19 or newer")
@@ -119,7 +126,8 @@ ifeq ($(STORE),s3)
 else
 	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py tests/unit/passes/test_results.py
 	@$(PYTEST) -q tests/spark --ignore tests/spark/places -m "campaign or long"
-	@$(PYTEST) -q tests/unit/passes/test_outage.py tests/store/s3 tests/airflow/test_timetable.py tests/faults/test_campaign.py -m campaign
+	@$(PYTEST) -q tests/unit tests/store tests/faults -m campaign
+	@$(PYTEST) -q tests/airflow -m campaign
 	@POISON_EXAMPLES=all $(IN_MEMORY) $(PYTEST) -q tests/unit tests/store tests/sessions -m "hypothesis and not campaign"
 	@$(BIN)/python -m tests.faults $(FAULTS)
 endif

@@ -42,6 +42,7 @@ def room_of(module: str) -> str:
     return name if ((PACKAGE / name).is_dir() or name == QUEUE) and name not in OF_AIRFLOW | {""} else AIRFLOW
 
 
+@cache
 def inside() -> frozenset[str]:
     """Return the rooms behind the doors."""
     return frozenset(room_of(module) for module in modules()) - DOORS

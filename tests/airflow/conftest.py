@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import json
 import logging
 import os
@@ -69,6 +70,7 @@ def airflow_database() -> Path:
         with closing(sqlite3.connect(HOME / "airflow.db")) as database, closing(sqlite3.connect(new)) as copy:
             database.backup(copy)
         Variable.set("airflow_poison_installation", "tests")  # the first task of a new database waits while it makes its id
+    gc.freeze()
     return new
 
 

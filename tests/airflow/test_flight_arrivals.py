@@ -28,7 +28,7 @@ EVERY = 200
 KEY = ("carrier", "flight", "time_hour", "origin")
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_every_flight_that_arrived_lands_once_and_the_others_end_in_poison(  # noqa: PLR0917
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

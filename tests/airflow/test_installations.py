@@ -84,7 +84,7 @@ def sending(**more: Any) -> dict[str, Any]:
 # Two databases ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_the_same_run_of_two_airflows_sends_the_messages_of_both_and_a_rerun_sends_nothing(tmp_path: Path, airflow_database: Path) -> None:
     first, second = (Installation(tmp_path / name, tmp_path / "store", airflow_database) for name in ("first", "second"))
 

@@ -67,7 +67,6 @@ def dead_ends(path: Path) -> Iterator[str]:
             yield link
 
 
-@pytest.mark.long
 def test_every_page_is_there_and_no_link_of_it_leads_nowhere(site: Path) -> None:
     for page in (ROOT / "docs").rglob("*.md"):
         built = site / page.relative_to(ROOT / "docs").with_suffix(".html")

@@ -75,7 +75,7 @@ def _run(options: tuple[str, ...]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("options", [SHORT, CONVERSATIONS], ids=["messages", "conversations"])
+@pytest.mark.parametrize("options", [SHORT, pytest.param(CONVERSATIONS, marks=pytest.mark.campaign)], ids=["messages", "conversations"])
 def test_a_short_campaign_finds_nothing(options: tuple[str, ...]) -> None:
     code, last, printed = _alone(options)
     assert {name: last[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0), printed
@@ -84,7 +84,7 @@ def test_a_short_campaign_finds_nothing(options: tuple[str, ...]) -> None:
     assert last["runs"] > 10
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_short_campaign_over_an_object_store_finds_nothing() -> None:
     code, last, printed = _alone(BUCKET)
     assert {name: last[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0), printed

@@ -71,7 +71,7 @@ def test_no_server(bucket: Bucket, nobody: str, verb: Callable[[BucketStore], ob
         verb(bucket.store(AWS_ENDPOINT_URL=nobody))
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_server_that_takes_no_connection(bucket: Bucket) -> None:
     with socket.socket() as deaf, socket.socket() as first, socket.socket() as second:
         deaf.bind((LOOPBACK, 0))

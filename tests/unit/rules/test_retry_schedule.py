@@ -199,7 +199,7 @@ def test_windows_and_cycles_are_those_that_a_wall_clock_shows(seed: int) -> None
     check_schedule(random, random.choice((window, None)))
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.timeout(1_800)
 def test_a_thousand_windows_and_cycles_are_those_that_a_wall_clock_shows() -> None:
     for seed in range(1_000):
