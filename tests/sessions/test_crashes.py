@@ -84,8 +84,10 @@ def test_a_session_goes_on_with_a_new_child_in_the_next_batch(session: Opener) -
 def test_the_loss_of_the_zygote_is_overcome(session: Opener) -> None:
     opened = session()
     opened.deliver(batch_of(["ok"]))
+    ended = [each for zygote_ in zygotes() for each in (*zygote_.children(recursive=True), zygote_)]
     for zygote_ in zygotes():
         zygote_.kill()
+    psutil.wait_procs(ended, 10)  # its children end with it: one that dies later would do so with a message in its handler
 
     assert told(opened.deliver(batch_of(["ok"] * 3, first_id=1)).words) == [COMMITTED] * 3
 
