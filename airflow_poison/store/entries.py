@@ -23,7 +23,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -334,13 +334,12 @@ class Loaded:
     """A loaded table.
 
     :param entry: the mark of its version's entry, looked at right after it was loaded.
-    :param files: the live files, once they were read. :param numbers: the application transactions that were read.
+    :param files: the live files, once they were read.
     """
 
     table: deltalake.DeltaTable
     entry: EntryFingerprint | None
     files: tuple[DataFile, ...] | None = None
-    numbers: dict[str, int | None] = field(default_factory=dict)
 
 
 class DeltaState:
@@ -370,10 +369,7 @@ class DeltaState:
         return [uri[uri.rindex(f"sub_queue={sub_queue}/") :] for uri in uris]
 
     def number(self, name: str) -> int | None:
-        numbers = self._loaded.numbers
-        if name not in numbers:
-            numbers[name] = self.table.transaction_version(name)
-        return numbers[name]
+        return self.table.transaction_version(name)
 
 
 class Reader:
