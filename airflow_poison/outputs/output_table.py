@@ -180,7 +180,7 @@ class _Rows:
         rows = self.fitted(schema)
         if self._output.keys:
             rows = _taken(rows, _last_of_each(self.fitted(schema), schema, self._output.keys))
-        return pa.RecordBatchReader.from_batches(schema, rows if self._files else iter(list(rows)))  # what does not fit is known before
+        return pa.RecordBatchReader.from_batches(schema, rows if self._files else list(rows))  # what does not fit is known before
 
 
 def _write(output: Output, table: DeltaTable | None, rows: _Rows, properties: CommitProperties, options: dict[str, str] | None) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HIDDEN = "_poison"
 """The folder below an output in which rows are written: ``_poison/<queue>/<run>``."""
 DEPTH = 3
-OWN = frozenset({"_poison", "_poison_row", "_poison_id", "_poison_failed", "poison_place"})
+OWN = frozenset({"_poison", "_poison_row", "_poison_id", "_poison_failed", "_poison_partition", "poison_place"})
 """Columns of ours in such files, which are part of no table."""
 _BATCH = 64_000
 

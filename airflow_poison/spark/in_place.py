@@ -319,17 +319,18 @@ class InPlace:
             raise SourceError("Records of the source were removed while it was read. Nothing was taken; run the task again.")
         return files
 
-    def _in_partitions(self, rows: DataFrame, *by: str) -> tuple[DataFrame, Sequence[str]]:
+    def _in_partitions(self, rows: DataFrame, failed: str = "false") -> tuple[DataFrame, Sequence[str]]:
         """Return rows so that a file has rows of one partition of the output alone, and the columns by which they are written apart.
 
-        :param by: such a column, which is true of rows that do not land.
+        :param failed: the column that is true of rows that do not land.
         """
-        rules = self._order.outputs[0].rules
-        names = [] if rules is None else [name for name in rules.partitions if dict(rows.dtypes).get(name) in _NAMING]
-        if rules is None or not names or len(names) < len(rules.partitions):
+        by = [failed] if failed in rows.columns else []
+        rules, types = self._order.outputs[0].rules, dict(rows.dtypes)
+        names = () if rules is None else rules.partitions
+        if not names or not all(types.get(name) in _NAMING for name in names):
             return rows, by
-        partition = f"xxhash64({', '.join(map(quoted, names))})"  # the file says the values
-        return rows.selectExpr("*", f"{f'if({by[0]}, 0, {partition})' if by else partition} AS {_PARTITION}"), (*by, _PARTITION)
+        values = ", ".join(map(quoted, names))  # the file says them
+        return rows.selectExpr("*", f"if({failed}, 0, xxhash64({values})) AS {_PARTITION}"), [*by, _PARTITION]
 
     def _written(self, frame: DataFrame, by: Sequence[str], folder: Path) -> tuple[list[Path], int, bool]:
         """Write rows; return their files, how many rows these have, and whether tasks may have run more than once.
