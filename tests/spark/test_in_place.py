@@ -535,7 +535,7 @@ def test_outputs_that_cannot_take_files_as_they_are_get_the_rows(job: Job, name:
     assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
 
 
-KINDS = ["plain", "a b/c=%d", "ü", "__HIVE_DEFAULT_PARTITION__", None, ""]
+KINDS = ["plain", "a b/c=%d", "ü", "__HIVE_DEFAULT_PARTITION__", None, "", "A/A", "ID$", " ", "a%2Fb"]
 
 
 def in_partitions(df: DataFrame) -> DataFrame:
