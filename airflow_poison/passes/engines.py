@@ -401,13 +401,14 @@ class Engine(Protocol):
 class RowsInPlace(Protocol):
     """Rows that are transformed where they are.
 
-    :ivar schema: their columns, as DDL.
+    :ivar schema: their columns, as DDL; empty: they cannot be transformed, for what ``why`` says.
     :ivar landed: files with the rows that land, below the order's place.
     :ivar counts: of rows (``COUNTS``); empty: all of them have to become messages.
     :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where the transformation itself names them; else None.
     """
 
     schema: str
+    why: str
     landed: list[FileOfRows]
     named: list[Failure | None]
     counts: Mapping[str, int]

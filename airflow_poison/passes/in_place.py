@@ -23,10 +23,12 @@ from airflow_poison.passes.land import options_of
 from airflow_poison.passes.take import acknowledged, advance_of, begin, messages_of
 from airflow_poison.sources.bodies import decoded
 from airflow_poison.sources.frames import Frame
+from airflow_poison.sources.source import ERROR
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.files import COUNTS
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.store.parking import parks
+from airflow_poison.values.ddl import column_names, united
 from airflow_poison.values.errors import (
     ExecutorError,
     InputError,
@@ -46,9 +48,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
+    import pyarrow as pa
+
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.sources.source import Source, Take
+    from airflow_poison.store.control import Control
     from airflow_poison.store.files import Sent, Snapshot
     from airflow_poison.store.plans import StoredSource
     from airflow_poison.store.queue_table import QueueTable
@@ -147,8 +152,12 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         return table.append(messages.of(planned.batches()), key, now, advance, of_source=True), {}
     mark, rows = _Mark(table, key), _Rows.of(receiving, outputs)
     work = receiving.engine().in_place(_order(receiving, source, planned, transformation, outputs, rows.place))
-    if work.schema:
-        _record(receiving, work.schema)
+    if not work.schema and transformation.schema is None:
+        raise SourceError(
+            f"Source {source.name!r}: {work.why}. So its columns are not known, and the transformation could read no message that is made of its "
+            "rows. Declare them, schema='id bigint, ...', or move such files elsewhere. Nothing was taken."
+        )
+    names = _recorded(receiving, work.schema)
     rows.sweep(table, now)
     receiving.progress(f"queue {table.name}: transforming {planned.what} in place")
     reach("pass.in_place.before_job")
@@ -161,6 +170,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         reach("pass.in_place.before_commit")
         rows.check_there()
         found = every() if why else work.failing()
+        found = (_renamed(batch, names) for batch in found) if source.columns else found
         sent = table.append(messages.of(found), key, now, advance, of_source=True, landings=landings, details=details, counts=work.counts)
     except _NO_DEATHS as error:
         mark.note(deaths)
@@ -289,8 +299,23 @@ class _Mark:
         self.path.unlink(missing_ok=True)
 
 
-def _record(receiving: ReceivePass, columns: str) -> None:
-    """Record the columns of rows, before one becomes a message."""
+def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, str]:
+    """Record the columns of rows, before one becomes a message, beside those of messages that are in the queue, or that another run adds now.
+
+    :param columns: empty: they are not known. Returns the names of the recorded ones, by those in small letters.
+    """
     table = receiving.table
-    if table.snapshot().control.desk.get(COLUMNS) != columns:
-        table.alter(lambda row: replace(row, desk={**row.desk, COLUMNS: columns}), lambda _before, _after: (), receiving.clock.now())
+
+    def together(row: Control) -> str:
+        return united(columns, str(row.desk.get(COLUMNS, columns)))
+
+    control = table.snapshot().control
+    if columns and control.desk.get(COLUMNS) != together(control):
+        table.alter(lambda row: replace(row, desk={**row.desk, COLUMNS: together(row)}), lambda _before, _after: (), receiving.clock.now())
+        control = table.snapshot().control
+    return {name.lower(): name for name in column_names(str(control.desk[COLUMNS]))} if COLUMNS in control.desk else {}
+
+
+def _renamed(rows: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
+    """Return rows with the names of the recorded columns, by which bodies are read: columns whose names differ in case alone are one for Spark."""
+    return rows if ERROR in rows.schema.names else rows.rename_columns([names.get(name.lower(), name) for name in rows.schema.names])

@@ -16,12 +16,12 @@ from stat import S_ISLNK, S_ISREG
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.sources.frames import of_avro, of_files, reader
+from airflow_poison.sources.frames import folders_of, is_left_out, of_avro, of_files, of_orc, of_parquet, with_folders
 from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, is_utf8, malformed, named_columns, records
 from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
-from airflow_poison.values.texts import counted, literal_path
+from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +43,10 @@ _NAME_LENGTH = 60
 """Characters of an object's name that a file of this machine can have, at four bytes each."""
 _WHOLE = 64 << 20
 """Bytes that an object of text may have that a task of Spark gets whole."""
+_OF_WRITERS = re.compile(
+    r"(^|/)(_(temporary|delta_log|spark_metadata)/|_(SUCCESS|metadata|common_metadata)$|_(started|committed)_\d+$|[^/]*\._COPYING_$)", re.DOTALL
+)
+"""What writers keep beside the files that they write: marks, logs, and files that are not yet whole."""
 _NAMED = 3
 """So many files are named of those that are passed over for one reason."""
 
@@ -201,6 +205,8 @@ class Files(Source):
     def _listed(self, taken: Mapping[str, object], passed: _PassedOver) -> list[_Found]:
         """Return the files there are, the oldest first; of several names of one file one that was taken, or the first that is no link."""
         found = self._objects(passed) if self._in_bucket else self._local(passed)
+        if not _OF_WRITERS.search(self.pattern):
+            found = (file for file in found if not _OF_WRITERS.search(file.path, len(self._fixed)))
         first: dict[object, _Found] = {}
         for file in sorted(found, key=lambda file: (self._key(file) not in taken, file.linked, file.path)):
             if first.setdefault(file.same or file.path, file).path != file.path:
@@ -344,24 +350,34 @@ class Files(Source):
             return f"records of format={self.format!r} have no columns"
         if self._in_bucket and self.format in {"csv", "json"} and any(file.size > _WHOLE for file in files):
             return f"Spark gets text of an object store as whole objects, and one has more than {_WHOLE >> 20} MiB"
+        if self._in_bucket and self.format in {"csv", "json"} and any(is_left_out(file.path) for file in files):
+            return "Spark's readers leave out objects whose names begin with _ or ., or have a colon"
         return "" if self._in_bucket or all(self._can_be_opened(file.path) for file in files) else "this user cannot open all of its files"
 
     def _in_place(self, spark: SparkSession, files: Sequence[_Found], then: Then | None) -> DataFrame:
         """Return rows as Spark reads them. Raises NotOnSparkError."""
-        paths = [re.sub("^s3://", "s3a://", file.path) for file in sorted(files, key=lambda file: -file.size)]
+        there = [(file.shown, re.sub("^s3://", "s3a://", file.path)) for file in sorted(files, key=lambda file: -file.size)]
+        base, folders = re.sub("^s3://", "s3a://", self._fixed), {file.shown: self._folders(file) for file in files}
+        if self.format in SPARKS and (odd := next((name for name, path in there if is_left_out(path)), None)) is not None:
+            raise NotOnSparkError(f"Spark's readers leave {odd} out: rename it")
         if self.format == "avro":
-            return of_avro(spark, [*map(literal_path, paths)])
-        if self.format in {"parquet", "orc"}:
-            return reader(spark).option("mergeSchema", "true").format(self.format).load([*map(literal_path, paths)])
+            return of_avro(spark, there, folders)
+        if self.format == "orc":
+            return of_orc(spark, there, base, folders)
+        if self.format == "parquet":
+            return of_parquet(spark, there, self._layout, base, folders, then)
         names: dict[str, None] = {}
         if then is None:
-            names = dict.fromkeys(name for file in files for name in self._named(file))
+            names = dict.fromkeys(name for file in files for name in (*self._named(file), *folders[file.shown]))
             if not names or "" in names or len({name.lower() for name in names}) < len(names):
                 raise NotOnSparkError(
                     f"its columns are {', '.join(map(repr, names)) or 'not named'}: Spark wants names that are not empty, each once"
                 )
-        shown = {re.sub("^s3://", "s3a://", file.path): file.shown for file in files}
-        return of_files(spark, [(shown[path], path) for path in paths], self._layout, [*names], then)
+        return of_files(spark, there, self._layout, [*names], then, folders)
+
+    def _folders(self, file: _Found) -> Mapping[str, str | None]:
+        """Return the columns that the folders of a file make."""
+        return folders_of(file.path, self._fixed) if self.columns else {}
 
     def _named(self, file: _Found) -> Sequence[str]:
         """Return the columns that a file of CSV names. Raises NotOnSparkError for one that cannot be opened."""
@@ -397,7 +413,7 @@ class Files(Source):
             with self._here(file) as path:
                 for batch in records(file.shown, self._layout, path):
                     begun = True
-                    yield batch
+                    yield with_folders(batch, self._folders(file))
                 self._check_unchanged(file)
         except FileNotFoundError as error:
             if not begun:

@@ -6,41 +6,48 @@ another, decode bytes that are no UTF-8, round digits, and change with the colum
 
 from __future__ import annotations
 
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.sources.readers import named_columns, records
 from airflow_poison.sources.rows import to_messages
-from airflow_poison.sources.source import ERROR, NO_BODY, RECORD, UNFIT, Reached, Source, Take
-from airflow_poison.sources.text_lines import Part, cuts, parts, unpacked
+from airflow_poison.sources.source import ERROR, NO_BODY, RECORD, UNFIT, NotOnSparkError, Reached, Source, Take, Then
+from airflow_poison.sources.text_lines import Part, cuts, one_line, parts, unpacked
 from airflow_poison.store.objects import side_by_side
+from airflow_poison.values.ddl import united
 from airflow_poison.values.errors import SourceError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import message_schema
-from airflow_poison.values.texts import literal_path
+from airflow_poison.values.texts import literal_path, local_uri
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_poison.sources.readers import Layout
-    from airflow_poison.sources.source import Position, Then
+    from airflow_poison.sources.source import Position
 
+    Folders = Mapping[str, str | None]
+    """What the folders above a file say of its rows: columns with one text, or null."""
     _Unit = tuple[str, str, Layout, tuple[int, int, int] | None]
 
 _TASKS, _CORES = 200, 16
 """Tasks at most; and how many run at the same time where Spark does not say it."""
 _PART, _LEAST = 128 << 20, 4 << 20
 """Bytes that one task reads, about, at most and at least: Spark's own figures."""
+_LEFT_OUT = re.compile(r"_[^=]*|\..*|.*\._COPYING_", re.DOTALL)
+"""Names of files that Spark's readers leave out, in silence, where they are named, too."""
+_NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,38 @@ def reader(spark: SparkSession) -> DataFrameReader:
     return spark.read.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
 
 
+def folders_of(path: str, base: str) -> Folders:
+    """Return the columns that the folders of a file make below a base, as Hive and Spark name them: ``day=2026-11-29``."""
+    found: dict[str, str | None] = {}
+    for folder in reversed(path.removeprefix(base).split("/")[:-1]):
+        name, sign, value = map(_unescaped, folder.partition("="))
+        if sign and name:
+            found[name] = None if value == _NO_PARTITION else value
+        elif found:
+            break
+    return dict(reversed(found.items()))
+
+
+def _unescaped(text: str) -> str:
+    return re.sub("%([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), text)
+
+
+def with_folders(rows: pa.RecordBatch, folders: Folders) -> pa.RecordBatch:
+    """Return rows of a file with the columns that its folders make, where it has none of such a name itself."""
+    import pyarrow as pa
+
+    there = {name.lower() for name in rows.schema.names}
+    for name, value in folders.items():
+        if ERROR not in there and name.lower() not in there:
+            rows = rows.append_column(name, pa.repeat(pa.scalar(value, pa.string()), rows.num_rows))
+    return rows
+
+
+def is_left_out(path: str) -> bool:
+    """Whether Spark's readers leave a file out, or refuse its name, whatever is in it."""
+    return ":" in path.rpartition("://")[2] or _LEFT_OUT.fullmatch(path.rpartition("/")[2]) is not None
+
+
 def with_record(columns: StructType) -> StructType:
     """Return columns with ``RECORD`` and ``UNFIT`` behind them."""
     from pyspark.sql.types import BinaryType, MapType, StringType, StructType
@@ -87,11 +126,19 @@ def records_of(batch: pa.RecordBatch) -> pa.Array[Any]:
     return pa.StructArray.from_arrays(parts, names=list(kinds))
 
 
-def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layout, columns: Sequence[str], then: Then | None) -> DataFrame:
-    """Return what text files hold, which executors read: each by one task, or a large one in parts, where each line end in it ends a record.
+def of_files(  # noqa: PLR0917  (what is read, and what is made of it)
+    spark: SparkSession,
+    files: Sequence[tuple[str, str]],
+    layout: Layout,
+    columns: Sequence[str],
+    then: Then | None,
+    folders: Mapping[str, Folders],
+) -> DataFrame:
+    """Return what files hold, which executors read: each by one task, or a large one in parts, where each line end in it ends a record.
 
     :param files: their names as users see them, and their paths, the largest first; of objects, which Spark gets whole, their URIs.
-    :param columns: of CSV, all text. :param then: what is made of bodies instead: of rows of CSV, those that a send makes.
+    :param columns: of CSV, all text. :param then: what is made of bodies instead: of rows with columns, those that a send makes.
+    :param folders: the columns that the folders of a file make, by its name.
     """
     names, rows = {path: name for name, path in files}, None if then is None or layout.format != "json" else then.of_bodies
     size, tasks = _shares(spark, files)
@@ -111,7 +158,12 @@ def of_files(spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layo
             yield names[str(uri)], layout, unpacked(str(uri), content.as_py())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = (batch for given in batches for name, how, content in opened(given) for batch in records(name, how, content, rows))
+        found = (
+            with_folders(batch, folders.get(name, {}))
+            for given in batches
+            for name, how, content in opened(given)
+            for batch in records(name, how, content, rows)
+        )
         yield from _texts(found, columns) if then is None else _made(found, then, at_once=rows is not None)
 
     if "://" in files[0][1]:
@@ -139,7 +191,7 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
     """
     whole: list[_Unit] = [(name, path, layout, None)]
     is_csv, columns = layout.format == "csv", tuple[str, ...]()
-    if "://" in path or layout.encoding != "utf-8":
+    if "://" in path or layout.encoding != "utf-8" or layout.format == "parquet":
         return whole
     found = list[tuple[int, int, int]]()
     with suppress(OSError):  # the task that reads it says so
@@ -153,12 +205,126 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
     return [(name, path, later if part[2] else layout, part) for part in found]
 
 
-def of_avro(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Return the rows of Avro files, whose schemas may differ: Spark reads all files by the schema of one. Raises SourceError."""
-    found, kinds = defaultdict[str, list[str]](list), dict[str, tuple[Any, str]]()
+def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
+    spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layout, base: str, folders: Mapping[str, Folders], then: Then | None
+) -> DataFrame:
+    """Return the rows of Parquet files as Spark reads them, with types that hold the values of all files.
+
+    What Spark does not read so is records, as a send makes them: files that are damaged, with types that Spark does not have, or that have no type in
+    common with those of the other files, and with names that its readers leave out.
+
+    :param files: their names as users see them, and their paths. :param base: a folder above them all. :param folders: as of ``of_files``.
+    :param then: its columns are those that are known of such rows.
+    Raises NotOnSparkError where no file is left.
+    """
+    from pyspark.sql import functions as f
+
+    names = {path: name for name, path in files}
+    apart = dict.fromkeys(filter(is_left_out, names), "Spark's readers leave out such names")
+    groups: list[tuple[DataFrame, list[str]]] = []
+    for columns, paths in _by_columns(sorted({*names} - {*apart}), names, folders).items():
+        groups += _readable(partial(_read, spark, "parquet", base, columns), paths, apart)
+    if apart:
+        spark.range(1).count()  # else Spark is gone, and no file is damaged
+    kept, schema, files_of = list[Any](), "", Counter[str]()
+    found = [(frame.schema.toNullable().toDDL(), frame, paths) for frame, paths in groups]
+    for ddl, _, paths in found:
+        files_of[ddl] += len(paths)
+    known = "" if then is None else type(then.columns)([field for field in then.columns if field.name not in {RECORD, UNFIT}]).toDDL()
+    for ddl, frame, paths in sorted(found, key=lambda group: (_differ(group[0], known), -files_of[group[0]])):  # the types of most files
+        differ = list[str]()
+        held = united(ddl, schema or ddl, differ)
+        if differ:
+            apart |= dict.fromkeys(paths, f"{differ[0]} has another type than in the other files")
+        else:
+            schema = held
+            kept.append(frame)
+    if not kept:
+        path, why = next(iter(apart.items()))
+        raise NotOnSparkError(f"Spark reads none of its files. {names[path]}: {why}")
+    if len(kept) > 1:
+        common = spark.createDataFrame([], schema).schema
+        kept = [frame.to(common) for frame in kept]
+    rows: DataFrame = reduce(lambda one, other: one.unionByName(other), kept)
+    if not apart:
+        return rows
+    if any("://" in path for path in apart):
+        raise NotOnSparkError("Spark cannot read some of its objects as the others")
+    record = with_record(_columns(()))
+    others = of_files(spark, [(names[path], path) for path in apart], layout, (), Then(_as_records, record), folders)
+    rows = rows.select("*", f.lit(None).cast(record.fields[0].dataType).alias(RECORD), f.expr("false").alias(UNFIT))
+    return rows.unionByName(others, allowMissingColumns=True)
+
+
+def _differ(ddl: str, known: str) -> bool:
+    """Whether a column has another type than one that is known, and none holds the values of both."""
+    differ = list[str]()
+    if known:
+        united(ddl, known, differ)
+    return bool(differ)
+
+
+def _readable(read: Callable[[list[str]], DataFrame], paths: list[str], apart: dict[str, str]) -> list[tuple[DataFrame, list[str]]]:
+    """Return rows of files that can be read together; add those that cannot be read at all to ``apart``, with the reason. Raises NotOnSparkError."""
+    try:
+        return [(read(paths), paths)]
+    except NotOnSparkError:
+        raise
+    except Exception as error:  # noqa: BLE001  (Spark raises what it likes for what is in a file)
+        half = len(paths) // 2
+        if not half:
+            apart[paths[0]] = one_line(error)
+            return []
+        return [*_readable(read, paths[:half], apart), *_readable(read, paths[half:], apart)]
+
+
+def _read(spark: SparkSession, form: str, base: str, columns: Sequence[str], paths: Sequence[str]) -> DataFrame:
+    """Return files with equal names of folders as Spark reads them. Raises NotOnSparkError, and what Spark raises.
+
+    :param columns: that folders make, as text: what Spark guesses of them may change from one day to the next, and ``01`` is no 1.
+    """
+    found = reader(spark).option("mergeSchema", "true").format(form).load([*map(literal_path, paths)])
+    if len({*found.inputFiles()}) < len(paths):
+        raise NotOnSparkError("Spark leaves some of its files out")
+    there = {name.lower() for name in found.columns}
+    new = [name for name in columns if name.lower() not in there]
+    if not new:
+        return found
+    if len(new) < len(columns):
+        raise NotOnSparkError(f"its files have some of the columns that their folders make: {', '.join(columns)}")
+    schema = reduce(lambda made, name: made.add(name, "string"), new, found.schema)
+    return reader(spark).schema(schema).option("basePath", local_uri(base)).format(form).load([*map(literal_path, paths)])
+
+
+def _by_columns(paths: Iterable[str], names: Mapping[str, str], folders: Mapping[str, Folders]) -> Mapping[tuple[str, ...], list[str]]:
+    """Return paths by the columns that their folders make."""
+    found = defaultdict[tuple[str, ...], list[str]](list)
     for path in paths:
-        schema = reader(spark).format("avro").load(path).schema
-        found[schema.json()].append(path)
+        found[tuple(folders.get(names[path], ()))].append(path)
+    return found
+
+
+def _hold_each_other(one: str, other: str) -> bool:
+    """Whether columns of both have a type that holds the values of both."""
+    return sorted(united(one, other).split(",")) == sorted(united(other, one).split(","))
+
+
+def of_orc(spark: SparkSession, files: Sequence[tuple[str, str]], base: str, folders: Mapping[str, Folders]) -> DataFrame:
+    """Return the rows of ORC files, as ``of_parquet`` does; all as Spark reads them."""
+    names = {path: name for name, path in files}
+    parts = [_read(spark, "orc", base, columns, paths) for columns, paths in _by_columns(names, names, folders).items()]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def of_avro(spark: SparkSession, files: Sequence[tuple[str, str]], folders: Mapping[str, Folders]) -> DataFrame:
+    """Return the rows of Avro files, whose schemas may differ: Spark reads all files by the schema of one. Raises SourceError."""
+    from pyspark.sql import functions as f
+
+    found, kinds = defaultdict[tuple[str, tuple[tuple[str, str | None], ...]], list[str]](list), dict[str, tuple[Any, str]]()
+    for name, path in files:
+        schema = reader(spark).format("avro").load(literal_path(path)).schema
+        own = {each.lower() for each in schema.names}
+        found[schema.json(), tuple(each for each in folders.get(name, {}).items() if each[0].lower() not in own)].append(literal_path(path))
         for field in schema.fields:
             kind, where = kinds.setdefault(field.name, (field.dataType, path))
             if kind != field.dataType:
@@ -166,8 +332,21 @@ def of_avro(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
                     f"Column {field.name!r} is {kind.simpleString()} in {where}, and {field.dataType.simpleString()} in {path}. Take files of "
                     "each type by a pattern of its own. Nothing was taken."
                 )
-    parts = [reader(spark).format("avro").load(some) for some in found.values()]
+    parts: list[DataFrame] = []
+    for (_, cells), paths in found.items():
+        rows = reader(spark).format("avro").load(paths)
+        if len({*rows.inputFiles()}) < len(paths):
+            raise NotOnSparkError("Spark leaves some of its files out")
+        parts.append(rows.withColumns({name: f.lit(value).cast("string") for name, value in cells}))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+def _as_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records as none of them is a row."""
+    import pyarrow as pa
+
+    for batch in batches:
+        yield pa.record_batch([records_of(batch), pa.repeat(pa.scalar(True), batch.num_rows)], names=[RECORD, UNFIT])  # noqa: FBT003  (Arrow's)
 
 
 def _columns(names: Sequence[str]) -> StructType:

@@ -89,7 +89,7 @@ class InPlace:
 
     :param watched: runs a function that starts jobs, and ends them when they must not go on; returns whether tasks may have run more than once.
     :param ready: called before jobs whose tasks run code of this package.
-    :ivar schema: of the rows, as DDL; empty: Spark cannot read them.
+    :ivar schema: of the rows, as DDL; empty: Spark cannot read them, for what ``why`` says.
     :ivar landed: files with the rows that land, below ``order.place``.
     :ivar counts: how many rows were read, of how many some land, and how many make no row: ``COUNTS``.
     :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where the transformation itself names them; else None.
@@ -97,17 +97,17 @@ class InPlace:
 
     def __init__(self, spark: SparkSession, order: InPlaceOrder, watched: Callable[[Callable[[], object]], bool], ready: Callable[[], None]) -> None:
         self._order, self._watched, self._ready = order, watched, ready
-        self._why, self.schema = "", ""
+        self.why, self.schema = "", ""
         try:
             with this_python(spark):
                 self._first = order.rows(spark, _columns_of_records(order, rows_alone=not order.careful))
             self.schema = columns_of(self._first.drop(RECORD, UNFIT))
         except NotOnSparkError as error:
-            self._why = str(error)
+            self.why = str(error)
         except spark_errors() as error:  # of a file that is damaged, or that has other types than the others
             if lost(error):
                 raise
-            self._why = f"Spark cannot read it ({next(iter(why(error).splitlines()), type(error).__name__)})"
+            self.why = f"Spark cannot read it ({next(iter(why(error).splitlines()), type(error).__name__)})"
         self.landed: list[FileOfRows] = []
         self.counts: Mapping[str, int] = {}
         self.named = list[Failure | None]()
@@ -117,8 +117,8 @@ class InPlace:
 
     def run(self) -> str:
         """Transform them; return why all have to become messages; empty: only those that fail. Raises TransformError, SparkJobError."""
-        if self._why:
-            return self._why
+        if self.why:
+            return self.why
         try:
             self._run()
         except NotInPlaceError as why:
@@ -174,7 +174,7 @@ class InPlace:
         Raises SourceError where Spark cannot read them, and what ``SendStage.rows`` raises.
         """
         if not self.schema:
-            raise SourceError(f"{self._why}, and nothing else reads such rows. Move a damaged file elsewhere. Nothing was taken.")
+            raise SourceError(f"{self.why}, and nothing else reads such rows. Move a damaged file elsewhere. Nothing was taken.")
         stage = SendStage(self._order.queue, str(folder.relative_to(self._order.queue.root)), self._watched)
         yield from stage.rows(lambda: self._rows, _ROWS)
 

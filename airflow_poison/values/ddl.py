@@ -70,6 +70,17 @@ def column_names(text: str, setting: str = "schema") -> list[str]:
     return [column.name for column in _columns(text, setting)]
 
 
+def united(newer: str, older: str, differ: list[str] | None = None) -> str:
+    """Return the columns of a DDL text, and behind them those that only an older one has.
+
+    A column of both, in whatever case, has the older one's name, and a type that holds the values of both; where there is none, the newer one's.
+
+    :param differ: gets the names of columns and fields for which there is none.
+    """
+    columns = _united(_parsed(newer, "schema"), _parsed(older, "schema"), [] if differ is None else differ)
+    return ",".join(f"{_quoted(column.name)} {_text(column.kind)}" for column in columns)
+
+
 class _Column(NamedTuple):
     """A column, or a field of a struct.
 
@@ -276,3 +287,61 @@ def ddl_type(kind: pa.DataType) -> str:
         return f"struct<{', '.join(f'{field.name}: {ddl_type(field.type)}' for field in kind)}>"
     names = {_simple(name): name for name in set(_NAMES.values())}
     return names.get(kind, str(kind))
+
+
+def _united(newer: tuple[_Column, ...], older: tuple[_Column, ...], differ: list[str]) -> tuple[_Column, ...]:
+    before, both = {column.name.lower(): column for column in older}, list[_Column]()
+    for column in newer:
+        old = before.pop(column.name.lower(), column)
+        kind = _holding(column.kind, old.kind, differ)
+        if kind is None:
+            differ.append(column.name)
+        both.append(old._replace(kind=kind or column.kind))
+    return (*both, *before.values())
+
+
+_WHOLE = {"byte": 3, "short": 5, "int": 10, "long": 19}
+"""Types of whole numbers, from the smallest on, with the digits that they may have."""
+_EXACT = {"float": ("byte", "short"), "double": ("byte", "short", "int", "float")}
+"""Types whose values a type of floating point has without a loss."""
+
+
+def _holding(newer: tuple[Any, ...], older: tuple[Any, ...], differ: list[str]) -> tuple[Any, ...] | None:
+    """Return a type that holds the values of both; None: there is none."""
+    match newer, older:
+        case ("struct", fields), ("struct", others):
+            return ("struct", _united(fields, others, differ))
+        case ("array" | "map", *parts), ("array" | "map", *others) if newer[0] == older[0]:
+            held = [_holding(one, other, differ) for one, other in zip(parts, others, strict=True)]
+            return None if None in held else (newer[0], *held)
+    one, two = newer[0], older[0]
+    if {one, two} <= {*_WHOLE}:
+        return max(newer, older, key=lambda kind: _WHOLE[kind[0]])
+    if {one, two} <= {"decimal", *_WHOLE}:
+        whole, scale = (max(sizes) for sizes in zip(_digits(newer), _digits(older), strict=True))
+        return ("decimal", whole + scale, scale) if whole + scale <= MAX_PRECISION else None
+    wide = {two: older, one: newer}
+    return newer if newer == older else next((kind for name, kind in wide.items() if {one, two} - {name} <= {"void", *_EXACT.get(name, ())}), None)
+
+
+def _digits(kind: tuple[Any, ...]) -> tuple[int, int]:
+    """Return how many digits a number has before the point, and behind it."""
+    return (_WHOLE[kind[0]], 0) if kind[0] in _WHOLE else (kind[1] - kind[2], kind[2])
+
+
+def _text(kind: tuple[Any, ...]) -> str:
+    """Return how Spark writes a type."""
+    match kind:
+        case ("decimal", precision, scale):
+            return f"decimal({precision},{scale})"
+        case ("array", element):
+            return f"array<{_text(element)}>"
+        case ("map", key, value):
+            return f"map<{_text(key)},{_text(value)}>"
+        case ("struct", fields):
+            return f"struct<{','.join(f'{_quoted(field.name)}: {_text(field.kind)}' for field in fields)}>"
+    return str(kind[0])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

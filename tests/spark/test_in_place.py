@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
@@ -857,6 +858,109 @@ def test_a_damaged_file_and_one_with_other_types_stop_no_other(job: Job, tmp_pat
     refused = [json.loads(row["body"])["id"] for row in rows if row["last_error"]["type"].endswith("BodyError")]
     assert sorted(refused) == [*range(20, 30)], "numbers, where schema= says text"
     assert job.is_whole()
+
+
+def files_of(tmp_path: Path, tables: dict[str, pa.Table | bytes]) -> Files:
+    """Return files as a source that takes all names."""
+    for name, table in tables.items():
+        path = tmp_path / "in" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(table, bytes):
+            path.write_bytes(table)
+        else:
+            pq.write_table(table, path)
+    return Files(f"{tmp_path}/in/**/*", format="parquet", settled=timedelta(0))
+
+
+def given(rows: DataFrame) -> DataFrame:
+    return rows.drop("lookup_id")
+
+
+def numbers(first: int, kind: pa.DataType | None = None, **more: Any) -> pa.Table:
+    return pa.table({"id": pa.array([first, first + 1], kind), **more})
+
+
+ODD_FILES: dict[str, tuple[dict[str, pa.Table | bytes], set[str]]] = {
+    "a file of no bytes": ({"b.parquet": b""}, {"MalformedError"}),
+    "no parquet": ({"b.parquet": b"id\n3\n"}, {"MalformedError"}),
+    "cut": ({"b.parquet": b"PAR1" + b"x" * 90 + b"PAR1"}, {"MalformedError"}),
+    "text for numbers": ({"b.parquet": pa.table({"id": ["x"]})}, {"airflow_poison.values.errors.BodyError"}),
+    "a type that Spark does not have": ({"b.parquet": numbers(3, n=pa.array([1, 1], pa.timestamp("ns")))}, set()),
+    "names that Spark leaves out": (
+        {"_b.parquet": numbers(3), "a:b.parquet": numbers(5), "12:00:00/c.parquet": numbers(7), "x._copying_": numbers(9)},
+        set(),
+    ),
+    "wider and narrower": ({"b.parquet": numbers(300, pa.int16()), "c.parquet": numbers(2**40)}, set()),
+    "unpacked": ({"b.parquet.gz": gzip.compress(b"no parquet")}, {"MalformedError"}),
+}
+
+
+@pytest.mark.usefixtures("ignoring")
+@pytest.mark.parametrize("case", ODD_FILES)
+def test_an_odd_file_stops_no_other_and_none_is_left_out(job: Job, tmp_path: Path, case: str) -> None:
+    odd, errors = ODD_FILES[case]
+    good = {"a.parquet": numbers(1, pa.int32()), "z/a.parquet": numbers(11, pa.int32()), "z/empty.parquet": numbers(1, pa.int32()).slice(0, 0)}
+    source = files_of(tmp_path, {**good, **odd})
+
+    result = job.receive(given, source=source)
+
+    wanted = {1, 2, 11, 12}.union(*(table["id"].to_pylist() for table in odd.values() if isinstance(table, pa.Table) and not errors))
+    assert {row["id"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()} == wanted
+    assert {row["last_error"]["type"] for row in messages_of(job)} == errors
+    assert result.in_place["landed"] >= len(good) + 1, "the others are no messages"
+    assert job.queue.positions()[0].position == f"{len(good) + len(odd)} files were taken"
+    assert not job.poured
+    assert job.is_whole()
+
+
+def messages_of(job: Job) -> list[dict[str, Any]]:
+    table = job.queue.table
+    return [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+
+
+def test_files_without_one_that_spark_reads_are_an_error_that_says_what_to_do(job: Job, tmp_path: Path) -> None:
+    source = files_of(tmp_path, {"a.parquet": numbers(1, n=pa.array([1, 1], pa.timestamp("ns")))})
+
+    with pytest.raises(SourceError, match=r"a\.parquet: \[PARQUET_TYPE_ILLEGAL\].*TIMESTAMP\(NANOS.*Declare them, schema="):
+        job.receive(given, source=source)
+    assert not job.queue.positions()
+
+    job.receive(given, source=source, schema="id bigint")
+    assert len(job.landed()) == 2
+
+
+def test_folders_make_columns_that_are_text(job: Job, tmp_path: Path) -> None:
+    folders = {"day=2026-11-29/h=01": "2026-11-29 01", "day=__HIVE_DEFAULT_PARTITION__/h=a%2Fb": "None a/b", "day=7": "7 None", ".": "None None"}
+    tables = {f"{name}/a.parquet": numbers(10 * number) for number, name in enumerate(folders)}
+    own = {"day=x/h=y/b.parquet": numbers(90, day=[1, 2], h=[3, 4])}
+
+    job.receive(given, source=files_of(tmp_path, tables))
+    rows = DeltaTable(job.clean).to_pyarrow_table().to_pylist()
+    assert {f"{row['day']} {row['h']}" for row in rows} == {*folders.values()}
+    assert [list(folders.values())[row["id"] // 10] for row in rows] == [f"{row['day']} {row['h']}" for row in rows]
+
+    job.clean += "-own"
+    job.receive(given, key="own", source=files_of(tmp_path, own))
+    assert job.landed() == ["{'id': 90, 'day': 1, 'h': 3}", "{'id': 91, 'day': 2, 'h': 4}"], "what the files have themselves"
+
+
+@pytest.mark.parametrize("next_ones", [pa.table({"ID": pa.array([3], pa.int32()), "v": ["c"]}), pa.table({"id": [3]})])
+def test_messages_keep_columns_that_later_rows_do_not_have(job: Job, tmp_path: Path, next_ones: pa.Table) -> None:
+    first = pa.table({"Id": pa.array([1, 2], pa.int64()), "v": ["a", "b"], "w": pa.array([1.5, 2.5], pa.float64())})
+    fixed = tmp_path / "fixed"
+
+    def refusing(rows: DataFrame) -> DataFrame:
+        refused = f.when((f.col("id") == 2) & f.lit(not fixed.exists()), f.raise_error(f.lit("not yet")))
+        return rows.select(f.coalesce(refused.cast("bigint"), f.col("id").cast("bigint")).alias("id"), f.to_json(f.struct("*")).alias("row"))
+
+    job.receive(refusing, source=files_of(tmp_path, {"a.parquet": first}))
+    job.receive(refusing, key="two", source=files_of(tmp_path, {"b.parquet": next_ones}))
+    fixed.touch()
+    job.queue.put_back()
+    job.receive(refusing, key="three", source=files_of(tmp_path, {"c.parquet": next_ones}))
+
+    rows = [json.loads(row["row"]) for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist() if row["id"] == 2]
+    assert [{name.lower(): value for name, value in row.items() if name != "lookup_id"} for row in rows] == [{"id": 2, "v": "b", "w": 2.5}]
 
 
 def test_a_vacuum_leaves_rows_alone_that_no_log_names_yet(tmp_path: Path) -> None:

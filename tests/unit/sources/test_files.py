@@ -440,3 +440,53 @@ def test_dying_between_two_files_takes_neither(queue: Queue, tmp_path: Path, at_
     at_point.do("store.append.after_files", lambda: put(tmp_path / "3", "3"))
     assert taken(queue, source).sent == 3, "what came after the plan waits"
     assert taken(queue, source).sent == 1
+
+
+def test_folders_make_columns_where_a_file_has_none_of_the_name(queue: Queue, tmp_path: Path) -> None:
+    rows = pa.table({"id": [1]})
+    for name in ("day=2026-11-29/h=01", "day=a%2Fb=c", "day=__HIVE_DEFAULT_PARTITION__/below", "id=9", "x=1/between/day=", "no"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        pq.write_table(rows, tmp_path / "in" / name / "rows.parquet")
+    put(tmp_path / "in" / "day=07" / "rows.csv", 'id,Day\n2,own\n3,"open\n')
+
+    taken(queue, Files(f"{tmp_path}/in/**/*.parquet", format="parquet", settled=AT_ONCE))
+    taken(queue, Files(f"{tmp_path}/in/day=0*/*.csv", format="csv", settled=AT_ONCE))
+    taken(queue, Files(f"{tmp_path}/in/day=07/*.csv", name="fixed", format="csv", header=["number", "name"], settled=AT_ONCE))
+
+    assert sorted(bodies(queue)) == sorted(
+        [
+            '{"id":1,"day":"2026-11-29","h":"01"}',
+            '{"id":1,"day":"a/b=c"}',
+            '{"id":1,"day":null}',
+            '{"id":1}',  # the file has the column itself
+            '{"id":1,"day":""}',  # what stands above another folder is none, as in Spark
+            '{"id":1}',
+            '{"id":"2","Day":"own"}',
+            '{"number":"id","name":"Day"}',  # the pattern names the folder
+            '{"number":"2","name":"own"}',
+        ]
+    )
+    assert all("a quote opens a cell and is never closed" in error for error in errors(queue))
+
+
+@pytest.mark.parametrize("place", [".", "below"])
+def test_what_writers_keep_beside_their_files_is_none(queue: Queue, tmp_path: Path, place: str) -> None:
+    marks = (
+        "_SUCCESS",
+        "_started_123",
+        "_committed_123",
+        "_metadata",
+        "_common_metadata",
+        "_temporary/0/a.json",
+        "_delta_log/0.json",
+        "b.json._COPYING_",
+    )
+    data = ("a.json", "_data.json", "_started.json", "x_SUCCESS", "_temporary.json")
+    for name in (*marks, *data):
+        put(tmp_path / "in" / place / name, f'"{name}"\n')
+
+    taken(queue, Files(f"{tmp_path}/in/**/*", settled=AT_ONCE))
+    assert sorted(bodies(queue)) == sorted(f'"{name}"' for name in data)
+
+    taken(queue, Files(f"{tmp_path}/in/{place}/_delta_log/*.json", name="log", settled=AT_ONCE))
+    assert '"_delta_log/0.json"' in bodies(queue), "the pattern names it"

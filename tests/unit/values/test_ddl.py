@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.values.ddl import ddl_type, parse_ddl
+from airflow_poison.values.ddl import ddl_type, parse_ddl, united
 from airflow_poison.values.errors import SettingError
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -110,3 +110,47 @@ def test_what_is_written_is_read_and_the_other_way_round(columns: list[tuple[str
     text = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns)
     found = parse_ddl(text)
     assert [(field.name, ddl_type(field.type)) for field in found] == columns
+
+
+@pytest.mark.parametrize(
+    ("newer", "older", "both", "differ"),
+    [
+        ("a int", "b string", "`a` int,`b` string", []),
+        ("Id int, b date", "id int", "`id` int,`b` date", []),
+        ("a byte", "a bigint", "`a` long", []),
+        ("a bigint", "a byte", "`a` long", []),
+        ("a decimal(5,2)", "a decimal(10,0)", "`a` decimal(12,2)", []),
+        ("a decimal(5,2)", "a int", "`a` decimal(12,2)", []),
+        ("a decimal(38,2)", "a decimal(38,0)", "`a` decimal(38,2)", ["a"]),
+        ("a float", "a double", "`a` double", []),
+        ("a double", "a int", "`a` double", []),
+        ("a double", "a bigint", "`a` double", ["a"]),
+        ("a float", "a int", "`a` float", ["a"]),
+        ("a void", "a array<int>", "`a` array<int>", []),
+        ("a timestamp", "a void", "`a` timestamp", []),
+        ("a timestamp", "a timestamp_ntz", "`a` timestamp", ["a"]),
+        ("a int", "a string", "`a` int", ["a"]),
+        ("a array<int>", "a array<bigint>", "`a` array<long>", []),
+        ("a array<int>", "a int", "`a` array<int>", ["a"]),
+        ("a map<string,int>", "a map<string,date>", "`a` map<string,int>", ["a"]),
+        (
+            "a struct<x: int, `y.z`: string>",
+            "a struct<x: bigint, w: struct<v: date>>",
+            "`a` struct<`x`: long,`y.z`: string,`w`: struct<`v`: date>>",
+            [],
+        ),
+        ("a struct<x: int, y: int>", "a struct<x: string, z: int>", "`a` struct<`x`: int,`y`: int,`z`: int>", ["x"]),
+    ],
+)
+def test_columns_of_two_texts_hold_the_values_of_both(newer: str, older: str, both: str, differ: list[str]) -> None:
+    found = list[str]()
+    assert united(newer, older, found) == both
+    assert found == differ
+    assert united(both, older) == both, "again"
+
+
+@given(st.lists(st.tuples(NAMES, TYPES), min_size=1, max_size=4, unique_by=lambda column: column[0].lower()))
+def test_columns_are_what_they_were_beside_themselves(columns: list[tuple[str, str]]) -> None:
+    text, differ = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns), list[str]()
+    assert parse_ddl(united(text, text, differ)) == parse_ddl(text)
+    assert not differ
