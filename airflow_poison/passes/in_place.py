@@ -300,7 +300,7 @@ class _Mark:
 
 
 def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, str]:
-    """Record the columns of rows, before one becomes a message, beside those of messages that are in the queue, or that another run adds now.
+    """Record the columns of rows, before one becomes a message, and keep the columns of messages that are in the queue, or that another run adds now.
 
     :param columns: empty: they are not known. Returns the names of the recorded ones, by those in small letters.
     """

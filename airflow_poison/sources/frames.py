@@ -211,7 +211,7 @@ def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
     """Return the rows of Parquet files as Spark reads them, with types that hold the values of all files.
 
     What Spark does not read so is records, as a send makes them: files that are damaged, with types that Spark does not have, or that have no type in
-    common with those of the other files, and with names that its readers leave out.
+    common with the other files, and with names that its readers leave out.
 
     :param files: their names as users see them, and their paths. :param base: a folder above them all. :param folders: as of ``of_files``.
     :param then: its columns are those that are known of such rows.

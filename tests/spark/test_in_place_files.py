@@ -271,19 +271,28 @@ def test_records_that_are_none_become_messages_also_where_spark_reads_nothing(tm
 WHY = {
     "lines": ({"format": "lines"}, "have no columns"),
     "no schema": ({"format": "json"}, "declare schema="),
-    "a name that is empty": ({"format": "csv"}, "Spark wants names"),
 }
 
 
 @pytest.mark.parametrize("case", WHY)
 def test_what_stays_the_old_way_says_why(tmp_path: Path, spark: SparkSession, case: str) -> None:
     source, why = WHY[case]
-    job = Job(tmp_path, spark, {"1": b'{"id": "1"},\n7,8\n' if case != "no schema" else b'{"id": "1"}\n'}, **source)
+    job = Job(tmp_path, spark, {"1": b'{"id": "1"}\n'}, **source)
 
     job.received("q", lambda df: df.selectExpr("cast(body AS string) AS body"))
 
     assert any(why in line for line in job.lines), job.lines
     assert job.landed("q")
+
+
+def test_a_name_that_spark_does_not_have_is_an_error_unless_the_columns_are_declared(tmp_path: Path, spark: SparkSession) -> None:
+    job = Job(tmp_path, spark, {"1": b"id,\n7,8\n"}, format="csv")
+
+    with pytest.raises(SourceError, match="Spark wants names.*Declare them, schema="):
+        job.received("q", lambda df: df.select("id"))
+    assert not job.queue("q").positions()
+    landed, _ = job.received("q", lambda df: df.select("id"), "id string")
+    assert landed == ["{'id': '7'}"]
 
 
 def test_a_file_of_orc_that_is_damaged_is_named_and_nothing_is_taken(tmp_path: Path, spark: SparkSession) -> None:
