@@ -79,6 +79,11 @@ def _shown(path: str) -> str:
     return path if "\n" not in path and is_utf8(path) else Path(path).as_uri() if path.startswith("/") else path.replace("\n", "%0A")
 
 
+def _on_spark(path: str) -> str:
+    """Return how Spark's file systems name a path."""
+    return re.sub("^s3://", "s3a://", path)
+
+
 class _PassedOver(dict[tuple[str, str], set[str]]):
     """Files that a take leaves alone, by the reason, with a text for one file and for several."""
 
@@ -351,13 +356,13 @@ class Files(Source):
         if self._in_bucket and self.format in {"csv", "json"} and any(file.size > _WHOLE for file in files):
             return f"Spark gets text of an object store as whole objects, and one has more than {_WHOLE >> 20} MiB"
         if self._in_bucket and self.format in {"csv", "json"} and any(is_left_out(file.path) for file in files):
-            return "Spark's readers leave out objects whose names begin with _ or ., or have a colon"
+            return "Spark's readers leave out objects whose names begin with _ or ., or have a colon beside one of {}[]*?\\"
         return "" if self._in_bucket or all(self._can_be_opened(file.path) for file in files) else "this user cannot open all of its files"
 
     def _in_place(self, spark: SparkSession, files: Sequence[_Found], then: Then | None) -> DataFrame:
         """Return rows as Spark reads them. Raises NotOnSparkError."""
-        there = [(file.shown, re.sub("^s3://", "s3a://", file.path)) for file in sorted(files, key=lambda file: -file.size)]
-        base, folders = re.sub("^s3://", "s3a://", self._fixed), {file.shown: self._folders(file) for file in files}
+        there = [(file.shown, _on_spark(file.path)) for file in sorted(files, key=lambda file: -file.size)]
+        base, folders = _on_spark(self._fixed), {file.shown: self._folders(file) for file in files}
         if self.format in SPARKS and (odd := next((name for name, path in there if is_left_out(path)), None)) is not None:
             raise NotOnSparkError(f"Spark's readers leave {odd} out: rename it")
         if self.format == "avro":
@@ -365,7 +370,8 @@ class Files(Source):
         if self.format == "orc":
             return of_orc(spark, there, base, folders)
         if self.format == "parquet":
-            return of_parquet(spark, there, self._layout, base, folders, then)
+            here = {_on_spark(each.path): self._read_here(each) for each in files if self._in_bucket and (not each.size or is_left_out(each.path))}
+            return of_parquet(spark, there, self._layout, base, folders, then, here)
         names: dict[str, None] = {}
         if then is None:
             names = dict.fromkeys(name for file in files for name in (*self._named(file), *folders[file.shown]))
@@ -374,6 +380,13 @@ class Files(Source):
                     f"its columns are {', '.join(map(repr, names)) or 'not named'}: Spark wants names that are not empty, each once"
                 )
         return of_files(spark, there, self._layout, [*names], then, folders)
+
+    def _read_here(self, file: _Found) -> Iterator[pa.RecordBatch]:
+        """Yield the records of an object. Raises SourceError."""
+        refused = list[_RefusedError]()
+        yield from self._each([file], None, [], refused)
+        if refused:
+            raise SourceError(f"{refused[0].reason}. {_GRANT}")
 
     def _folders(self, file: _Found) -> Mapping[str, str | None]:
         """Return the columns that the folders of a file make."""

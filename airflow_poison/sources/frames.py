@@ -103,8 +103,12 @@ def with_folders(rows: pa.RecordBatch, folders: Folders) -> pa.RecordBatch:
 
 
 def is_left_out(path: str) -> bool:
-    """Whether Spark's readers leave a file out, or refuse its name, whatever is in it."""
-    return ":" in path.rpartition("://")[2] or _LEFT_OUT.fullmatch(path.rpartition("/")[2]) is not None
+    """Whether Spark's readers leave a file out, or refuse its name, whatever is in it.
+
+    A colon is refused on a file system with checksums, as this machine's, and beside signs of patterns.
+    """
+    colon = ":" in path.rpartition("://")[2] and ("://" not in path or literal_path(path) != path)
+    return colon or _LEFT_OUT.fullmatch(path.rpartition("/")[2]) is not None
 
 
 def with_record(columns: StructType) -> StructType:
@@ -206,7 +210,13 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
 
 
 def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
-    spark: SparkSession, files: Sequence[tuple[str, str]], layout: Layout, base: str, folders: Mapping[str, Folders], then: Then | None
+    spark: SparkSession,
+    files: Sequence[tuple[str, str]],
+    layout: Layout,
+    base: str,
+    folders: Mapping[str, Folders],
+    then: Then | None,
+    here: Mapping[str, Iterable[pa.RecordBatch]],
 ) -> DataFrame:
     """Return the rows of Parquet files as Spark reads them, with types that hold the values of all files.
 
@@ -214,24 +224,25 @@ def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
     common with the other files, and with names that its readers leave out.
 
     :param files: their names as users see them, and their paths. :param base: a folder above them all. :param folders: as of ``of_files``.
-    :param then: its columns are those that are known of such rows.
+    :param then: its columns are those that are known of such rows. :param here: what objects hold that no task of Spark reads, by their paths.
     Raises NotOnSparkError where no file is left.
     """
+    import pyarrow as pa
     from pyspark.sql import functions as f
 
     names = {path: name for name, path in files}
-    apart = dict.fromkeys(filter(is_left_out, names), "Spark's readers leave out such names")
+    apart = dict.fromkeys([path for path in names if path in here or is_left_out(path)], "Spark's readers leave it out")
     groups: list[tuple[DataFrame, list[str]]] = []
     for columns, paths in _by_columns(sorted({*names} - {*apart}), names, folders).items():
         groups += _readable(partial(_read, spark, "parquet", base, columns), paths, apart)
     if apart:
         spark.range(1).count()  # else Spark is gone, and no file is damaged
     kept, schema, files_of = list[Any](), "", Counter[str]()
-    found = [(frame.schema.toNullable().toDDL(), frame, paths) for frame, paths in groups]
-    for ddl, _, paths in found:
+    typed = [(frame.schema.toNullable().toDDL(), frame, paths) for frame, paths in groups]
+    for ddl, _, paths in typed:
         files_of[ddl] += len(paths)
     known = "" if then is None else type(then.columns)([field for field in then.columns if field.name not in {RECORD, UNFIT}]).toDDL()
-    for ddl, frame, paths in sorted(found, key=lambda group: (_differ(group[0], known), -files_of[group[0]])):  # the types of most files
+    for ddl, frame, paths in sorted(typed, key=lambda group: (_differ(group[0], known), -files_of[group[0]])):  # the types of most files
         differ = list[str]()
         held = united(ddl, schema or ddl, differ)
         if differ:
@@ -248,12 +259,13 @@ def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
     rows: DataFrame = reduce(lambda one, other: one.unionByName(other), kept)
     if not apart:
         return rows
-    if any("://" in path for path in apart):
-        raise NotOnSparkError("Spark cannot read some of its objects as the others")
     record = with_record(_columns(()))
-    others = of_files(spark, [(names[path], path) for path in apart], layout, (), Then(_as_records, record), folders)
+    make, there = Then(_as_records, record), [(names[path], path) for path in apart if path not in here]
+    others = [of_files(spark, there, layout, (), make, folders)] if there else []
+    if found := [*_made(chain.from_iterable(here.values()), make, at_once=False)]:
+        others.append(spark.createDataFrame(pa.Table.from_batches(found), record))
     rows = rows.select("*", f.lit(None).cast(record.fields[0].dataType).alias(RECORD), f.expr("false").alias(UNFIT))
-    return rows.unionByName(others, allowMissingColumns=True)
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), others, rows)
 
 
 def _differ(ddl: str, known: str) -> bool:

@@ -438,6 +438,8 @@ def is_utf8(name: str) -> bool:
 
 
 def _beginning(source: Path | IO[bytes]) -> bytes:
+    if isinstance(source, io.BytesIO):
+        return source.getvalue()[:BYTES]
     if not isinstance(source, Path):
         return b""
     with source.open("rb") as content:
