@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_poison.outputs.output import Output
+    from airflow_poison.outputs.row_files import Place
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store.disk import Folder
     from airflow_poison.values.failures import Failure
@@ -110,7 +111,8 @@ class InPlaceOrder(NamedTuple):
     :param rows: reads them, with what makes columns of bodies where it needs that. :param decode: what bodies are decoded with before; None: they are
         JSON as they are.
     :param outputs: prepared.
-    :param place: the folder where rows are written; there is none yet. :param queue: the queue's.
+    :param place: the folder of this machine where rows are written; there is none yet. :param there: where executors write them for an output in an
+        object store. :param queue: the queue's folder.
     :param check_stopped: called every few seconds while a job runs; what it raises ends the job.
     :param limit: seconds that a row may take.
     :param careful: whether rows are likely to fail: then the job is not tried as it is before.
@@ -121,6 +123,7 @@ class InPlaceOrder(NamedTuple):
     transformation: Transformation
     outputs: Sequence[Output]
     place: Path
+    there: Place | None
     check_stopped: Callable[[], object]
     limit: float
     decode: Callable[[Any], Any] | None

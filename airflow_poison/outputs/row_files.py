@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 HIDDEN = "_poison"
 """The folder below an output in which rows are written: ``_poison/<queue>/<run>``."""
 DEPTH = 3
-OWN = frozenset({"_poison", "_poison_row", "_poison_id", "_poison_failed", "_poison_partition", "poison_place"})
+PARTITION = "_poison_partition"
+"""The column by which a job writes rows of one partition apart from others."""
+OWN = frozenset({"_poison", "_poison_row", "_poison_id", "_poison_failed", PARTITION, "poison_place"})
 """Columns of ours in such files, which are part of no table."""
 _BATCH = 64_000
 
@@ -45,13 +47,16 @@ class FileOfRows(NamedTuple):
 
 
 class Files(Protocol):
-    """The files below an output."""
+    """The files below an output, or below a folder in which a job writes."""
 
     def is_there(self, path: str) -> bool:
         """Whether there is a file."""
 
+    def names(self, folder: str) -> list[str]:
+        """Return the paths of all files in a folder, in their order."""
+
     def put(self, path: str, file: Path) -> None:
-        """Have a file at a path that a job on this machine has written; on a file system it was written there."""
+        """Have a file of this machine at a path; it may be there already."""
 
     def move(self, path: str, target: str) -> None:
         """Have the file at another path. Raises FileNotFoundError."""
@@ -66,7 +71,17 @@ class Files(Protocol):
         """Return the folders in a folder that were written before an instant."""
 
     def remove(self, folder: str) -> None:
-        """Remove a folder, if it is there."""
+        """Remove a folder, if it is there; an empty text stands for all."""
+
+
+class Place(NamedTuple):
+    """A folder in which a job writes rows.
+
+    :ivar uri: as Spark names it.
+    """
+
+    uri: str
+    files: Files
 
 
 def files_below(output: Output, options: Mapping[str, str]) -> Files:
@@ -74,7 +89,12 @@ def files_below(output: Output, options: Mapping[str, str]) -> Files:
 
     :param options: of the object store that it is in.
     """
-    return _InBucket(Objects.at(output.uri, options)) if "://" in output.uri else _OnDisk(Path(output.uri))
+    return files_in(output.uri, options)
+
+
+def files_in(uri: str, options: Mapping[str, str]) -> Files:
+    """Return the files in a folder of this machine, or below the URI of an object store."""
+    return _InBucket(Objects.at(uri, options)) if "://" in uri else _OnDisk(Path(uri))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +104,13 @@ class _OnDisk:
     def is_there(self, path: str) -> bool:
         return (self.root / path).exists()
 
+    def names(self, folder: str) -> list[str]:
+        return sorted(str(path.relative_to(self.root)) for path in (self.root / folder).rglob("*") if path.is_file())
+
     def put(self, path: str, file: Path) -> None:
-        assert file == self.root / path, "jobs write below the output"
+        if file != (target := self.root / path):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(file, target)
 
     def move(self, path: str, target: str) -> None:
         (self.root / path).rename(self.root / target)
@@ -111,6 +136,9 @@ class _InBucket:
     def is_there(self, path: str) -> bool:
         return self.objects.is_there(path)
 
+    def names(self, folder: str) -> list[str]:
+        return sorted(each.path for each in self.objects.list(f"{folder}/"))
+
     def put(self, path: str, file: Path) -> None:
         self.objects.upload(path, file)
 
@@ -135,7 +163,7 @@ class _InBucket:
 
     def remove(self, folder: str) -> None:
         with suppress(StoreUnreachableError):  # a later run does it
-            self.objects.remove([each.path for each in self.objects.list(f"{folder}/")])
+            self.objects.remove([each.path for each in self.objects.list(f"{folder}/" if folder else "")])
 
 
 def of_delta(options: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -246,7 +274,8 @@ def _place(below: Files, file: FileOfRows) -> str:
 
 
 def _moved_to(file: FileOfRows) -> str:
-    return file.path.rpartition("/")[2]
+    *folders, name = file.path.split("/")  # a task's files have one name in all partitions
+    return "-".join([*(folder.partition("=")[2] for folder in folders if folder.startswith(f"{PARTITION}=")), name])
 
 
 def _moved(below: Files, file: FileOfRows) -> str:

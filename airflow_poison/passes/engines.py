@@ -403,12 +403,14 @@ class RowsInPlace(Protocol):
 
     :ivar schema: their columns, as DDL; empty: they cannot be transformed, for what ``why`` says.
     :ivar landed: files with the rows that land, below the order's place.
+    :ivar is_there: whether they are where the output is: in its object store.
     :ivar counts: of rows (``COUNTS``); empty: all of them have to become messages.
     :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where the transformation itself names them; else None.
     """
 
     schema: str
     why: str
+    is_there: bool
     landed: list[FileOfRows]
     named: list[Failure | None]
     counts: Mapping[str, int]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.delivery.handlers import InPlaceOrder, Transformation
 from airflow_poison.delivery.landing_rows import landing_files, landings_of
-from airflow_poison.outputs.row_files import HIDDEN, FileOfRows, files_below
+from airflow_poison.outputs.row_files import HIDDEN, FileOfRows, Place, files_below, files_in
 from airflow_poison.passes.land import options_of
 from airflow_poison.passes.take import acknowledged, advance_of, begin, messages_of
 from airflow_poison.sources.bodies import decoded
@@ -42,7 +42,7 @@ from airflow_poison.values.errors import (
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import SubQueue
-from airflow_poison.values.texts import counted
+from airflow_poison.values.texts import counted, on_spark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -151,7 +151,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         receiving.progress(f"queue {table.name}: all of {source.name} becomes messages: {reason}")
         return table.append(messages.of(planned.batches()), key, now, advance, of_source=True), {}
     mark, rows = _Mark(table, key), _Rows.of(receiving, outputs)
-    work = receiving.engine().in_place(_order(receiving, source, planned, transformation, outputs, rows.place))
+    work = receiving.engine().in_place(_order(receiving, source, planned, transformation, outputs, rows))
     if not work.schema and transformation.schema is None:
         raise SourceError(
             f"Source {source.name!r}: {work.why}. So its columns are not known, and the transformation could read no message that is made of its "
@@ -164,7 +164,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
     deaths = mark.begun()
     try:
         why = "two earlier runs have ended while their jobs ran" if deaths >= _DEATHS else work.run()
-        landings = None if why or not work.landed else landing_files(outputs[0], rows.landed(work.landed), now)
+        landings = None if why or not work.landed else landing_files(outputs[0], rows.landed(work.landed, are_there=work.is_there), now)
         every = partial(work.all_rows, rows.here / "all") if planned.alone else planned.batches
         details = {"poured": why} if why else {}
         reach("pass.in_place.before_commit")
@@ -192,7 +192,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
 
 
 def _order(  # noqa: PLR0917  (what is taken, and where it goes)
-    receiving: ReceivePass, source: Source, planned: Take, transformation: Transformation, outputs: Sequence[Output], place: Path
+    receiving: ReceivePass, source: Source, planned: Take, transformation: Transformation, outputs: Sequence[Output], rows: _Rows
 ) -> InPlaceOrder:
     table, snapshot = receiving.table, receiving.table.snapshot()
     assert planned.rows is not None, "all of it becomes messages"
@@ -200,7 +200,8 @@ def _order(  # noqa: PLR0917  (what is taken, and where it goes)
         planned.rows,
         transformation,
         outputs,
-        place,
+        rows.place,
+        rows.there,
         receiving.check_stopped,
         receiving.policy.effective_transaction_timeout.total_seconds(),
         None if source.schema is None else partial(decoded, schema=source.schema),
@@ -219,15 +220,17 @@ def _named(sent: Sent, failures: Sequence[Failure | None]) -> Mapping[int, Failu
 
 
 class _Rows:
-    """Where a job writes rows: below the output; for one in an object store on this machine, from where the files that land are uploaded.
+    """Where a job writes rows: below the output. For one in an object store a job on this machine writes here, and the files that land are uploaded.
 
-    :ivar place: where the job writes.
+    :ivar place: where the job writes on this machine. :ivar there: where executors write for an output in an object store.
     :ivar here: a folder of this machine, as a send has: what a run that has died leaves there is removed by maintenance.
     """
 
     def __init__(self, output: Output, options: Mapping[str, str], queue: str, here: Path) -> None:
         self.here, self._queue, self._run = here, f"{HIDDEN}/{queue}", f"{HIDDEN}/{queue}/{token_hex(8)}"
-        self.place = here / "rows" if "://" in output.uri or not output.uri else Path(output.uri, self._run)
+        is_far, run = "://" in output.uri, f"{output.uri.rstrip('/')}/{self._run}"
+        self.place = here / "rows" if is_far or not output.uri else Path(output.uri, self._run)
+        self.there = Place(on_spark(run), files_in(run, options)) if is_far else None
         self._below = files_below(output, options) if output.uri else None
         self._landed = list[FileOfRows]()
 
@@ -238,12 +241,13 @@ class _Rows:
         here = Path(table.root, STAGE, f"send-in-place-{token_hex(8)}")
         return cls(outputs[0], options_of(outputs[0], receiving.store), f"{table.name}-{table.identity()}", here)
 
-    def landed(self, files: Sequence[FileOfRows]) -> Sequence[FileOfRows]:
+    def landed(self, files: Sequence[FileOfRows], *, are_there: bool) -> Sequence[FileOfRows]:
         """Have files below the output, and return them as they are called there."""
         assert self._below is not None, "a job without an output writes no rows"
         below = self._below
         self._landed = [FileOfRows(f"{self._run}/{file.path}", file.rows) for file in files]
-        side_by_side(lambda file: below.put(f"{self._run}/{file.path}", self.place / file.path), files)
+        if not are_there:
+            side_by_side(lambda file: below.put(f"{self._run}/{file.path}", self.place / file.path), files)
         return self._landed
 
     def check_there(self) -> None:

@@ -21,7 +21,7 @@ from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, is_utf8, mal
 from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
-from airflow_poison.values.texts import counted
+from airflow_poison.values.texts import counted, on_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -77,11 +77,6 @@ class _Found:
 
 def _shown(path: str) -> str:
     return path if "\n" not in path and is_utf8(path) else Path(path).as_uri() if path.startswith("/") else path.replace("\n", "%0A")
-
-
-def _on_spark(path: str) -> str:
-    """Return how Spark's file systems name a path."""
-    return re.sub("^s3://", "s3a://", path)
 
 
 class _PassedOver(dict[tuple[str, str], set[str]]):
@@ -361,8 +356,8 @@ class Files(Source):
 
     def _in_place(self, spark: SparkSession, files: Sequence[_Found], then: Then | None) -> DataFrame:
         """Return rows as Spark reads them. Raises NotOnSparkError."""
-        there = [(file.shown, _on_spark(file.path)) for file in sorted(files, key=lambda file: -file.size)]
-        base, folders = _on_spark(self._fixed), {file.shown: self._folders(file) for file in files}
+        there = [(file.shown, on_spark(file.path)) for file in sorted(files, key=lambda file: -file.size)]
+        base, folders = on_spark(self._fixed), {file.shown: self._folders(file) for file in files}
         if self.format in SPARKS and (odd := next((name for name, path in there if is_left_out(path)), None)) is not None:
             raise NotOnSparkError(f"Spark's readers leave {odd} out: rename it")
         if self.format == "avro":
@@ -370,7 +365,7 @@ class Files(Source):
         if self.format == "orc":
             return of_orc(spark, there, base, folders)
         if self.format == "parquet":
-            here = {_on_spark(each.path): self._read_here(each) for each in files if self._in_bucket and (not each.size or is_left_out(each.path))}
+            here = {on_spark(each.path): self._read_here(each) for each in files if self._in_bucket and (not each.size or is_left_out(each.path))}
             return of_parquet(spark, there, self._layout, base, folders, then, here)
         names: dict[str, None] = {}
         if then is None:

@@ -8,11 +8,11 @@ changed, as soon as one row fails.
 
 from __future__ import annotations
 
-import shutil
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cached_property, lru_cache
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from airflow_poison.delivery import bodies
 from airflow_poison.delivery.handlers import VERDICT, check_schema
-from airflow_poison.outputs.row_files import OWN, FileOfRows
+from airflow_poison.outputs.row_files import OWN, PARTITION, FileOfRows, Place, files_in
 from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
@@ -34,6 +34,7 @@ from airflow_poison.spark.python_errors import all_noted, errors_noted
 from airflow_poison.spark.send_stage import SendStage
 from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
 from airflow_poison.store import disk
+from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
 from airflow_poison.values.failures import Failure
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from airflow_poison.spark.python_errors import PythonErrors
 
 _BATCH, _ROWS = 64_000, 10_000
-_PARTITION = "_poison_partition"
 _NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "boolean"})
 """Types of columns of partitions whose values Delta's log has as SQL writes them."""
 
@@ -111,7 +111,10 @@ class InPlace:
         self.landed: list[FileOfRows] = []
         self.counts: Mapping[str, int] = {}
         self.named = list[Failure | None]()
-        self._failing, self._unfit = list[Path](), list[Path]()
+        far = order.there if not jobs_of(spark).local else None
+        self.is_there = far is not None
+        self._place = far or Place(local_uri(str(order.place)), files_in(str(order.place), {}))
+        self._failing, self._unfit = list[str](), list[str]()
         self._jobs = 0
         self._unnamed: set[int] | None = None
 
@@ -128,19 +131,19 @@ class InPlace:
 
     def discard(self) -> None:
         """Remove what was written: nothing refers to it."""
-        shutil.rmtree(self._order.place, ignore_errors=True)
+        self._place.files.remove("")
 
     def failing(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows that fail, with their own columns, or the records that they were."""
         for path in self._unfit:
-            with pq.ParquetFile(path) as file:
+            with self._open(path) as file:
                 for batch in file.iter_batches(_ROWS):
                     for records in _records(batch.column(RECORD)):
                         self.named += [None] * records.num_rows
                         yield records
         seen = set[int]()  # one that makes several rows may fail in more than one
         for path in self._failing:
-            with pq.ParquetFile(path) as file:
+            with self._open(path) as file:
                 for batch in file.iter_batches(_ROWS, columns=[ROW]):
                     rows, ids, said = cast("Any", batch.column(ROW)).flatten()
                     numbers: list[int] = ids.to_pylist()
@@ -257,14 +260,14 @@ class InPlace:
         noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
         with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
             split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {FAILED}") if frame is None else frame
-            _, rows_written, repeated = self._written(*self._in_partitions(split, FAILED), folder)
-            good, bad = (sorted(folder.glob(f"{FAILED}={fails}/*.parquet")) for fails in ("false", "true"))
+            files, rows_written, repeated = self._written(*self._in_partitions(split, FAILED), folder)
+            good, bad = ([path for path in files if path.startswith(f"{folder}/{FAILED}={fails}/")] for fails in ("false", "true"))
             if job.has_records:
                 self._find_unfit(job, _observed(job, "rows"))
             self._unnamed = set[int]() if one_each else None
             if notes is not None:
-                raised, spoiled = _raised(all_noted(notes), [*good, *bad])
-                bad += _rows_of(good, raised | spoiled)
+                raised, spoiled = _raised(all_noted(notes), [self._order.place / path for path in (*good, *bad)])
+                bad += self._rows_of(good, raised | spoiled)
                 self._unnamed = raised | spoiled if one_each else None
         if job.counts_itself and frame is not None:
             self._finish(good, bad, rows_written, one_each=one_each)
@@ -281,15 +284,27 @@ class InPlace:
             records = self._rows.where(f"`{UNFIT}`").select(f"`{RECORD}`")
             self._unfit = self._unfit_of(records, self._folder(), number or 0)
 
-    def _folder(self) -> Path:
+    def _folder(self) -> str:
         """Return where a job writes: no other has written there, of which a task may have outlived it."""
         self._jobs += 1
-        return self._order.place / f"job-{self._jobs}"
+        return f"job-{self._jobs}"
 
-    def _finish(self, good: list[Path], bad: list[Path], rows: int | None, *, one_each: bool | None) -> None:
-        failed = {*_numbers(bad)}
-        good = _without(good, failed)
-        unfit = sum(pq.read_metadata(path).num_rows for path in self._unfit)
+    def _open(self, path: str) -> pq.ParquetFile:
+        return pq.ParquetFile(self._place.files.opened(path))
+
+    def _rows_in(self, files: Sequence[str]) -> list[int]:
+        """Return how many rows there are in each file."""
+
+        def number(path: str) -> int:
+            with self._open(path) as file:
+                return int(file.metadata.num_rows)
+
+        return side_by_side(number, files)
+
+    def _finish(self, good: list[str], bad: list[str], rows: int | None, *, one_each: bool | None) -> None:
+        failed = {*self._numbers(bad)}
+        good = self._without(good, failed)
+        unfit = sum(self._rows_in(self._unfit))
         self.counts = self._counts(rows, good, len(failed) + unfit, one_each)
         self._keep(good, bad)
 
@@ -297,21 +312,18 @@ class InPlace:
         """Raise NotInPlaceError for outputs of which Spark cannot write the files that become their own."""
         if len(outputs) > 1 or not outputs[0].uri:
             raise NotInPlaceError("rows are written in place to one table")
-        if "://" in outputs[0].uri and not jobs_of(spark).local:
-            raise NotInPlaceError("rows are written in place to a table in an object store only where Spark's master is local")
-        if not jobs_of(spark).local and not _is_shared(spark, self._order.place):
-            raise NotInPlaceError(f"Spark's executors do not see the folder {outputs[0].uri} of this machine")
+        if not jobs_of(spark).local and not _is_shared(spark, self._place):
+            raise NotInPlaceError(f"Spark's executors do not see {outputs[0].uri}")
 
-    def _keep(self, good: Sequence[Path], bad: list[Path]) -> None:
+    def _keep(self, good: Sequence[str], bad: list[str]) -> None:
         """Force files to disk: the queue's log will name those that land, and what failed comes from the others; note which they are."""
-        folder = self._order.place
-        if "://" not in self._order.outputs[0].uri:  # else they are uploaded
-            disk.sync_files(str(folder), [str(path.relative_to(folder)) for path in (*good, *bad)])
-            disk.sync_ancestors(folder)
-        files = [FileOfRows(str(path.relative_to(folder)), pq.read_metadata(path).num_rows) for path in good]
-        self.landed, self._failing = [file for file in files if file.rows], bad
+        if "://" not in self._order.outputs[0].uri:  # else they are in the object store, or are uploaded
+            disk.sync_files(str(self._order.place), [*good, *bad])
+            disk.sync_ancestors(self._order.place)
+        self.landed = [FileOfRows(path, rows) for path, rows in zip(good, self._rows_in(good), strict=True) if rows]
+        self._failing = bad
 
-    def _unfit_of(self, records: DataFrame, folder: Path, least: int) -> list[Path]:
+    def _unfit_of(self, records: DataFrame, folder: str, least: int) -> list[str]:
         """Write the records that are no rows; return their files. Raises SourceError for fewer than before, and what ``_written`` raises."""
         files, number, _ = self._written(records, (), folder)
         if number < least:
@@ -330,9 +342,9 @@ class InPlace:
         if not names or not all(types.get(name) in _NAMING for name in names):
             return rows, by
         values = ", ".join(map(quoted, names))  # the file says them
-        return rows.selectExpr("*", f"if({failed}, 0, xxhash64({values})) AS {_PARTITION}"), [*by, _PARTITION]
+        return rows.selectExpr("*", f"if({failed}, 0, xxhash64({values})) AS {PARTITION}"), [*by, PARTITION]
 
-    def _written(self, frame: DataFrame, by: Sequence[str], folder: Path) -> tuple[list[Path], int, bool]:
+    def _written(self, frame: DataFrame, by: Sequence[str], folder: str) -> tuple[list[str], int, bool]:
         """Write rows; return their files, how many rows these have, and whether tasks may have run more than once.
 
         :param by: columns by whose values they are written apart. Raises NotInPlaceError, SparkJobError, OutputError.
@@ -344,27 +356,25 @@ class InPlace:
         rows = frame if counted is None else frame.observe(counted, f.count(f.lit(1)).alias("rows"))
         try:
             with expected(frame.sparkSession):
-                repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(local_uri(str(folder))))
+                repeated = self._watched(lambda: rows.write.partitionBy(*by).parquet(f"{self._place.uri}/{folder}"))
         except spark_errors() as error:
             if lost(error):
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
             failure = failure_of_job(error)
             said = failure.type if self._order.hides else f"{failure.type}: {next(iter(failure.text.splitlines()), '')}"
             raise _JobFailedError(f"the job failed ({said})") from error
-        for path in folder.rglob(f"{_PARTITION}=*/*.parquet"):  # a task's files have one name in all partitions
-            path.rename(path.parent.with_name(f"{path.parent.name.partition('=')[2]}-{path.name}"))
-        files = sorted(folder.rglob("*.parquet"))
-        here = sum(pq.read_metadata(path).num_rows for path in files)
+        files = [path for path in self._place.files.names(folder) if path.endswith(".parquet")]
+        here = sum(self._rows_in(files))
         there = here if counted is None else int(counted.get["rows"])
         if here != there:
             self.discard()
             raise OutputError(
-                f"Spark's executors wrote {there:,} rows below {folder}, and {here:,} of them are there for this process. The output must be on "
-                "a file system that the task and all executors mount at the same path. Nothing was taken."
+                f"Spark's executors wrote {there:,} rows below {self._place.uri}, and {here:,} of them are there for this process. The output must "
+                "be on a file system that the task and all executors mount at the same path. Nothing was taken."
             )
         return files, here, repeated
 
-    def _counts(self, rows: int | None, good: Sequence[Path], failed: int, one_each: bool | None) -> Mapping[str, int]:  # noqa: FBT001
+    def _counts(self, rows: int | None, good: Sequence[str], failed: int, one_each: bool | None) -> Mapping[str, int]:  # noqa: FBT001
         """Return the counts of rows.
 
         :param rows: that were read; None: Spark may have counted some twice, in a stage whose tasks have run once more.
@@ -373,8 +383,77 @@ class InPlace:
         rows = self._rows.count() if rows is None else rows
         landed = rows - failed
         if one_each is not None:
-            landed = sum(pq.read_metadata(path).num_rows for path in good) if one_each else _different(good)
+            landed = sum(self._rows_in(good)) if one_each else self._different(good)
         return {"read": rows, "landed": landed, "filtered": rows - landed - failed}
+
+    # Numbers of rows -------------------------------------------------------------------------------------------------
+
+    def _numbers(self, files: Sequence[str]) -> Iterator[int]:
+        """Yield the lookup ids of rows that fail."""
+        for path in files:
+            with self._open(path) as file:
+                column: Any = file.read(columns=[f"{ROW}.id"])[ROW]
+                yield from pc.struct_field(column, ["id"]).to_pylist()
+
+    def _different(self, files: Sequence[str]) -> int:
+        """Return how many different numbers there are in files, with a byte of memory for each: the partition is in their upper 31 bits."""
+        seen: dict[int, NDArray[np.bool_]] = {}
+        for path in files:
+            with self._open(path) as file:
+                for batch in file.iter_batches(_BATCH, columns=[NUMBER]):
+                    numbers = cast("NDArray[np.int64]", batch.column(0).drop_null().to_numpy()) - 1
+                    for partition in np.unique(numbers >> PLACE_BITS).tolist():
+                        places = numbers[numbers >> PLACE_BITS == partition] - (partition << PLACE_BITS)
+                        there = seen.get(partition, np.zeros(0, np.bool_))
+                        if (more := int(places.max()) + 1 - len(there)) > 0:
+                            there = np.concatenate([there, np.zeros(max(more, len(there)), np.bool_)])
+                        there[places] = True
+                        seen[partition] = there
+        return sum(int(np.count_nonzero(each)) for each in seen.values())
+
+    def _without(self, files: Sequence[str], numbers: Collection[int]) -> list[str]:
+        """Return files without the rows of these numbers: rows of one that fails do not land, whatever others of it do."""
+        gone = pa.array(sorted(numbers), pa.int64())
+        return [self._rewritten(path, gone) if len(gone) and self._has(path, gone) else path for path in files]
+
+    def _has(self, path: str, numbers: pa.Array[Any]) -> bool:
+        """Whether a row of a file has one of these numbers."""
+        with self._open(path) as file:
+            if NUMBER not in file.schema_arrow.names:  # each row is the only one of its number
+                return False
+            return bool(pc.any(pc.is_in(cast("Any", file.read(columns=[NUMBER])[NUMBER]), numbers)).as_py())
+
+    def _rewritten(self, path: str, gone: pa.Array[Any]) -> str:
+        """Write a file once more, without rows of these numbers, under another name."""
+        with self._beside(path, "rest") as (target, made), self._open(path) as file, pq.ParquetWriter(made, file.schema_arrow) as writer:
+            for batch in file.iter_batches(_BATCH):
+                writer.write_batch(batch.filter(pc.invert(pc.is_in(cast("Any", batch.column(NUMBER)), gone))))
+        return target
+
+    def _rows_of(self, files: Sequence[str], numbers: Collection[int]) -> list[str]:
+        """Write what the rows of these numbers were, of each file that has some, beside it. Raises NotInPlaceError where one does not say it."""
+        wanted, written_files = pa.array(sorted(numbers), pa.int64()), list[str]()
+        for path in files if len(wanted) else ():
+            with self._open(path) as file:
+                rows = file.read(columns=[ROW, NUMBER])
+            rows = rows.filter(pc.is_in(cast("Any", rows[NUMBER]), wanted))
+            if rows[ROW].null_count:
+                raise NotInPlaceError("a Python function has raised for a row that is not known any more")
+            if rows.num_rows:
+                with self._beside(path, "raised") as (target, made):
+                    pq.write_table(rows.select([ROW]), made)
+                written_files.append(target)
+        return written_files
+
+    @contextmanager
+    def _beside(self, path: str, kind: str) -> Iterator[tuple[str, Path]]:
+        """Give the path of a new file beside another one, and a file of this machine that is there when the block has ended."""
+        folder, _, name = path.rpartition("/")
+        target = f"{folder}/{kind}-{name}"
+        with TemporaryDirectory(prefix="airflow-poison-rows-", dir=None if self.is_there else self._order.place) as here:
+            made = Path(here, name)
+            yield target, made
+            self._place.files.put(target, made)
 
 
 def _without_named(rows: DataFrame) -> DataFrame:
@@ -384,20 +463,22 @@ def _without_named(rows: DataFrame) -> DataFrame:
     return rows.where(f.assert_true(f.col(VERDICT).isNull(), f"the transformation names a row in {VERDICT}").isNull()).drop(VERDICT)
 
 
-def _is_shared(spark: SparkSession, place: Path) -> bool:
-    """Whether Spark's executors see a folder of this machine."""
-    mark, text = place / "mark", token_hex(16)
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.write_text(text, "utf-8")
+def _is_shared(spark: SparkSession, place: Place) -> bool:
+    """Whether Spark's executors see a place."""
+    text = token_hex(16)
+    with TemporaryDirectory(prefix="airflow-poison-mark-") as folder:
+        mark = Path(folder, "mark")
+        mark.write_text(text, "utf-8")
+        place.files.put("mark", mark)
     try:
         with expected(spark):
-            return [row["value"] for row in spark.read.text(literal_path(str(mark))).collect()] == [text]
+            return [row["value"] for row in spark.read.text(literal_path(f"{place.uri}/mark")).collect()] == [text]
     except spark_errors() as error:
         if lost(error):
             raise SparkJobError(f"Spark cannot be asked: {why(error)}\nNothing was taken. Run the task again.") from error
         return False
     finally:
-        mark.unlink(missing_ok=True)
+        place.files.remove("")
 
 
 def _observed(job: _Job, name: str) -> int | None:
@@ -462,68 +543,6 @@ def _raised(notes: Sequence[tuple[int, PythonErrors]], files: Sequence[Path]) ->
         return raised_in_python(notes, files, NUMBER)
     except NotCaught as error:
         raise NotInPlaceError("a Python function has raised, and Spark does not say for which row") from error
-
-
-def _numbers(files: Sequence[Path]) -> Iterator[int]:
-    """Yield the lookup ids of rows that fail."""
-    for path in files:
-        with pq.ParquetFile(path) as file:
-            column: Any = file.read(columns=[f"{ROW}.id"])[ROW]
-            yield from pc.struct_field(column, ["id"]).to_pylist()
-
-
-def _different(files: Sequence[Path]) -> int:
-    """Return how many different numbers there are in files, with a byte of memory for each: the partition is in their upper 31 bits."""
-    seen: dict[int, NDArray[np.bool_]] = {}
-    for path in files:
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(_BATCH, columns=[NUMBER]):
-                numbers = cast("NDArray[np.int64]", batch.column(0).drop_null().to_numpy()) - 1
-                for partition in np.unique(numbers >> PLACE_BITS).tolist():
-                    places = numbers[numbers >> PLACE_BITS == partition] - (partition << PLACE_BITS)
-                    there = seen.get(partition, np.zeros(0, np.bool_))
-                    if (more := int(places.max()) + 1 - len(there)) > 0:
-                        there = np.concatenate([there, np.zeros(max(more, len(there)), np.bool_)])
-                    there[places] = True
-                    seen[partition] = there
-    return sum(int(np.count_nonzero(each)) for each in seen.values())
-
-
-def _without(files: Sequence[Path], numbers: Collection[int]) -> list[Path]:
-    """Return files without the rows of these numbers: rows of one that fails do not land, whatever others of it do."""
-    gone = pa.array(sorted(numbers), pa.int64())
-    return [_rewritten(path, gone) if len(gone) and pc.any(_of(path, gone)).as_py() else path for path in files]
-
-
-def _of(path: Path, numbers: pa.Array[Any]) -> Any:
-    """Return which rows of a file have one of these numbers."""
-    if NUMBER not in pq.read_schema(path).names:
-        return pa.array([False])  # each row is the only one of its number
-    return pc.is_in(cast("Any", pq.read_table(path, columns=[NUMBER], partitioning=None)[NUMBER]), numbers)
-
-
-def _rewritten(path: Path, gone: pa.Array[Any]) -> Path:
-    """Write a file once more, without rows of these numbers, under another name."""
-    target = path.with_name(f"rest-{path.name}")
-    with pq.ParquetFile(path) as file, pq.ParquetWriter(target, file.schema_arrow) as writer:
-        for batch in file.iter_batches(_BATCH):
-            writer.write_batch(batch.filter(pc.invert(pc.is_in(cast("Any", batch.column(NUMBER)), gone))))
-    path.unlink()
-    return target
-
-
-def _rows_of(files: Sequence[Path], numbers: Collection[int]) -> list[Path]:
-    """Write what the rows of these numbers were, of each file that has some, beside it. Raises NotInPlaceError where one does not say it."""
-    wanted, made = pa.array(sorted(numbers), pa.int64()), list[Path]()
-    for path in files if len(wanted) else ():
-        rows = pq.read_table(path, columns=[ROW, NUMBER], partitioning=None)
-        rows = rows.filter(pc.is_in(cast("Any", rows[NUMBER]), wanted))
-        if rows[ROW].null_count:
-            raise NotInPlaceError("a Python function has raised for a row that is not known any more")
-        if rows.num_rows:
-            made.append(path.with_name(f"raised-{path.name}"))
-            pq.write_table(rows.select([ROW]), made[-1])
-    return made
 
 
 def columns_of(rows: DataFrame) -> str:

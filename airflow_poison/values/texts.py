@@ -149,6 +149,11 @@ def literal_path(path: str) -> str:
     return local_uri(_GLOB.sub(r"\\\1", path))
 
 
+def on_spark(uri: str) -> str:
+    """Return how Hadoop's file systems name a URI of an object store."""
+    return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri
+
+
 def local_uri(path: str) -> str:
     """Return a path as one of this machine, and a URI as it is: Spark's own file system may be HDFS or a bucket."""
     return path if "://" in path else f"file://{Path(path).absolute()}"
