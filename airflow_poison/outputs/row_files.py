@@ -157,6 +157,8 @@ class _InBucket:
     def runs(self, folder: str, before: datetime) -> list[str]:
         newest: dict[str, datetime] = {}
         for each in self.objects.list(f"{folder}/"):
+            if not each.size:  # Hadoop's mark of a folder, which obstore does not remove
+                continue
             name = each.path.removeprefix(f"{folder}/").partition("/")[0]
             newest[name] = max(newest.get(name, each.changed_at), each.changed_at)
         return [name for name, changed in newest.items() if changed < before]

@@ -313,7 +313,8 @@ class InPlace:
         if len(outputs) > 1 or not outputs[0].uri:
             raise NotInPlaceError("rows are written in place to one table")
         if not jobs_of(spark).local and not _is_shared(spark, self._place):
-            raise NotInPlaceError(f"Spark's executors do not see {outputs[0].uri}")
+            needed = ": the session needs the classes of its file system, and credentials" if self.is_there else ""
+            raise NotInPlaceError(f"Spark's executors do not see {outputs[0].uri}{needed}")
 
     def _keep(self, good: Sequence[str], bad: list[str]) -> None:
         """Force files to disk: the queue's log will name those that land, and what failed comes from the others; note which they are."""

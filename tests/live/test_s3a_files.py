@@ -16,9 +16,8 @@ from deltalake import DeltaTable
 
 from airflow_poison import Files, Msmq4, Store
 from airflow_poison.spark.session import get_session
-from tests.given.drivers import SMALL
+from tests.live.hadoop_aws import settings_of
 from tools.servers import s3 as server
-from tools.servers.maven import fetched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
-HADOOP = "3.4.2"
 
 
 @pytest.fixture(scope="module")
@@ -38,17 +36,7 @@ def options() -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def spark(options: dict[str, str]) -> Iterator[SparkSession]:
-    jars = fetched(f"hadoop-aws-{HADOOP}", ("org.apache.hadoop", "hadoop-aws", HADOOP))
-    settings = {
-        "endpoint": options["AWS_ENDPOINT_URL"],
-        "access.key": options["AWS_ACCESS_KEY_ID"],
-        "secret.key": options["AWS_SECRET_ACCESS_KEY"],
-        "endpoint.region": options["AWS_REGION"],
-        "path.style.access": "true",
-        "connection.ssl.enabled": "false",
-    }
-    given = {f"spark.hadoop.fs.s3a.{name}": value for name, value in settings.items()}
-    session = get_session("local[2]", {**SMALL, "spark.jars": ",".join(map(str, sorted(jars.glob("*.jar")))), **given})
+    session = get_session("local[2]", settings_of(options))
     yield session
     session.stop()
 
