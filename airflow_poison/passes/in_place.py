@@ -23,6 +23,7 @@ from airflow_poison.passes.land import options_of
 from airflow_poison.passes.take import acknowledged, advance_of, begin, messages_of
 from airflow_poison.sources.bodies import decoded
 from airflow_poison.sources.frames import Frame
+from airflow_poison.sources.rows import columns_of_bodies
 from airflow_poison.sources.source import ERROR
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.files import COUNTS
@@ -45,7 +46,7 @@ from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import counted, on_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -149,15 +150,12 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
     if planned.rows is None or needs_schema:
         reason = "declare schema=, the columns of its bodies" if needs_schema and planned.rows is not None else planned.why
         receiving.progress(f"queue {table.name}: all of {source.name} becomes messages: {reason}")
-        return table.append(messages.of(planned.batches()), key, now, advance, of_source=True), {}
+        batches = _recognized(receiving, planned.batches(), "", transformation) if source.columns else planned.batches()
+        return table.append(messages.of(batches), key, now, advance, of_source=True), {}
     mark, rows = _Mark(table, key), _Rows.of(receiving, outputs)
     work = receiving.engine().in_place(_order(receiving, source, planned, transformation, outputs, rows))
-    if not work.schema and transformation.schema is None:
-        raise SourceError(
-            f"Source {source.name!r}: {work.why}. So its columns are not known, and the transformation could read no message that is made of its "
-            "rows. Declare them, schema='id bigint, ...', or move such files elsewhere. Nothing was taken."
-        )
-    names = _recorded(receiving, work.schema)
+    if work.schema:
+        _recorded(receiving, work.schema)
     rows.sweep(table, now)
     receiving.progress(f"queue {table.name}: transforming {planned.what} in place")
     reach("pass.in_place.before_job")
@@ -170,7 +168,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
         reach("pass.in_place.before_commit")
         rows.check_there()
         found = every() if why else work.failing()
-        found = (_renamed(batch, names) for batch in found) if source.columns else found
+        found = _recognized(receiving, found, work.schema, transformation) if source.columns else found
         sent = table.append(messages.of(found), key, now, advance, of_source=True, landings=landings, details=details, counts=work.counts)
     except _NO_DEATHS as error:
         mark.note(deaths)
@@ -309,17 +307,39 @@ def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, str]:
     :param columns: empty: they are not known. Returns the names of the recorded ones, by those in small letters.
     """
     table = receiving.table
+    if not columns:
+        return {}
 
     def together(row: Control) -> str:
         return united(columns, str(row.desk.get(COLUMNS, columns)))
 
     control = table.snapshot().control
-    if columns and control.desk.get(COLUMNS) != together(control):
+    if control.desk.get(COLUMNS) != together(control):
         table.alter(lambda row: replace(row, desk={**row.desk, COLUMNS: together(row)}), lambda _before, _after: (), receiving.clock.now())
         control = table.snapshot().control
-    return {name.lower(): name for name in column_names(str(control.desk[COLUMNS]))} if COLUMNS in control.desk else {}
+    return {name.lower(): name for name in column_names(str(control.desk[COLUMNS]))}
 
 
-def _renamed(rows: pa.RecordBatch, names: Mapping[str, str]) -> pa.RecordBatch:
-    """Return rows with the names of the recorded columns, by which bodies are read: columns whose names differ in case alone are one for Spark."""
-    return rows if ERROR in rows.schema.names else rows.rename_columns([names.get(name.lower(), name) for name in rows.schema.names])
+def _recognized(receiving: ReceivePass, batches: Iterable[pa.RecordBatch], columns: str, transformation: Transformation) -> Iterator[pa.RecordBatch]:
+    """Yield rows with the names of the recorded columns, by which bodies are read: columns whose names differ in case alone are one for Spark.
+
+    :param columns: of the rows; empty: what the rows themselves have, which is recorded before they become messages.
+    Raises SourceError for columns that no transformation can have, where none are declared.
+    """
+    seen: pa.Schema | None = None
+    names: Mapping[str, str] = {}
+    for batch in batches:
+        if ERROR in batch.schema.names:
+            yield batch
+            continue
+        if seen is None or not (columns or batch.schema == seen):
+            seen = batch.schema
+            try:
+                names = _recorded(receiving, columns or columns_of_bodies(seen))
+            except SettingError as error:
+                if transformation.schema is None:
+                    raise SourceError(
+                        f"Rows with the columns {', '.join(map(repr, seen.names))} cannot be transformed: Spark wants names that are not empty, each "
+                        "once. Declare the columns that the transformation needs, schema='id bigint, ...'. Nothing was taken."
+                    ) from error
+        yield batch.rename_columns([names.get(name.lower(), name) for name in batch.schema.names])

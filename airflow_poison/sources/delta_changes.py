@@ -18,7 +18,7 @@ from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
-from airflow_poison.values.texts import literal_path
+from airflow_poison.values.texts import literal_path, on_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -184,7 +184,7 @@ class Versions:
             self._refuse(version, file)
             if "://" not in self.uri and not Path(self.uri, file.path).exists():
                 raise SourceError(self._vacuumed(version, file))
-            groups[tuple(file.partition.get(name) for name in partitions)].append(literal_path(f"{self.uri}/{file.path}"))
+            groups[tuple(file.partition.get(name) for name in partitions)].append(literal_path(on_spark(f"{self.uri}/{file.path}")))
         for values, paths in groups.items():
             part = reader(spark).schema(stored).parquet(*paths)
             known = dict(zip(partitions, values, strict=True))

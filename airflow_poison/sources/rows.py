@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values import json_text
+from airflow_poison.values.ddl import ddl_of_bodies
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
 from airflow_poison.values.mapping import (
@@ -84,6 +85,15 @@ def to_messages(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) ->
             columns["body"] = _put(columns["body"], {row: shown(chosen, row) for row in odd.errors})
         columns[ERROR] = _put(columns[ERROR], odd.errors)
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=wanted)
+
+
+def columns_of_bodies(rows: pa.Schema) -> str:
+    """Return the columns that the bodies of rows have, as DDL; empty where one is JSON, which is of no type."""
+    import pyarrow as pa
+
+    fields = [field.with_type(_bare_type(field.type)) for field in rows if not field.name.startswith(ODD)]
+    is_json = any(_is_json(field) or (isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name == "arrow.json") for field in fields)
+    return "" if is_json else ddl_of_bodies(pa.schema(fields))
 
 
 def shown(batch: pa.RecordBatch, row: int) -> bytes:

@@ -312,7 +312,8 @@ class InPlace:
         """Raise NotInPlaceError for outputs of which Spark cannot write the files that become their own."""
         if len(outputs) > 1 or not outputs[0].uri:
             raise NotInPlaceError("rows are written in place to one table")
-        if not jobs_of(spark).local and not _is_shared(spark, self._place):
+        is_seen = jobs_of(spark).local or _is_shared(spark, self._place)
+        if not is_seen:
             needed = ": the session needs the classes of its file system, and credentials" if self.is_there else ""
             raise NotInPlaceError(f"Spark's executors do not see {outputs[0].uri}{needed}")
 

@@ -70,6 +70,38 @@ def column_names(text: str, setting: str = "schema") -> list[str]:
     return [column.name for column in _columns(text, setting)]
 
 
+def ddl_of_bodies(columns: pa.Schema) -> str:
+    """Return columns as DDL, with the types that their values have in the JSON of a body: text where JSON has no other (times, intervals, UUIDs)."""
+    return ",".join(f"{_quoted(field.name)} {_in_a_body(field.type)}" for field in columns)
+
+
+def _in_a_body(kind: Any) -> str:
+    of: Any = pa.types
+    if of.is_dictionary(kind) or of.is_run_end_encoded(kind):
+        return _in_a_body(kind.value_type)
+    if of.is_struct(kind):
+        return f"struct<{', '.join(f'{_quoted(field.name)}: {_in_a_body(field.type)}' for field in kind)}>"
+    if of.is_map(kind):
+        return f"map<{_in_a_body(kind.key_type)},{_in_a_body(kind.item_type)}>"
+    if of.is_nested(kind):
+        return f"array<{_in_a_body(kind.value_type)}>"
+    return _plain_in_a_body(kind)
+
+
+def _plain_in_a_body(kind: Any) -> str:
+    of: Any = pa.types
+    names = {_simple(name): name for name in set(_NAMES.values())}
+    if of.is_unsigned_integer(kind):
+        return {8: "short", 16: "int", 32: "long", 64: "decimal(20,0)"}[kind.bit_width]
+    if of.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= MAX_PRECISION:
+        return f"decimal({kind.precision},{kind.scale})"
+    if of.is_timestamp(kind) and kind.unit != "ns":
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if of.is_fixed_size_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind):
+        return "binary"
+    return {pa.date64(): "date", pa.float16(): "float"}.get(kind, names.get(kind, "string"))
+
+
 def united(newer: str, older: str, differ: list[str] | None = None) -> str:
     """Return the columns of a DDL text, and behind them those that only an older one has.
 

@@ -12,9 +12,9 @@ import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
-from airflow_poison import Files, Msmq4, Store
+from airflow_poison import DeltaChanges, Files, Msmq4, Store
 from airflow_poison.spark.session import get_session
 from tests.live.hadoop_aws import settings_of
 from tools.servers import s3 as server
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_poison import Source
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
@@ -56,7 +58,7 @@ class Job:
         )
         for name, content in objects.items():
             client.put_object(Bucket=self.bucket, Key=f"in/{name}", Body=content if isinstance(content, bytes) else packed(content))
-        self.source = Files(f"s3://{self.bucket}/in/**/*", storage_options=options, settled=timedelta(0), **source)
+        self.source: Source = Files(f"s3://{self.bucket}/in/**/*", storage_options=options, settled=timedelta(0), **source)
 
     def received(self, **more: Any) -> tuple[list[dict[str, Any]], list[tuple[str, bytes]]]:
         """Return the rows that have landed, and the messages that are left, with their errors."""
@@ -141,3 +143,17 @@ def test_text_is_what_a_take_makes_of_it(spark: SparkSession, options: dict[str,
     assert landed == expected
     assert messages == [("MalformedError", b"2")]
     assert job.poured == hidden, "\n".join(job.lines)
+
+
+def test_a_delta_table_in_the_bucket_is_read_there(spark: SparkSession, options: dict[str, str]) -> None:
+    job = Job(spark, options, {}, format="parquet")
+    table, far = f"s3://{job.bucket}/raw", {**options, "allow_http": "true"}
+    days = ["a b", "ü/%", "x=y", None, "a%20b", "{[*?", "A:B"]
+    write_deltalake(table, pa.table({"id": range(len(days)), "day": days}), partition_by=["day"], storage_options=far)
+    job.source = DeltaChanges(table, storage_options=options)
+
+    landed, messages = job.received()
+
+    assert [row["day"] for row in landed] == days
+    assert not messages
+    assert not job.poured

@@ -7,11 +7,13 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +28,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import IntegerType
 
-from airflow_poison import DeltaChanges, Files, Msmq4, Store, protect
+from airflow_poison import DeltaChanges, Files, Jdbc, Msmq4, Store, protect
 from airflow_poison.outputs.row_files import HIDDEN
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.sources.source import Position, Take  # noqa: TC001  (of a method that is overridden)
@@ -918,15 +920,41 @@ def messages_of(job: Job) -> list[dict[str, Any]]:
     return [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
 
 
-def test_files_without_one_that_spark_reads_are_an_error_that_says_what_to_do(job: Job, tmp_path: Path) -> None:
-    source = files_of(tmp_path, {"a.parquet": numbers(1, n=pa.array([1, 1], pa.timestamp("ns")))})
+def test_rows_that_spark_does_not_read_become_messages_with_their_columns(job: Job, tmp_path: Path) -> None:
+    more = {"at": pa.array([1, None], pa.timestamp("ns")), "time": pa.array([1, None], pa.time64("us")), "price": pa.array([1, None], pa.uint8())}
+    other = {"a": pa.array([["x"], None]), "c": pa.array([b"\xff", None]), "Time": pa.array(["noon", None])}
 
-    with pytest.raises(SourceError, match=r"a\.parquet: \[PARQUET_TYPE_ILLEGAL\].*TIMESTAMP\(NANOS.*Declare them, schema="):
-        job.receive(given, source=source)
-    assert not job.queue.positions()
+    job.receive(given, source=files_of(tmp_path, {"a.parquet": numbers(1, **more), "b.parquet": numbers(3, **more)}))
+    job.receive(given, key="two", evolve=True, source=files_of(tmp_path, {"c.parquet": numbers(5, n=pa.array([1, 1], pa.time64("us")), **other)}))
 
-    job.receive(given, source=source, schema="id bigint")
-    assert len(job.landed()) == 2
+    assert job.poured
+    rows = sorted(DeltaTable(job.clean).to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
+    none = dict.fromkeys(("at", "time", "price", "a", "c", "n"))
+    first = {"at": "1970-01-01T00:00:00.000000001", "time": "00:00:00.000001", "price": 1}
+    assert rows[:4] == [{**none, "id": 1, **first}, {**none, "id": 2}, {**none, "id": 3, **first}, {**none, "id": 4}]
+    assert rows[4:] == [
+        {**none, "id": 5, "time": "noon", "n": "00:00:00.000001", "a": ["x"], "c": b"\xff"},
+        {**none, "id": 6, "n": "00:00:00.000001"},
+    ]
+
+
+def test_rows_of_a_database_become_messages_with_their_columns(job: Job, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database:
+        database.execute("create table orders (id integer primary key, amount text, price real, day date, raw blob)")
+        rows = [(1, "10", 1.5, "2026-11-29", b"\xff"), (2, "bad", 2.5, None, None), (3, "30", None, None, b"")]
+        database.executemany("insert into orders values (?, ?, ?, ?, ?)", rows)
+        database.commit()
+    source = Jdbc(f"sqlite:///{tmp_path}/shop.db", "orders", "id", overlap=1)
+
+    job.receive(lambda rows: rows.selectExpr("id", "cast(amount AS int) AS amount", "price", "day", "raw"), source=source)
+
+    assert job.landed() == sorted(
+        [
+            str({"id": 1, "amount": 10, "price": 1.5, "day": date(2026, 11, 29), "raw": b"\xff"}),
+            str({"id": 3, "amount": 30, "price": None, "day": None, "raw": b""}),
+        ]
+    )
+    assert [row["body"]["id"] for row in job.messages().values()] == [2]
 
 
 def test_folders_make_columns_that_are_text(job: Job, tmp_path: Path) -> None:
