@@ -296,7 +296,7 @@ def _read(spark: SparkSession, form: str, base: str, columns: Sequence[str], pat
     :param columns: that folders make, as text: what Spark guesses of them may change from one day to the next, and ``01`` is no 1.
     """
     found = reader(spark).option("mergeSchema", "true").format(form).load([*map(literal_path, paths)])
-    if len({*found.inputFiles()}) < len(paths):
+    if _number_of_files(found) < len(paths):
         raise NotOnSparkError("Spark leaves some of its files out")
     there = {name.lower() for name in found.columns}
     new = [name for name in columns if name.lower() not in there]
@@ -306,6 +306,12 @@ def _read(spark: SparkSession, form: str, base: str, columns: Sequence[str], pat
         raise NotOnSparkError(f"its files have some of the columns that their folders make: {', '.join(columns)}")
     schema = reduce(lambda made, name: made.add(name, "string"), new, found.schema)
     return reader(spark).schema(schema).option("basePath", local_uri(base)).format(form).load([*map(literal_path, paths)])
+
+
+def _number_of_files(frame: DataFrame) -> int:
+    """Return how many files a frame reads; without their names, which Py4J would bring here one by one."""
+    java: Any = getattr(frame, "_jdf", None)
+    return len({*frame.inputFiles()} if java is None else java.inputFiles())
 
 
 def _by_columns(paths: Iterable[str], names: Mapping[str, str], folders: Mapping[str, Folders]) -> Mapping[tuple[str, ...], list[str]]:
@@ -347,7 +353,7 @@ def of_avro(spark: SparkSession, files: Sequence[tuple[str, str]], folders: Mapp
     parts: list[DataFrame] = []
     for (_, cells), paths in found.items():
         rows = reader(spark).format("avro").load(paths)
-        if len({*rows.inputFiles()}) < len(paths):
+        if _number_of_files(rows) < len(paths):
             raise NotOnSparkError("Spark leaves some of its files out")
         parts.append(rows.withColumns({name: f.lit(value).cast("string") for name, value in cells}))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
