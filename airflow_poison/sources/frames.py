@@ -237,26 +237,11 @@ def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
         groups += _readable(partial(_read, spark, "parquet", base, columns), paths, apart)
     if apart:
         spark.range(1).count()  # else Spark is gone, and no file is damaged
-    kept, schema, files_of = list[Any](), "", Counter[str]()
-    typed = [(frame.schema.toNullable().toDDL(), frame, paths) for frame, paths in groups]
-    for ddl, _, paths in typed:
-        files_of[ddl] += len(paths)
     known = "" if then is None else type(then.columns)([field for field in then.columns if field.name not in {RECORD, UNFIT}]).toDDL()
-    for ddl, frame, paths in sorted(typed, key=lambda group: (_differ(group[0], known), -files_of[group[0]])):  # the types of most files
-        differ = list[str]()
-        held = united(ddl, schema or ddl, differ)
-        if differ:
-            apart |= dict.fromkeys(paths, f"{differ[0]} has another type than in the other files")
-        else:
-            schema = held
-            kept.append(frame)
-    if not kept:
+    rows = _united(spark, groups, known, apart)
+    if rows is None:
         path, why = next(iter(apart.items()))
         raise NotOnSparkError(f"Spark reads none of its files. {names[path]}: {why}")
-    if len(kept) > 1:
-        common = spark.createDataFrame([], schema).schema
-        kept = [frame.to(common) for frame in kept]
-    rows: DataFrame = reduce(lambda one, other: one.unionByName(other), kept)
     if not apart:
         return rows
     record = with_record(_columns(()))
@@ -268,12 +253,34 @@ def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), others, rows)
 
 
-def _differ(ddl: str, known: str) -> bool:
-    """Whether a column has another type than one that is known, and none holds the values of both."""
-    differ = list[str]()
-    if known:
-        united(ddl, known, differ)
-    return bool(differ)
+def _united(spark: SparkSession, groups: Sequence[tuple[DataFrame, list[str]]], known: str, apart: dict[str, str]) -> DataFrame | None:
+    """Return the rows of groups of files, with types that hold the values of all; None where there is no group.
+
+    :param known: columns, as DDL: a group with their types is before others, and one of more files before one of fewer. :param apart: gets the files
+        of groups whose types have none in common with these.
+    """
+
+    def differing(ddl: str, other: str) -> list[str]:
+        differ = list[str]()
+        if other:
+            united(ddl, other, differ)
+        return differ
+
+    typed, files_of = [(frame.schema.toNullable().toDDL(), frame, paths) for frame, paths in groups], Counter[str]()
+    for ddl, _, paths in typed:
+        files_of[ddl] += len(paths)
+    kept: list[DataFrame] = []
+    schema = ""
+    for ddl, frame, paths in sorted(typed, key=lambda group: (bool(differing(group[0], known)), -files_of[group[0]])):
+        if differ := differing(ddl, schema):
+            apart |= dict.fromkeys(paths, f"{differ[0]} has another type than in the other files")
+        else:
+            schema = united(ddl, schema or ddl)
+            kept.append(frame)
+    if len(kept) > 1:
+        common = spark.createDataFrame([], schema).schema
+        kept = [frame.to(common) for frame in kept]
+    return reduce(lambda one, other: one.unionByName(other), kept) if kept else None
 
 
 def _readable(read: Callable[[list[str]], DataFrame], paths: list[str], apart: dict[str, str]) -> list[tuple[DataFrame, list[str]]]:
@@ -320,11 +327,6 @@ def _by_columns(paths: Iterable[str], names: Mapping[str, str], folders: Mapping
     for path in paths:
         found[tuple(folders.get(names[path], ()))].append(path)
     return found
-
-
-def _hold_each_other(one: str, other: str) -> bool:
-    """Whether columns of both have a type that holds the values of both."""
-    return sorted(united(one, other).split(",")) == sorted(united(other, one).split(","))
 
 
 def of_orc(spark: SparkSession, files: Sequence[tuple[str, str]], base: str, folders: Mapping[str, Folders]) -> DataFrame:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -862,7 +862,7 @@ def test_a_damaged_file_and_one_with_other_types_stop_no_other(job: Job, tmp_pat
     assert job.is_whole()
 
 
-def files_of(tmp_path: Path, tables: dict[str, pa.Table | bytes]) -> Files:
+def files_of(tmp_path: Path, tables: Mapping[str, pa.Table | bytes]) -> Files:
     """Return files as a source that takes all names."""
     for name, table in tables.items():
         path = tmp_path / "in" / name
@@ -921,8 +921,12 @@ def messages_of(job: Job) -> list[dict[str, Any]]:
 
 
 def test_rows_that_spark_does_not_read_become_messages_with_their_columns(job: Job, tmp_path: Path) -> None:
-    more = {"at": pa.array([1, None], pa.timestamp("ns")), "time": pa.array([1, None], pa.time64("us")), "price": pa.array([1, None], pa.uint8())}
-    other = {"a": pa.array([["x"], None]), "c": pa.array([b"\xff", None]), "Time": pa.array(["noon", None])}
+    more: dict[str, Any] = {
+        "at": pa.array([1, None], pa.timestamp("ns")),
+        "time": pa.array([1, None], pa.time64("us")),
+        "price": pa.array([1, None], pa.uint8()),
+    }
+    other: dict[str, Any] = {"a": pa.array([["x"], None]), "c": pa.array([b"\xff", None]), "Time": pa.array(["noon", None])}
 
     job.receive(given, source=files_of(tmp_path, {"a.parquet": numbers(1, **more), "b.parquet": numbers(3, **more)}))
     job.receive(given, key="two", evolve=True, source=files_of(tmp_path, {"c.parquet": numbers(5, n=pa.array([1, 1], pa.time64("us")), **other)}))
