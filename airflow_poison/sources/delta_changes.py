@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
-from airflow_poison.sources.frames import reader
+from airflow_poison.sources.frames import folders_of, reader
 from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
-from airflow_poison.values.texts import literal_path, on_spark
+from airflow_poison.values.texts import literal_path, local_uri, on_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _BATCH = 10_000
+_IN_FOLDERS = frozenset({"string", "byte", "short", "integer", "long", "date", "boolean"})
+"""Types of partitions whose values Spark reads from names of folders as Delta's log has them."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _LOG = "_delta_log"
 
@@ -179,15 +181,19 @@ class Versions:
         schema, partitions = from_arrow_schema(self.schema, prefer_timestamp_ntz=True).toNullable(), self.newest.metadata().partition_columns
         stored = StructType([field for field in schema.fields if field.name not in partitions])
         found: DataFrame | None = None
-        groups = defaultdict[tuple[str | None, ...], list[str]](list)
+        plain = all(schema[name].dataType.typeName() in _IN_FOLDERS for name in partitions)
+        groups = defaultdict[tuple[str | None, ...] | None, list[str]](list)  # None: their folders say it
         for version, file in files:
             self._refuse(version, file)
             if "://" not in self.uri and not Path(self.uri, file.path).exists():
                 raise SourceError(self._vacuumed(version, file))
-            groups[tuple(file.partition.get(name) for name in partitions)].append(literal_path(on_spark(f"{self.uri}/{file.path}")))
-        for values, paths in groups.items():
-            part = reader(spark).schema(stored).parquet(*paths)
-            known = dict(zip(partitions, values, strict=True))
+            values = {name: file.partition.get(name) for name in partitions}
+            by_folders = plain and folders_of(file.path, "") == values
+            groups[None if by_folders else tuple(values.values())].append(literal_path(on_spark(f"{self.uri}/{file.path}")))
+        for group, paths in groups.items():
+            reading = reader(spark).schema(stored if group is not None else schema)
+            part = (reading if group is not None else reading.option("basePath", local_uri(on_spark(self.uri)))).parquet(*paths)
+            known = dict(zip(partitions, group or (), strict=group is not None))
             part = part.select(
                 *(
                     f.lit(known[name] or None).cast(schema[name].dataType).alias(name) if name in known else f"`{name.replace('`', '``')}`"

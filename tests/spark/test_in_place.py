@@ -31,7 +31,7 @@ from pyspark.sql.types import IntegerType
 from airflow_poison import DeltaChanges, Files, Jdbc, Msmq4, Store, protect
 from airflow_poison.outputs.row_files import HIDDEN
 from airflow_poison.rules.service_broker import ServiceBroker
-from airflow_poison.sources.source import Position, Take  # noqa: TC001  (of a method that is overridden)
+from airflow_poison.sources.source import Position, Take
 from airflow_poison.spark.in_place import InPlace
 from airflow_poison.spark.messages import types_kept
 from airflow_poison.values.errors import InputError, OutputError, SettingError, SourceError, TransformError
@@ -959,6 +959,30 @@ def test_rows_of_a_database_become_messages_with_their_columns(job: Job, tmp_pat
         ]
     )
     assert [row["body"]["id"] for row in job.messages().values()] == [2]
+
+
+PARTITIONS: dict[str, tuple[list[Any], int]] = {
+    "plain text": (["a", "b c", "x=y", "2026-11-29", "01", None], 1),
+    "text that folders have in another way": (["a", "ü/%", "{[*?", "A:B", "__HIVE_DEFAULT_PARTITION__", " "], 5),
+    "days": ([date(2026, 11, 29), date(1, 1, 1), None], 1),
+    "instants": ([datetime(2026, 11, 29, 1, 2, 3, 456789, tzinfo=UTC), None], 2),
+}
+
+
+@pytest.mark.parametrize("case", PARTITIONS)
+def test_partitions_of_a_delta_table_are_read_by_as_few_scans_as_can_be(job: Job, case: str) -> None:
+    values, most = PARTITIONS[case]
+    write_deltalake(job.raw, pa.table({"id": range(len(values)), "part": values}), partition_by=["part"])
+    taken = DeltaChanges(job.raw).plan(Position(), limit=None)
+    assert taken is not None
+    assert taken.rows is not None
+
+    rows = taken.rows(job.spark, None)
+
+    assert [row["part"] for row in sorted(rows.collect(), key=lambda row: row["id"])] == [
+        each.astimezone().replace(tzinfo=None) if isinstance(each, datetime) else each for each in values
+    ]
+    assert str(rows._jdf.queryExecution().optimizedPlan().toString()).count("Relation [") <= most
 
 
 def test_folders_make_columns_that_are_text(job: Job, tmp_path: Path) -> None:
