@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote
 
 from airflow_poison.sources.bodies import alone, with_fields
 from airflow_poison.sources.frames import reader
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
     from airflow_poison.sources.source import Take
     from airflow_poison.store.bucket_folder import BucketFolder
@@ -107,21 +108,41 @@ class FrameSource:
         if kind == "text" or (kind == "json" and given.keys() <= _OF_LINES):
             reading = reading if "linesep" in given else reading.option("lineSep", "\n")
             whole = given.get("wholetext", "false").lower() == "true"
-            return _lines(reading.text(str(self.path)), JSON_LINE if kind == "json" else TEXT_LINE, whole=whole)
-        if kind not in _PARSED:
+            text = reading.text(str(self.path))
+            if (columns := self._columns(text)) != text.schema:
+                text = reading.schema(columns).text(str(self.path))
+            return _lines(text, JSON_LINE if kind == "json" else TEXT_LINE, whole=whole)
+        if kind not in _FILES:
             return reading.format(kind).load(self.path)
+        if kind not in _PARSED:
+            frame = reading.format(kind).load(self.path)
+            return frame if (columns := self._columns(frame)) == frame.schema else reading.format(kind).schema(columns).load(self.path)
         if given.get("encoding", given.get("charset", "utf-8")).lower().replace("-", "") == "utf8":
             self._check_utf8(spark, {name: value for name, value in self.options.items() if name.lower() in _OF_LISTS})
         if kind == "json":
             reading = reading.option("prefersDecimal", given.get("prefersdecimal", "true"))
         frame = reading.format(kind).load(self.path)
+        columns = self._columns(frame)
         corrupt = given.get("columnnameofcorruptrecord", str(spark.conf.get(CORRUPT)))
         if corrupt in frame.columns or given.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
-            return frame
+            return frame if columns == frame.schema else reading.format(kind).schema(columns).load(self.path)
         if kind == "csv":  # by itself it takes the columns of one file for those of all, and cuts rows to those that are wanted
             checks = given.get("header", "false").lower() == "true" and not _named_by_spark(frame.columns)
             reading = reading.option("enforceSchema", given.get("enforceschema", str(not checks))).option("columnPruning", "false")
-        return reading.format(kind).schema(frame.schema.add(corrupt, "string")).load(self.path)
+        return reading.format(kind).schema(columns.add(corrupt, "string")).load(self.path)
+
+    def _columns(self, frame: DataFrame) -> StructType:
+        """Return the columns of files, with text for those that their folders make: Spark guesses types, and ``01`` and ``1.50`` lose digits."""
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        java: Any = getattr(frame, "_jdf", None)  # Py4J brings names here one by one
+        files: Any = frame.inputFiles() if java is None else java.inputFiles()
+        first, path = unquote(files[0]) if len(files) else "", str(self.path).removeprefix("file:").strip("/")
+        before, _, below = first.partition(f"/{path}/")
+        folders = [folder.partition("=")[0] for folder in below.split("/")[:-1] if "=" in folder] if before else []
+        number = next((many for many in range(len(folders), 0, -1) if folders[-many:] == frame.columns[-many:]), 0)
+        kept = len(frame.columns) - number
+        return StructType([field if place < kept else StructField(field.name, StringType()) for place, field in enumerate(frame.schema.fields)])
 
     def _check_utf8(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         """Raise InputError for a line that is no UTF-8: Spark's readers put U+FFFD in the place of what they cannot decode."""
@@ -162,13 +183,7 @@ def _lines(frame: DataFrame, name: str, *, whole: bool) -> DataFrame:
         frame = frame.where(f.btrim("value", f.lit(" \t\r\n")) != "") if name == JSON_LINE else frame
         ends = f.substring(text, f.octet_length(text), f.lit(1)) == f.lit(b"\r")
         text = f.when(ends, f.substring(text, f.lit(1), f.octet_length(text) - 1)).otherwise(text)
-    folders = [
-        f.col(quoted(each.name)).cast("string" if each.dataType.simpleString() in _INSTANTS else each.dataType) for each in frame.schema.fields[1:]
-    ]
-    return frame.select(text.alias(name), *folders)
-
-
-_INSTANTS = ("date", "timestamp", "timestamp_ntz")
+    return frame.select(text.alias(name), *map(quoted, frame.columns[1:]))
 
 
 def _named_by_spark(columns: Sequence[str]) -> bool:

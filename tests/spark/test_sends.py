@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from decimal import Decimal
 from itertools import count
 from typing import TYPE_CHECKING, Any, cast
@@ -88,13 +89,26 @@ def test_lines_of_json_are_sent_byte_for_byte_and_one_that_is_none_is_malformed(
 
 
 def test_names_of_folders_become_fields_and_the_text_of_the_others_stays(sent: Callable[..., SendResult], queue: Queue, tmp_path: Path) -> None:
-    put(tmp_path / "in/day=2026-11-25/n=7/a.json", '{"x": 1.10,"n":0}\n[1]\n')
+    put(tmp_path / "in/day=2026-11-25/n=07/a.json", '{"x": 1.10,"n":0}\n[1]\n')
 
     result = sent(FrameSource(path=str(tmp_path / "in"), format="json"), group="day")
 
     assert (result.sent, result.malformed) == (2, 1)
-    assert bodies(queue) == [b'{"x": 1.10,"n":7,"day": "2026-11-25"}']
+    assert bodies(queue) == [b'{"x": 1.10,"n":"07","day": "2026-11-25"}']
     assert bodies(queue, SubQueue.POISON) == [b"[1]"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "orc"])
+def test_names_of_folders_become_columns_of_text(
+    sent: Callable[..., SendResult], queue: Queue, tmp_path: Path, spark: SparkSession, form: str
+) -> None:
+    rows = spark.createDataFrame([(1, "01", "1.50"), (2, "x", "1e5"), (3, None, "2026-11-29")], "id int, h string, x string").coalesce(1)
+    rows.write.partitionBy("h", "x").option("header", "true").format(form).save(str(tmp_path / "x=1" / "in"))
+
+    sent(FrameSource(path=str(tmp_path / "x=1" / "in"), format=form, options={"header": "true"} if form == "csv" else {}))
+
+    found = sorted((json.loads(body) for body in bodies(queue)), key=lambda body: int(body["id"]))
+    assert [(body.get("h"), body["x"]) for body in found] == [("01", "1.50"), ("x", "1e5"), (None, "2026-11-29")]
 
 
 def test_a_field_that_no_line_has_is_refused(sent: Callable[..., SendResult], tmp_path: Path) -> None:
