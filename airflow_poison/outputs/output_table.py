@@ -12,6 +12,7 @@ from airflow_poison.outputs import row_files
 from airflow_poison.outputs.table_rules import rules_of
 from airflow_poison.outputs.values import cast, filled, without_unknown
 from airflow_poison.store import disk
+from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import OutputError
 from airflow_poison.values.fault_points import reach
 
@@ -203,17 +204,13 @@ def _write(output: Output, table: DeltaTable | None, rows: _Rows, properties: Co
         return
     merging = table.merge(
         rows.stream(schema),
-        " AND ".join(f"output.{_quoted(key)} <=> rows.{_quoted(key)}" for key in output.keys),  # null equals null
+        " AND ".join(f"output.{quoted(key)} <=> rows.{quoted(key)}" for key in output.keys),  # null equals null
         source_alias="rows",
         target_alias="output",
         merge_schema=evolves,
         commit_properties=properties,
     )
     merging.when_matched_update_all().when_not_matched_insert_all().execute()
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow_poison.outputs.values import cast
+from airflow_poison.values.ddl import quoted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +69,7 @@ class TableRules:
         """Return why a row does not fit, and the expression of Spark that is true of each row that does."""
         found = {f"it breaks the constraint {name!r}: {text}": text for name, text in self.conditions}
         for name in self.partitions:
-            column = "`" + name.replace("`", "``") + "`"
+            column = quoted(name)
             size = f"octet_length(url_encode(replace({column}, ' ', '/')))"
             short = f" AND {size} <= {self.longest - len(_folder(name, ''))}" if self.longest else ""
             why = f"the column {name!r} is one of partitions, where an empty text would be null"

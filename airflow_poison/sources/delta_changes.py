@@ -17,6 +17,7 @@ from airflow_poison.sources.frames import folders_of, reader
 from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
+from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.values.texts import literal_path, local_uri, on_spark
 
@@ -191,14 +192,13 @@ class Versions:
             by_folders = plain and folders_of(file.path, "") == values
             groups[None if by_folders else tuple(values.values())].append(literal_path(on_spark(f"{self.uri}/{file.path}")))
         for group, paths in groups.items():
-            reading = reader(spark).schema(stored if group is not None else schema)
-            part = (reading if group is not None else reading.option("basePath", local_uri(on_spark(self.uri)))).parquet(*paths)
-            known = dict(zip(partitions, group or (), strict=group is not None))
+            if group is None:
+                known, reading = {}, reader(spark).schema(schema).option("basePath", local_uri(on_spark(self.uri)))
+            else:
+                known, reading = dict(zip(partitions, group, strict=True)), reader(spark).schema(stored)
+            part = reading.parquet(*paths)
             part = part.select(
-                *(
-                    f.lit(known[name] or None).cast(schema[name].dataType).alias(name) if name in known else f"`{name.replace('`', '``')}`"
-                    for name in schema.names
-                )
+                *(f.lit(known[name] or None).cast(schema[name].dataType).alias(name) if name in known else quoted(name) for name in schema.names)
             )
             found = part if found is None else found.unionAll(part)
         return spark.createDataFrame([], schema) if found is None else found

@@ -16,7 +16,7 @@ from stat import S_ISLNK, S_ISREG
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.sources.frames import folders_of, is_left_out, of_avro, of_files, of_orc, of_parquet, with_folders
+from airflow_poison.sources.frames import FileThere, folders_of, is_left_out, of_avro, of_files, of_orc, of_parquet, with_folders
 from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, is_utf8, malformed, named_columns, records
 from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
 from airflow_poison.store.objects import Objects
@@ -356,25 +356,26 @@ class Files(Source):
 
     def _in_place(self, spark: SparkSession, files: Sequence[_Found], then: Then | None) -> DataFrame:
         """Return rows as Spark reads them. Raises NotOnSparkError."""
-        there = [(file.shown, on_spark(file.path)) for file in sorted(files, key=lambda file: -file.size)]
-        base, folders = on_spark(self._fixed), {file.shown: self._folders(file) for file in files}
-        if self.format in SPARKS and (odd := next((name for name, path in there if is_left_out(path)), None)) is not None:
+        largest_first = sorted(files, key=lambda file: -file.size)
+        there = [FileThere(file.shown, on_spark(file.path), self._folders(file)) for file in largest_first]
+        base = on_spark(self._fixed)
+        if self.format in SPARKS and (odd := next((file.name for file in there if is_left_out(file.path)), None)) is not None:
             raise NotOnSparkError(f"Spark's readers leave {odd} out: rename it")
         if self.format == "avro":
-            return of_avro(spark, there, folders)
+            return of_avro(spark, there)
         if self.format == "orc":
-            return of_orc(spark, there, base, folders)
+            return of_orc(spark, there, base)
         if self.format == "parquet":
             here = {on_spark(each.path): self._read_here(each) for each in files if self._in_bucket and (not each.size or is_left_out(each.path))}
-            return of_parquet(spark, there, self._layout, base, folders, then, here)
+            return of_parquet(spark, there, self._layout, base, then, here)
         names: dict[str, None] = {}
         if then is None:
-            names = dict.fromkeys(name for file in files for name in (*self._named(file), *folders[file.shown]))
+            names = dict.fromkeys(name for file in files for name in (*self._named(file), *self._folders(file)))
             if not names or "" in names or len({name.lower() for name in names}) < len(names):
                 raise NotOnSparkError(
                     f"its columns are {', '.join(map(repr, names)) or 'not named'}: Spark wants names that are not empty, each once"
                 )
-        return of_files(spark, there, self._layout, [*names], then, folders)
+        return of_files(spark, there, self._layout, [*names], then)
 
     def _read_here(self, file: _Found) -> Iterator[pa.RecordBatch]:
         """Yield the records of an object. Raises SourceError."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_poison.sources.readers import named_columns, records
 from airflow_poison.sources.rows import to_messages
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from airflow_poison.sources.readers import Layout
     from airflow_poison.sources.source import Position
 
-    Folders = Mapping[str, str | None]
-    """What the folders above a file say of its rows: columns with one text, or null."""
     _Unit = tuple[str, str, Layout, tuple[int, int, int] | None]
 
 _TASKS, _CORES = 200, 16
@@ -48,6 +46,18 @@ _PART, _LEAST = 128 << 20, 4 << 20
 _LEFT_OUT = re.compile(r"_[^=]*|\..*|.*\._COPYING_", re.DOTALL)
 """Names of files that Spark's readers leave out, in silence, where they are named, too."""
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+class FileThere(NamedTuple):
+    """A file of a source.
+
+    :param name: as users see it. :param path: as Spark names it; of an object its URI.
+    :param folders: the columns that the folders above it make, each with one text, or null.
+    """
+
+    name: str
+    path: str
+    folders: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ def reader(spark: SparkSession) -> DataFrameReader:
     return spark.read.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
 
 
-def folders_of(path: str, base: str) -> Folders:
+def folders_of(path: str, base: str) -> Mapping[str, str | None]:
     """Return the columns that the folders of a file make below a base, as Hive and Spark name them: ``day=2026-11-29``."""
     found: dict[str, str | None] = {}
     for folder in reversed(path.removeprefix(base).split("/")[:-1]):
@@ -91,7 +101,7 @@ def _unescaped(text: str) -> str:
     return re.sub("%([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), text)
 
 
-def with_folders(rows: pa.RecordBatch, folders: Folders) -> pa.RecordBatch:
+def with_folders(rows: pa.RecordBatch, folders: Mapping[str, str | None]) -> pa.RecordBatch:
     """Return rows of a file with the columns that its folders make, where it has none of such a name itself."""
     import pyarrow as pa
 
@@ -130,23 +140,16 @@ def records_of(batch: pa.RecordBatch) -> pa.Array[Any]:
     return pa.StructArray.from_arrays(parts, names=list(kinds))
 
 
-def of_files(  # noqa: PLR0917  (what is read, and what is made of it)
-    spark: SparkSession,
-    files: Sequence[tuple[str, str]],
-    layout: Layout,
-    columns: Sequence[str],
-    then: Then | None,
-    folders: Mapping[str, Folders],
-) -> DataFrame:
+def of_files(spark: SparkSession, files: Sequence[FileThere], layout: Layout, columns: Sequence[str], then: Then | None) -> DataFrame:
     """Return what files hold, which executors read: each by one task, or a large one in parts, where each line end in it ends a record.
 
-    :param files: their names as users see them, and their paths, the largest first; of objects, which Spark gets whole, their URIs.
+    :param files: the largest first; Spark gets objects whole.
     :param columns: of CSV, all text. :param then: what is made of bodies instead: of rows with columns, those that a send makes.
-    :param folders: the columns that the folders of a file make, by its name.
     """
-    names, rows = {path: name for name, path in files}, None if then is None or layout.format != "json" else then.of_bodies
+    names, folders = {file.path: file.name for file in files}, {file.name: file.folders for file in files}
+    rows = None if then is None or layout.format != "json" else then.of_bodies
     size, tasks = _shares(spark, files)
-    units = [*chain.from_iterable(side_by_side(lambda file: _units(*file, layout, size, counted=rows is None), files))]
+    units = [*chain.from_iterable(side_by_side(lambda file: _units(file.name, file.path, layout, size, counted=rows is None), files))]
     tasks = min(len(units), tasks)
 
     def opened(batch: pa.RecordBatch) -> Iterator[tuple[str, Layout, Any]]:
@@ -163,27 +166,27 @@ def of_files(  # noqa: PLR0917  (what is read, and what is made of it)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = (
-            with_folders(batch, folders.get(name, {}))
+            with_folders(batch, folders[name])
             for given in batches
             for name, how, content in opened(given)
             for batch in records(name, how, content, rows)
         )
         yield from _texts(found, columns) if then is None else _made(found, then, at_once=rows is not None)
 
-    if "://" in files[0][1]:
+    if "://" in files[0].path:
         there = reader(spark).format("binaryFile").load([literal_path(uri) for uri in names]).select("path", "content")
     else:
         there = spark.range(0, tasks, 1, tasks)
     return there.mapInArrow(read, with_record(_columns(columns)) if then is None else then.columns)
 
 
-def _shares(spark: SparkSession, files: Sequence[tuple[str, str]]) -> tuple[int, int]:
+def _shares(spark: SparkSession, files: Sequence[FileThere]) -> tuple[int, int]:
     """Return how many bytes of files a task reads, about, and how many tasks there are at most."""
     context: Any = getattr(spark, "sparkContext", None)  # Spark Connect has none, and does not say how many cores there are
     cores, total = int(context.defaultParallelism) if context is not None else _CORES, 0
-    for _, path in files:
+    for file in files:
         with suppress(OSError):  # the task that reads it says so; an object is a task's own
-            total += Path(path).stat().st_size
+            total += Path(file.path).stat().st_size
     size = min(_PART, max(_LEAST, total // cores))
     return size, min(_TASKS, max(cores, -(-total // size)))
 
@@ -210,43 +213,35 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
 
 
 def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
-    spark: SparkSession,
-    files: Sequence[tuple[str, str]],
-    layout: Layout,
-    base: str,
-    folders: Mapping[str, Folders],
-    then: Then | None,
-    here: Mapping[str, Iterable[pa.RecordBatch]],
+    spark: SparkSession, files: Sequence[FileThere], layout: Layout, base: str, then: Then | None, here: Mapping[str, Iterable[pa.RecordBatch]]
 ) -> DataFrame:
     """Return the rows of Parquet files as Spark reads them, with types that hold the values of all files.
 
     What Spark does not read so is records, as a send makes them: files that are damaged, with types that Spark does not have, or that have no type in
     common with the other files, and with names that its readers leave out.
 
-    :param files: their names as users see them, and their paths. :param base: a folder above them all. :param folders: as of ``of_files``.
-    :param then: its columns are those that are known of such rows. :param here: what objects hold that no task of Spark reads, by their paths.
-    Raises NotOnSparkError where no file is left.
+    :param base: a folder above them all. :param then: its columns are those that are known of such rows.
+    :param here: what objects hold that no task of Spark reads, by their paths. Raises NotOnSparkError where no file is left.
     """
     import pyarrow as pa
     from pyspark.sql import functions as f
 
-    names = {path: name for name, path in files}
-    apart = dict.fromkeys([path for path in names if path in here or is_left_out(path)], "Spark's readers leave it out")
+    apart = {file.path: "Spark's readers leave it out" for file in files if file.path in here or is_left_out(file.path)}
     groups: list[tuple[DataFrame, list[str]]] = []
-    for columns, paths in _by_columns(sorted({*names} - {*apart}), names, folders).items():
-        groups += _readable(partial(_read, spark, "parquet", base, columns), paths, apart)
+    for columns, paths in _by_columns(file for file in files if file.path not in apart).items():
+        groups += _readable(partial(_read, spark, "parquet", base, columns), sorted(paths), apart)
     if apart:
         spark.range(1).count()  # else Spark is gone, and no file is damaged
     known = "" if then is None else type(then.columns)([field for field in then.columns if field.name not in {RECORD, UNFIT}]).toDDL()
     rows = _united(spark, groups, known, apart)
     if rows is None:
         path, why = next(iter(apart.items()))
-        raise NotOnSparkError(f"Spark reads none of its files. {names[path]}: {why}")
+        raise NotOnSparkError(f"Spark reads none of its files. {next(file.name for file in files if file.path == path)}: {why}")
     if not apart:
         return rows
     record = with_record(_columns(()))
-    make, there = Then(_as_records, record), [(names[path], path) for path in apart if path not in here]
-    others = [of_files(spark, there, layout, (), make, folders)] if there else []
+    make, there = Then(_as_records, record), [file for file in files if file.path in apart and file.path not in here]
+    others = [of_files(spark, there, layout, (), make)] if there else []
     if found := [*_made(chain.from_iterable(here.values()), make, at_once=False)]:
         others.append(spark.createDataFrame(pa.Table.from_batches(found), record))
     rows = rows.select("*", f.lit(None).cast(record.fields[0].dataType).alias(RECORD), f.expr("false").alias(UNFIT))
@@ -303,7 +298,7 @@ def _read(spark: SparkSession, form: str, base: str, columns: Sequence[str], pat
     :param columns: that folders make, as text: what Spark guesses of them may change from one day to the next, and ``01`` is no 1.
     """
     found = reader(spark).option("mergeSchema", "true").format(form).load([*map(literal_path, paths)])
-    if _number_of_files(found) < len(paths):
+    if len(files_read(found)) < len(paths):
         raise NotOnSparkError("Spark leaves some of its files out")
     there = {name.lower() for name in found.columns}
     new = [name for name in columns if name.lower() not in there]
@@ -315,36 +310,38 @@ def _read(spark: SparkSession, form: str, base: str, columns: Sequence[str], pat
     return reader(spark).schema(schema).option("basePath", local_uri(base)).format(form).load([*map(literal_path, paths)])
 
 
-def _number_of_files(frame: DataFrame) -> int:
-    """Return how many files a frame reads; without their names, which Py4J would bring here one by one."""
+def files_read(frame: DataFrame) -> Sequence[str]:
+    """Return the URIs of the files that a frame reads; Py4J brings them here one by one, as they are asked for."""
     java: Any = getattr(frame, "_jdf", None)
-    return len({*frame.inputFiles()} if java is None else java.inputFiles())
+    return frame.inputFiles() if java is None else java.inputFiles()  # an array of Java
 
 
-def _by_columns(paths: Iterable[str], names: Mapping[str, str], folders: Mapping[str, Folders]) -> Mapping[tuple[str, ...], list[str]]:
+def _by_columns(files: Iterable[FileThere]) -> Mapping[tuple[str, ...], list[str]]:
     """Return paths by the columns that their folders make."""
     found = defaultdict[tuple[str, ...], list[str]](list)
-    for path in paths:
-        found[tuple(folders.get(names[path], ()))].append(path)
+    for file in files:
+        found[tuple(file.folders)].append(file.path)
     return found
 
 
-def of_orc(spark: SparkSession, files: Sequence[tuple[str, str]], base: str, folders: Mapping[str, Folders]) -> DataFrame:
-    """Return the rows of ORC files, as ``of_parquet`` does; all as Spark reads them."""
-    names = {path: name for name, path in files}
-    parts = [_read(spark, "orc", base, columns, paths) for columns, paths in _by_columns(names, names, folders).items()]
+def of_orc(spark: SparkSession, files: Sequence[FileThere], base: str) -> DataFrame:
+    """Return the rows of ORC files as Spark reads them.
+
+    :param base: a folder above them all.
+    """
+    parts = [_read(spark, "orc", base, columns, paths) for columns, paths in _by_columns(files).items()]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
-def of_avro(spark: SparkSession, files: Sequence[tuple[str, str]], folders: Mapping[str, Folders]) -> DataFrame:
+def of_avro(spark: SparkSession, files: Sequence[FileThere]) -> DataFrame:
     """Return the rows of Avro files, whose schemas may differ: Spark reads all files by the schema of one. Raises SourceError."""
     from pyspark.sql import functions as f
 
     found, kinds = defaultdict[tuple[str, tuple[tuple[str, str | None], ...]], list[str]](list), dict[str, tuple[Any, str]]()
-    for name, path in files:
+    for _, path, folders in files:
         schema = reader(spark).format("avro").load(literal_path(path)).schema
         own = {each.lower() for each in schema.names}
-        found[schema.json(), tuple(each for each in folders.get(name, {}).items() if each[0].lower() not in own)].append(literal_path(path))
+        found[schema.json(), tuple(each for each in folders.items() if each[0].lower() not in own)].append(literal_path(path))
         for field in schema.fields:
             kind, where = kinds.setdefault(field.name, (field.dataType, path))
             if kind != field.dataType:
@@ -355,7 +352,7 @@ def of_avro(spark: SparkSession, files: Sequence[tuple[str, str]], folders: Mapp
     parts: list[DataFrame] = []
     for (_, cells), paths in found.items():
         rows = reader(spark).format("avro").load(paths)
-        if _number_of_files(rows) < len(paths):
+        if len(files_read(rows)) < len(paths):
             raise NotOnSparkError("Spark leaves some of its files out")
         parts.append(rows.withColumns({name: f.lit(value).cast("string") for name, value in cells}))
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)

@@ -29,13 +29,13 @@ from airflow_poison.spark import catching
 from airflow_poison.spark.catching import FAILED, NUMBER, PLACE, PLACE_BITS, ROW
 from airflow_poison.spark.function import called, check_result, expected, failure_of_job, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, spark_errors, why
-from airflow_poison.spark.messages import given_schema, pieces, quoted, this_python, types_kept
+from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
 from airflow_poison.spark.python_errors import all_noted, errors_noted
 from airflow_poison.spark.send_stage import SendStage
 from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
 from airflow_poison.store import disk
 from airflow_poison.store.objects import side_by_side
-from airflow_poison.values.ddl import parse_ddl
+from airflow_poison.values.ddl import parse_ddl, quoted
 from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
 from airflow_poison.values.failures import Failure
 from airflow_poison.values.schema import LOOKUP_ID

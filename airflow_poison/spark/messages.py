@@ -442,11 +442,6 @@ def is_of_body(error: Exception) -> bool:
     return _UNFIT in str(error)
 
 
-def quoted(name: str) -> str:
-    """Return a column's name as SQL has it."""
-    return f"`{name.replace('`', '``')}`"
-
-
 def shares(lookup_ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the numbers of the tasks that have these messages when they are spread."""
     found: NDArray[np.int64] = (lookup_ids - lookup_ids[0]) * SPREAD // (lookup_ids[-1] - lookup_ids[0] + 1)

@@ -16,18 +16,19 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from airflow_poison.sources.bodies import alone, with_fields
-from airflow_poison.sources.frames import reader
+from airflow_poison.sources.frames import files_read, folders_of, reader
 from airflow_poison.sources.paths import MappedFields, of_text
 from airflow_poison.sources.rows import JSON_TEXT, to_messages
 from airflow_poison.sources.source import ERROR
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.jobs import has_ended, why
-from airflow_poison.spark.messages import arrow_schema, quoted, types_kept
+from airflow_poison.spark.messages import arrow_schema, types_kept
 from airflow_poison.spark.nodes import written_by_tasks
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import POSIX
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values import json_text
+from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import ExecutorError, InputError, PoisonError, SparkJobError
 from airflow_poison.values.mapping import ColumnMapping, check_named_once
 from airflow_poison.values.texts import local_uri
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import DataType
 
     from airflow_poison.sources.source import Take
     from airflow_poison.store.bucket_folder import BucketFolder
@@ -108,41 +109,36 @@ class FrameSource:
         if kind == "text" or (kind == "json" and given.keys() <= _OF_LINES):
             reading = reading if "linesep" in given else reading.option("lineSep", "\n")
             whole = given.get("wholetext", "false").lower() == "true"
-            text = reading.text(str(self.path))
-            if (columns := self._columns(text)) != text.schema:
-                text = reading.schema(columns).text(str(self.path))
-            return _lines(text, JSON_LINE if kind == "json" else TEXT_LINE, whole=whole)
+            return _lines(self._load(reading, "text"), JSON_LINE if kind == "json" else TEXT_LINE, whole=whole)
         if kind not in _FILES:
             return reading.format(kind).load(self.path)
         if kind not in _PARSED:
-            frame = reading.format(kind).load(self.path)
-            return frame if (columns := self._columns(frame)) == frame.schema else reading.format(kind).schema(columns).load(self.path)
+            return self._load(reading, kind)
         if given.get("encoding", given.get("charset", "utf-8")).lower().replace("-", "") == "utf8":
             self._check_utf8(spark, {name: value for name, value in self.options.items() if name.lower() in _OF_LISTS})
         if kind == "json":
             reading = reading.option("prefersDecimal", given.get("prefersdecimal", "true"))
-        frame = reading.format(kind).load(self.path)
-        columns = self._columns(frame)
+        frame = self._load(reading, kind)
         corrupt = given.get("columnnameofcorruptrecord", str(spark.conf.get(CORRUPT)))
         if corrupt in frame.columns or given.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
-            return frame if columns == frame.schema else reading.format(kind).schema(columns).load(self.path)
+            return frame
         if kind == "csv":  # by itself it takes the columns of one file for those of all, and cuts rows to those that are wanted
             checks = given.get("header", "false").lower() == "true" and not _named_by_spark(frame.columns)
             reading = reading.option("enforceSchema", given.get("enforceschema", str(not checks))).option("columnPruning", "false")
-        return reading.format(kind).schema(columns.add(corrupt, "string")).load(self.path)
+        return reading.format(kind).schema(frame.schema.add(corrupt, "string")).load(self.path)
 
-    def _columns(self, frame: DataFrame) -> StructType:
-        """Return the columns of files, with text for those that their folders make: Spark guesses types, and ``01`` and ``1.50`` lose digits."""
+    def _load(self, reading: DataFrameReader, kind: str) -> DataFrame:
+        """Return files, with text in the columns that their folders make: Spark guesses types, and ``01`` and ``1.50`` lose digits."""
         from pyspark.sql.types import StringType, StructField, StructType
 
-        java: Any = getattr(frame, "_jdf", None)  # Py4J brings names here one by one
-        files: Any = frame.inputFiles() if java is None else java.inputFiles()
-        first, path = unquote(files[0]) if len(files) else "", str(self.path).removeprefix("file:").strip("/")
-        before, _, below = first.partition(f"/{path}/")
-        folders = [folder.partition("=")[0] for folder in below.split("/")[:-1] if "=" in folder] if before else []
-        number = next((many for many in range(len(folders), 0, -1) if folders[-many:] == frame.columns[-many:]), 0)
-        kept = len(frame.columns) - number
-        return StructType([field if place < kept else StructField(field.name, StringType()) for place, field in enumerate(frame.schema.fields)])
+        frame = reading.format(kind).load(self.path)
+        files, path = files_read(frame), str(self.path).removeprefix("file:").strip("/")
+        _, _, below = unquote(files[0] if len(files) else "").partition(f"/{path}/")
+        made = [*folders_of(below, "")]
+        number = next((many for many in range(len(made), 0, -1) if made[-many:] == frame.columns[-many:]), 0)
+        own = frame.schema.fields[: len(frame.columns) - number]
+        columns = StructType([*own, *(StructField(name, StringType()) for name in made[len(made) - number :])])
+        return frame if columns == frame.schema else reading.format(kind).schema(columns).load(self.path)
 
     def _check_utf8(self, spark: SparkSession, options: Mapping[str, str]) -> None:
         """Raise InputError for a line that is no UTF-8: Spark's readers put U+FFFD in the place of what they cannot decode."""

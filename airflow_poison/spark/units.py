@@ -42,9 +42,10 @@ from airflow_poison.spark.function import (
     unconverted,
 )
 from airflow_poison.spark.jobs import ClassicJobs, why
-from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, quoted, shares
+from airflow_poison.spark.messages import LARGEST_SPREAD, WHY, ClaimFrames, arrow_schema, is_of_body, noting, planning, shares
 from airflow_poison.spark.python_errors import PythonErrors, all_noted, errors_noted
 from airflow_poison.spark.shares import UNREAD, unread
+from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID

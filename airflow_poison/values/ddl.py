@@ -70,9 +70,14 @@ def column_names(text: str, setting: str = "schema") -> list[str]:
     return [column.name for column in _columns(text, setting)]
 
 
+def quoted(name: str) -> str:
+    """Return the name of a column as SQL has it."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def ddl_of_bodies(columns: pa.Schema) -> str:
     """Return columns as DDL, with the types that their values have in the JSON of a body: text where JSON has no other (times, intervals, UUIDs)."""
-    return ",".join(f"{_quoted(field.name)} {_in_a_body(field.type)}" for field in columns)
+    return ",".join(f"{quoted(field.name)} {_in_a_body(field.type)}" for field in columns)
 
 
 def _in_a_body(kind: Any) -> str:
@@ -80,7 +85,7 @@ def _in_a_body(kind: Any) -> str:
     if of.is_dictionary(kind) or of.is_run_end_encoded(kind):
         return _in_a_body(kind.value_type)
     if of.is_struct(kind):
-        return f"struct<{', '.join(f'{_quoted(field.name)}: {_in_a_body(field.type)}' for field in kind)}>"
+        return f"struct<{', '.join(f'{quoted(field.name)}: {_in_a_body(field.type)}' for field in kind)}>"
     if of.is_map(kind):
         return f"map<{_in_a_body(kind.key_type)},{_in_a_body(kind.item_type)}>"
     if of.is_nested(kind):
@@ -110,7 +115,7 @@ def united(newer: str, older: str, differ: list[str] | None = None) -> str:
     :param differ: gets the names of columns and fields for which there is none.
     """
     columns = _united(_parsed(newer, "schema"), _parsed(older, "schema"), [] if differ is None else differ)
-    return ",".join(f"{_quoted(column.name)} {_text(column.kind)}" for column in columns)
+    return ",".join(f"{quoted(column.name)} {_text(column.kind)}" for column in columns)
 
 
 class _Column(NamedTuple):
@@ -371,9 +376,5 @@ def _text(kind: tuple[Any, ...]) -> str:
         case ("map", key, value):
             return f"map<{_text(key)},{_text(value)}>"
         case ("struct", fields):
-            return f"struct<{','.join(f'{_quoted(field.name)}: {_text(field.kind)}' for field in fields)}>"
+            return f"struct<{','.join(f'{quoted(field.name)}: {_text(field.kind)}' for field in fields)}>"
     return str(kind[0])
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
