@@ -13,7 +13,7 @@ from tests.live.live_airflow import PATIENCE, LiveAirflow, live_airflow
 from tests.live.statsd_listener import Listener
 from tools.airflow.home import free_port
 from tools.airflow.services import running
-from tools.servers import kafka
+from tools.servers import kafka, s3
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,3 +53,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def ended(request: pytest.FixtureRequest, airflow: LiveAirflow, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[None]]:
     """How the tests that run beside each other ended, by their ids."""
     return run_all(request.session.items, airflow, lambda: tmp_path_factory.mktemp("beside"))
+
+
+@pytest.fixture(scope="module")
+def s3_options() -> Iterator[dict[str, str]]:
+    """Return the options of a store on an S3 server."""
+    with s3.running() as port:
+        yield s3.options(f"http://{s3.LOOPBACK}:{port}")

@@ -78,16 +78,7 @@ def test_what_is_gone_from_a_bucket_is_said(options: dict[str, str], tmp_path: P
 
 
 def remove(options: Mapping[str, str], keys: Sequence[str]) -> None:
-    import boto3  # type: ignore[import-untyped]
-
-    client = boto3.client(
-        "s3",
-        endpoint_url=options["AWS_ENDPOINT_URL"],
-        aws_access_key_id=options["AWS_ACCESS_KEY_ID"],
-        aws_secret_access_key=options["AWS_SECRET_ACCESS_KEY"],
-        region_name=options["AWS_REGION"],
-    )
-    client.delete_objects(Bucket="lake", Delete={"Objects": [{"Key": key} for key in keys]})
+    s3.client_of(options).delete_objects(Bucket="lake", Delete={"Objects": [{"Key": key} for key in keys]})
 
 
 # Killed ------------------------------------------------------------------------------------------------------------------

@@ -39,11 +39,8 @@ class Bucket:
     """A bucket into which objects fall."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        import boto3  # type: ignore[import-untyped]
-
         s3.make_bucket(options, "landing")
-        url = options["AWS_ENDPOINT_URL"]
-        self.client: Any = boto3.client("s3", endpoint_url=url, aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1")
+        self.client: Any = s3.client_of(options)
         self.pattern, self.options = "s3://landing/**/*.json", options
 
     def put(self, name: str, content: bytes) -> None:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -31,14 +30,8 @@ POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling
 
 
 @pytest.fixture(scope="module")
-def options() -> Iterator[dict[str, str]]:
-    with server.running() as port:
-        yield server.options(f"http://{server.LOOPBACK}:{port}")
-
-
-@pytest.fixture(scope="module")
-def spark(options: dict[str, str]) -> Iterator[SparkSession]:
-    session = get_session("local[2]", settings_of(options))
+def spark(s3_options: dict[str, str]) -> Iterator[SparkSession]:
+    session = get_session("local[2]", settings_of(s3_options))
     yield session
     session.stop()
 
@@ -49,15 +42,10 @@ class Job:
     def __init__(self, spark: SparkSession, options: dict[str, str], objects: dict[str, pa.Table | bytes], **source: Any) -> None:
         self.spark, self.options, self.bucket, self.lines = spark, options, f"bucket-{uuid4().hex}", list[str]()
         server.make_bucket(options, self.bucket)
-        client = boto3.client(
-            "s3",
-            endpoint_url=options["AWS_ENDPOINT_URL"],
-            aws_access_key_id=options["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=options["AWS_SECRET_ACCESS_KEY"],
-            region_name=options["AWS_REGION"],
-        )
         for name, content in objects.items():
-            client.put_object(Bucket=self.bucket, Key=f"in/{name}", Body=content if isinstance(content, bytes) else packed(content))
+            server.client_of(options).put_object(
+                Bucket=self.bucket, Key=f"in/{name}", Body=content if isinstance(content, bytes) else packed(content)
+            )
         self.source: Source = Files(f"s3://{self.bucket}/in/**/*", storage_options=options, settled=timedelta(0), **source)
 
     def received(self, **more: Any) -> tuple[list[dict[str, Any]], list[tuple[str, bytes]]]:
@@ -88,7 +76,7 @@ def numbers(*ids: int) -> pa.Table:
     return pa.table({"id": ids})
 
 
-def test_odd_objects_stop_no_other_and_none_is_left_out(spark: SparkSession, options: dict[str, str]) -> None:
+def test_odd_objects_stop_no_other_and_none_is_left_out(spark: SparkSession, s3_options: dict[str, str]) -> None:
     names = (
         "a b",
         "a%20b",
@@ -109,7 +97,7 @@ def test_odd_objects_stop_no_other_and_none_is_left_out(spark: SparkSession, opt
     )
     objects: dict[str, pa.Table | bytes] = {f"{name}.parquet": numbers(10 * place) for place, name in enumerate(names)}
     odd = {"damaged.parquet": b"nope", "empty.parquet": b"", "text.parquet": packed(pa.table({"id": ["x"]}))}
-    job = Job(spark, options, {**objects, **odd, "_SUCCESS": b"", "_temporary/0/part.parquet": numbers(-1)}, format="parquet")
+    job = Job(spark, s3_options, {**objects, **odd, "_SUCCESS": b"", "_temporary/0/part.parquet": numbers(-1)}, format="parquet")
 
     landed, messages = job.received()
 
@@ -118,9 +106,12 @@ def test_odd_objects_stop_no_other_and_none_is_left_out(spark: SparkSession, opt
     assert not job.poured
 
 
-def test_folders_make_columns(spark: SparkSession, options: dict[str, str]) -> None:
+def test_folders_make_columns(spark: SparkSession, s3_options: dict[str, str]) -> None:
     job = Job(
-        spark, options, {"day=01/h=a%2Fb/x": numbers(1), "day=__HIVE_DEFAULT_PARTITION__/x": numbers(2), "at=12:00/x": numbers(3)}, format="parquet"
+        spark,
+        s3_options,
+        {"day=01/h=a%2Fb/x": numbers(1), "day=__HIVE_DEFAULT_PARTITION__/x": numbers(2), "at=12:00/x": numbers(3)},
+        format="parquet",
     )
 
     landed, _ = job.received()
@@ -133,9 +124,9 @@ def test_folders_make_columns(spark: SparkSession, options: dict[str, str]) -> N
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-def test_text_is_what_a_take_makes_of_it(spark: SparkSession, options: dict[str, str], *, hidden: bool) -> None:
+def test_text_is_what_a_take_makes_of_it(spark: SparkSession, s3_options: dict[str, str], *, hidden: bool) -> None:
     objects: dict[str, pa.Table | bytes] = {"day=01/a:b.csv": b"id,v\n1,a\n2\n", "b.csv": b"id,v\n3,\n", "c.csv": b""}
-    job = Job(spark, options, {**objects, **({"_d:{}.csv": b"id,v\n4,d\n"} if hidden else {})}, format="csv")
+    job = Job(spark, s3_options, {**objects, **({"_d:{}.csv": b"id,v\n4,d\n"} if hidden else {})}, format="csv")
 
     landed, messages = job.received(schema="id string, v string, day string")
 
@@ -145,12 +136,12 @@ def test_text_is_what_a_take_makes_of_it(spark: SparkSession, options: dict[str,
     assert job.poured == hidden, "\n".join(job.lines)
 
 
-def test_a_delta_table_in_the_bucket_is_read_there(spark: SparkSession, options: dict[str, str]) -> None:
-    job = Job(spark, options, {}, format="parquet")
-    table, far = f"s3://{job.bucket}/raw", {**options, "allow_http": "true"}
+def test_a_delta_table_in_the_bucket_is_read_there(spark: SparkSession, s3_options: dict[str, str]) -> None:
+    job = Job(spark, s3_options, {}, format="parquet")
+    table, far = f"s3://{job.bucket}/raw", {**s3_options, "allow_http": "true"}
     days = ["a b", "ü/%", "x=y", None, "a%20b", "{[*?", "A:B"]
     write_deltalake(table, pa.table({"id": range(len(days)), "day": days}), partition_by=["day"], storage_options=far)
-    job.source = DeltaChanges(table, storage_options=options)
+    job.source = DeltaChanges(table, storage_options=s3_options)
 
     landed, messages = job.received()
 

@@ -27,15 +27,9 @@ POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling
 
 
 @pytest.fixture(scope="module")
-def options() -> Iterator[dict[str, str]]:
-    with server.running() as port:
-        yield server.options(f"http://{server.LOOPBACK}:{port}")
-
-
-@pytest.fixture(scope="module")
-def cluster(options: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def cluster(s3_options: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with standalone(tmp_path_factory.mktemp("cluster")) as started:
-        session = get_session(started.url, settings_of(options))
+        session = get_session(started.url, settings_of(s3_options))
         yield session
         session.stop()
 
@@ -56,13 +50,13 @@ def several(rows: DataFrame) -> DataFrame:
 @pytest.mark.parametrize("partitions", [[], ["day"]])
 @pytest.mark.parametrize("transform", [cast, named, several])
 def test_executors_write_an_output_in_a_bucket(
-    cluster: SparkSession, options: dict[str, str], tmp_path: Path, transform: Any, partitions: list[str]
+    cluster: SparkSession, s3_options: dict[str, str], tmp_path: Path, transform: Any, partitions: list[str]
 ) -> None:
     bad, bucket, lines = {7, 21, 50}, f"bucket-{uuid4().hex}", list[str]()
-    server.make_bucket(options, bucket)
+    server.make_bucket(s3_options, bucket)
     amounts = ["bad" if each in bad else str(each) for each in range(60)]
     write_deltalake(tmp_path / "raw", pa.table({"id": range(60), "amount": amounts, "day": [f"d{each % 3}" for each in range(60)]}))
-    output, far = f"s3://{bucket}/lake/out", {**options, "allow_http": "true"}
+    output, far = f"s3://{bucket}/lake/out", {**s3_options, "allow_http": "true"}
     columns: list[tuple[str, pa.DataType]] = [
         ("id", pa.int64()),
         ("amount", pa.int32()),
@@ -70,7 +64,7 @@ def test_executors_write_an_output_in_a_bucket(
         *([("part", pa.int32())] if transform is several else []),
     ]
     DeltaTable.create(output, pa.schema(columns), partition_by=partitions, storage_options=far)
-    queue = Store(f"s3://{bucket}/store", storage_options=options).declare("q", POLICY)
+    queue = Store(f"s3://{bucket}/store", storage_options=s3_options).declare("q", POLICY)
 
     source = DeltaChanges(str(tmp_path / "raw"))
     result = queue.receive(None, POLICY, source=source, transform=transform, output=output, spark=cluster, progress=lines.append)

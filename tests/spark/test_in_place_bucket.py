@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import boto3  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -42,10 +41,8 @@ class Job:
 
     def __init__(self, folder: Path, spark: SparkSession, options: Mapping[str, str], *, far: bool) -> None:
         self.spark, self.options, self.bucket = spark, dict(options), f"bucket-{uuid4().hex}"
-        self.client = boto3.client(
-            "s3", endpoint_url=options["AWS_ENDPOINT_URL"], aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1"
-        )
-        self.client.create_bucket(Bucket=self.bucket)
+        server.make_bucket(options, self.bucket)
+        self.client = server.client_of(options)
         self.raw, self.clean = str(folder / "raw"), f"s3://{self.bucket}/lake/clean"
         self.clock = VirtualClock(datetime.now(UTC))
         store = f"s3://{self.bucket}/queues" if far else str(folder / "store")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,22 +40,24 @@ def options(url: str, secret: str = "x") -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", **keys}
 
 
-def make_bucket(options: Mapping[str, str], name: str) -> None:
-    """Make a bucket.
+def client_of(options: Mapping[str, str]) -> Any:
+    """Return boto3's client of a server.
 
     :param options: of a store there.
     """
     import boto3  # type: ignore[import-untyped]
 
     key, secret = options["AWS_ACCESS_KEY_ID"], options["AWS_SECRET_ACCESS_KEY"]
-    client = boto3.client(
-        "s3",
-        endpoint_url=options["AWS_ENDPOINT_URL"],
-        aws_access_key_id=key,
-        aws_secret_access_key=secret,
-        region_name=options["AWS_REGION"],
-    )
-    client.create_bucket(Bucket=name)
+    url, region = options["AWS_ENDPOINT_URL"], options["AWS_REGION"]
+    return boto3.client("s3", endpoint_url=url, aws_access_key_id=key, aws_secret_access_key=secret, region_name=region)
+
+
+def make_bucket(options: Mapping[str, str], name: str) -> None:
+    """Make a bucket.
+
+    :param options: of a store there.
+    """
+    client_of(options).create_bucket(Bucket=name)
 
 
 def serve() -> None:

@@ -54,13 +54,8 @@ def options() -> Iterator[Mapping[str, str]]:
 @pytest.fixture
 def task(options: Mapping[str, str], tmp_path: Path) -> Task:
     """Return a task of a queue in a new bucket."""
-    import boto3  # type: ignore[import-untyped]
-
     name = f"bucket-{uuid4().hex}"
-    client: Any = boto3.client(
-        "s3", endpoint_url=options["AWS_ENDPOINT_URL"], aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1"
-    )
-    client.create_bucket(Bucket=name)
+    server.make_bucket(options, name)
     return Task(f"s3://{name}/queues", options=options, written_to=str(tmp_path / "calls"))
 
 
