@@ -383,9 +383,9 @@ def _corrupt_column(frame: DataFrame, mapping: ColumnMapping) -> str | None:
 
 
 def _of_json(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return lines of JSON as records, byte for byte; names of folders (``day=2026-11-25``) become fields of theirs.
+    """Return lines of JSON as records, byte for byte; names of folders (``day=2026-11-25``) become fields of those that have none of the name.
 
-    :param rows: the column ``JSON_LINE``, and a column of text or of a number for each folder.
+    :param rows: the column ``JSON_LINE``, and a column of text for each folder.
     """
     import pyarrow as pa
 
@@ -395,10 +395,12 @@ def _of_json(rows: pa.RecordBatch) -> pa.RecordBatch:
     for line, *values in zip(*(column.to_pylist() for column in rows.columns), strict=True):
         body, error = cast("bytes", line), None
         try:
-            if folders and not isinstance(json_text.tree(body), json_text.Pairs):
-                error = f"it is no JSON object, which could have {', '.join(folders)} of its folder"
-            elif folders:
-                body = json_text.patched(body, dict(zip(folders, values, strict=True)))
+            if folders:
+                if isinstance(fields := json_text.tree(body), json_text.Pairs):
+                    own = {name for name, _ in fields}
+                    body = json_text.patched(body, {name: value for name, value in zip(folders, values, strict=True) if name not in own})
+                else:
+                    error = f"it is no JSON object, which could have {', '.join(folders)} of its folder"
             else:
                 error = (why := json_text.syntax_error(body)) and f"it is no JSON: {why}"
         except json_text.JsonError as wrong:

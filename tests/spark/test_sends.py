@@ -89,12 +89,14 @@ def test_lines_of_json_are_sent_byte_for_byte_and_one_that_is_none_is_malformed(
 
 
 def test_names_of_folders_become_fields_and_the_text_of_the_others_stays(sent: Callable[..., SendResult], queue: Queue, tmp_path: Path) -> None:
-    put(tmp_path / "in/day=2026-11-25/n=07/a.json", '{"x": 1.10,"n":0}\n[1]\n')
+    put(tmp_path / "in/day=2026-11-25/n=07/a.json", '{"x": 1.10}\n{"x":2,"n":0,"day":null}\n[1]\n')
+    put(tmp_path / "in/day=2026-11-25/n=__HIVE_DEFAULT_PARTITION__/b.json", '{"n":3}\n')
 
     result = sent(FrameSource(path=str(tmp_path / "in"), format="json"), group="day")
 
-    assert (result.sent, result.malformed) == (2, 1)
-    assert bodies(queue) == [b'{"x": 1.10,"n":"07","day": "2026-11-25"}']
+    assert (result.sent, result.malformed) == (4, 1)
+    expected = [b'{"n":3,"day":"2026-11-25"}', b'{"x": 1.10, "day": "2026-11-25", "n": "07"}', b'{"x":2,"n":0,"day":null}']
+    assert sorted(bodies(queue)) == expected, "a field of its own stays"
     assert bodies(queue, SubQueue.POISON) == [b"[1]"]
 
 
