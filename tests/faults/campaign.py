@@ -81,13 +81,13 @@ def _run_episodes(seed: int, budget: Budget, port: int | None, bug: str, tell: C
             episode = Episode(folder, seed + number, budget.episode, score, bug, budget.queues, bucket)
             verdict = episode.run()
         score.verdict.add(verdict)
+        score.verdict.stuck.extend(episode.stuck)
         number += 1
-        passed = verdict.passed and episode.quiet
         tell(f"episode {number}, seed {seed + number - 1}{episode.kind}: {json.dumps(score.to_dict())}")
-        if passed:
+        if verdict.passed and not episode.stuck:
             shutil.rmtree(folder, ignore_errors=True)
             continue
-        for line in verdict.lines()[:20]:
+        for line in (*verdict.lines()[:20], *episode.stuck):
             tell(f"  {line}")
         if bug:
             shutil.rmtree(folder, ignore_errors=True)

@@ -93,7 +93,7 @@ class Episode:
     :param bucket: where they are, if not in a folder. Then there are no earlier formats, which were never in a bucket; no loss of power, for a
         store that has answered keeps its word; no strangers, whom no repair undoes there; and nobody damages files, which are copies. Processes run
         on several nodes instead, and a node may be lost with its folder. Outputs, sources and exports stay in a folder that all nodes see.
-    :ivar quiet: whether everything has come to its end, so far.
+    :ivar stuck: what has not come to its end, so far.
     """
 
     def __init__(  # noqa: PLR0917
@@ -120,7 +120,8 @@ class Episode:
         self._unsent: dict[str, Task] = {}
         self._killed: dict[int, bool] = {}
         self._damage = Counter[str]()
-        self.quiet = True
+        self._errors: dict[int, str] = {}
+        self.stuck: list[str] = []
         self._numbers = self._harmed = 0
 
     @property
@@ -312,8 +313,9 @@ class Episode:
                 self._follow_with("recover", run.task.queue)
             case "error" if run is not None and str(line["text"]).startswith(_MENDABLE):
                 self._follow_with("repair", run.task.queue)
-            case "error" if line.get("unnamed"):
-                self._score.unnamed[f"{line['type']}: {str(line['text'])[:120]}"] += 1
+            case "error":
+                self._errors[int(str(line["run"]))] = said = f"{line['type']}: {str(line['text'])[:300]}"
+                self._score.unnamed.update([said[:160]] * bool(line.get("unnamed")))
             case "sent" | "talked" | "taken":
                 self._unsent.pop(str(line["key"]), None)
 
@@ -415,18 +417,19 @@ class Episode:
                 self._killed[number] = False
                 killed.add(group)
             elif os.WEXITSTATUS(status):
-                self._stays(f"the quiet end of {group} failed")
+                for line in self._reader.news():
+                    self._heed(line)
+                self._stays(f"the quiet end of {group} failed: {self._errors.get(number)}")
         return killed
 
     def _stays(self, what: str) -> None:
-        self.quiet = False
-        self._score.verdict.stuck.append(f"{what}, see {self._place.folder}")
+        self.stuck.append(f"{what}, see {self._place.folder}")
 
     def _verdict(self) -> Verdict:
         for line in self._reader.news():
             self._heed(line)
         told = Path(self._place.folder, "verdict.json")
-        quiet = self.quiet
+        quiet = not self.stuck
 
         def tell() -> None:
             if self._place.bucket:

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
@@ -24,18 +27,22 @@ _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 @contextmanager
 def running() -> Iterator[None]:
-    """Start the JVM in a process of its own, and let ``session()`` of this process and its children find it."""
-    server = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert server.stdin is not None
-    assert server.stdout is not None
-    try:
-        os.environ.update(json.loads(server.stdout.readline()))
-        yield
-    finally:
-        for name in (_PORT, _SECRET):
-            os.environ.pop(name, None)
-        server.stdin.close()
-        server.wait(30)
+    """Start the JVM in a process of its own, and let ``session()`` of this process and its children find it. One that ends before is printed."""
+    with tempfile.TemporaryFile() as errors:
+        server = subprocess.Popen([sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
+        assert server.stdin is not None
+        assert server.stdout is not None
+        try:
+            os.environ.update(json.loads(server.stdout.readline()))
+            yield
+        finally:
+            for name in (_PORT, _SECRET):
+                os.environ.pop(name, None)
+            if server.poll() is not None:
+                errors.seek(0)
+                print(f"Spark has ended before the campaign: {errors.read()[-2_000:].decode(errors='replace')}")  # noqa: T201
+            server.stdin.close()
+            server.wait(30)
 
 
 @cache
@@ -52,9 +59,19 @@ def session() -> pyspark.sql.SparkSession:
 def main() -> None:
     """Run the JVM until standard input ends."""
     further = {"spark.driver.memory": "1g", "spark.python.worker.faulthandler.enabled": "false"}
-    parameters = get_session("local[2]", further).sparkContext._gateway.gateway_parameters  # type: ignore[union-attr]
-    print(json.dumps({_PORT: str(parameters.port), _SECRET: parameters.auth_token}), flush=True)  # noqa: T201
+    gateway = get_session("local[2]", further).sparkContext._gateway
+    assert gateway is not None
+    print(json.dumps({_PORT: str(gateway.gateway_parameters.port), _SECRET: gateway.gateway_parameters.auth_token}), flush=True)  # noqa: T201
+    threading.Thread(target=_end_with, args=[gateway.proc], daemon=True).start()
     sys.stdin.read()
+
+
+def _end_with(jvm: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of the JVM, and end this process then, with a word about it."""
+    code = jvm.wait()
+    time.sleep(1)  # its last words are being written down
+    print(f"The JVM has ended with {code}.", file=sys.stderr, flush=True)  # noqa: T201
+    os._exit(1)
 
 
 if __name__ == "__main__":
