@@ -258,7 +258,7 @@ def read(output: Output, file: FileOfRows, options: Mapping[str, str]) -> Iterat
     import pyarrow.parquet as pq
 
     below = files_below(output, options)
-    with pq.ParquetFile(below.opened(_place(below, file)), coerce_int96_timestamp_unit="us") as content:
+    with pq.ParquetFile(below.opened(_place(below, file)), coerce_int96_timestamp_unit="us", page_checksum_verification=True) as content:
         yield from content.iter_batches(_BATCH, columns=[name for name in content.schema_arrow.names if name not in OWN])
 
 

@@ -114,6 +114,8 @@ def take_in_place(
         if known is not None:
             source.acknowledge(begin(table, known))
         planned = source.plan(begin(table, known), limit=None)
+        for sentence in () if planned is None else planned.passed_over:
+            receiving.progress(f"queue {table.name}: passed over: {sentence}")
         if planned is None or not planned.what:
             return {}, {}
         try:
@@ -205,6 +207,7 @@ def _order(  # noqa: PLR0917  (what is taken, and where it goes)
         None if source.schema is None else partial(decoded, schema=source.schema),
         table.folder,
         careful=bool(snapshot.files),
+        checked=planned.checked,
         progress=lambda line: receiving.progress(f"queue {table.name}: {line}"),
         hides=Masking.recorded(snapshot.control.desk) is not None,
     )

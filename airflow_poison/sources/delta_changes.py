@@ -165,7 +165,7 @@ class Versions:
             except FileNotFoundError as error:
                 raise SourceError(self._vacuumed(of, file)) from error
         with content, self._told(f"{file.path} of version {of.number}"):
-            reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us")
+            reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
             for batch in streamed(reader, _BATCH, use_threads=False):
                 columns = {name.name: self._column(batch, file, name) for name in self.schema}
                 columns |= {name: batch.column(name) for name in batch.schema.names if name not in columns and name != CHANGE_TYPE}

@@ -11,20 +11,22 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from stat import S_ISLNK, S_ISREG
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
-from airflow_poison.sources.frames import FileThere, folders_of, is_left_out, of_avro, of_files, of_orc, of_parquet, with_folders
+from airflow_poison.sources.frames import FileThere, Reading, folders_of, is_left_out, of_files, of_typed, with_folders
 from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, is_utf8, malformed, named_columns, records
 from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
+from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
 from airflow_poison.values.texts import counted, on_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -47,6 +49,8 @@ _OF_WRITERS = re.compile(
     r"(^|/)(_(temporary|delta_log|spark_metadata)/|_(SUCCESS|metadata|common_metadata)$|_(started|committed)_\d+$|[^/]*\._COPYING_$)", re.DOTALL
 )
 """What writers keep beside the files that they write: marks, logs, and files that are not yet whole."""
+_TYPED = ("parquet", *SPARKS)
+"""Formats whose files have columns of their own, with types."""
 _NAMED = 3
 """So many files are named of those that are passed over for one reason."""
 
@@ -207,11 +211,25 @@ class Files(Source):
         found = self._objects(passed) if self._in_bucket else self._local(passed)
         if not _OF_WRITERS.search(self.pattern):
             found = (file for file in found if not _OF_WRITERS.search(file.path, len(self._fixed)))
+        if self.format in SPARKS:
+            found = self._for_spark(found, passed)
         first: dict[object, _Found] = {}
         for file in sorted(found, key=lambda file: (self._key(file) not in taken, file.linked, file.path)):
             if first.setdefault(file.same or file.path, file).path != file.path:
                 passed.add("name leads to a file that has another name, too", "names lead to files that have other names, too", file.shown)
         return sorted(first.values(), key=lambda file: (file.changed_at, file.path))
+
+    @staticmethod
+    def _for_spark(files: Iterable[_Found], passed: _PassedOver) -> Iterator[_Found]:
+        """Yield the files that Spark reads where it alone reads them."""
+        for file in files:
+            if is_left_out(file.path):
+                why = "by its name (it begins with _ or ., or has a colon); rename it"
+                passed.add(f"file is left out by Spark {why}", f"files are left out by Spark, each {why}", file.shown)
+            elif not file.size:
+                passed.add("file has no bytes", "files have no bytes", file.shown)
+            else:
+                yield file
 
     def _local(self, passed: _PassedOver) -> Iterator[_Found]:
         folder = Path(self._fixed)
@@ -331,8 +349,8 @@ class Files(Source):
             keys = pa.table({"key": pa.array([key for key, _ in done], pa.string()), "at": pa.array([when for _, when in done], pa.int64())})
             return Reached({"files": int(at.get("files", 0)) + len(done)}, keys)  # type: ignore[arg-type]  # our own number
 
-        def rows(spark: SparkSession, then: Then | None) -> DataFrame:
-            found = self._in_place(spark, files, then)
+        def rows(spark: SparkSession, then: Then | None, *, checked: bool = False) -> DataFrame:
+            found = self._in_place(spark, files, then, checked=checked)
             done[:] = [(self._key(file), int(file.changed_at)) for file in files]
             by_spark[:] = files
             return found
@@ -343,7 +361,8 @@ class Files(Source):
         why = self._why_not_in_place(files)
         alone, passed_over = self.format in SPARKS, passed.sentences()
         native = rows if alone or not why else None
-        return Take(what=what, batches=batches, reached=reached, rows=native, why=why, alone=alone, passed_over=passed_over)
+        checked = partial(rows, checked=True) if self.format in _TYPED else None
+        return Take(what=what, batches=batches, reached=reached, rows=native, why=why, alone=alone, checked=checked, passed_over=passed_over)
 
     def _why_not_in_place(self, files: Sequence[_Found]) -> str:
         if self.format in {"lines", "whole"}:
@@ -354,20 +373,21 @@ class Files(Source):
             return "Spark's readers leave out objects whose names begin with _ or ., or have a colon beside one of {}[]*?\\"
         return "" if self._in_bucket or all(self._can_be_opened(file.path) for file in files) else "this user cannot open all of its files"
 
-    def _in_place(self, spark: SparkSession, files: Sequence[_Found], then: Then | None) -> DataFrame:
-        """Return rows as Spark reads them. Raises NotOnSparkError."""
+    def _in_place(self, spark: SparkSession, files: Sequence[_Found], then: Then | None, *, checked: bool = False) -> DataFrame:
+        """Return rows as Spark reads them. Raises NotOnSparkError.
+
+        :param checked: each file is read to its end before, and one that cannot be is a record.
+        """
         largest_first = sorted(files, key=lambda file: -file.size)
         there = [FileThere(file.shown, on_spark(file.path), self._folders(file)) for file in largest_first]
         base = on_spark(self._fixed)
-        if self.format in SPARKS and (odd := next((file.name for file in there if is_left_out(file.path)), None)) is not None:
-            raise NotOnSparkError(f"Spark's readers leave {odd} out: rename it")
-        if self.format == "avro":
-            return of_avro(spark, there)
-        if self.format == "orc":
-            return of_orc(spark, there, base)
-        if self.format == "parquet":
-            here = {on_spark(each.path): self._read_here(each) for each in files if self._in_bucket and (not each.size or is_left_out(each.path))}
-            return of_parquet(spark, there, self._layout, base, then, here)
+        if self.format in _TYPED:
+            found = {on_spark(file.path): file for file in files}
+            if self.format in SPARKS:
+                unread = lambda file, why: self._unread(found[file.path], why)  # noqa: E731
+                return of_typed(spark, there, self._layout, then, Reading(self.format, base, {}, unread, checked=checked))
+            here = {path: self._read_here(each) for path, each in found.items() if self._in_bucket and (not each.size or is_left_out(each.path))}
+            return of_typed(spark, there, self._layout, then, Reading(self.format, base, here, checked=checked))
         names: dict[str, None] = {}
         if then is None:
             names = dict.fromkeys(name for file in files for name in (*self._named(file), *self._folders(file)))
@@ -383,6 +403,17 @@ class Files(Source):
         yield from self._each([file], None, [], refused)
         if refused:
             raise SourceError(f"{refused[0].reason}. {_GRANT}")
+
+    def _unread(self, file: _Found, why: str) -> Iterator[pa.RecordBatch]:
+        """Yield the record of a file that Spark cannot read, and this process can. Raises SourceError for one that it cannot, either."""
+        try:
+            with self._here(file) as path, path.open("rb") as content:
+                beginning = content.read(BYTES)
+                while content.read(1 << 20):
+                    pass
+        except OSError as error:
+            raise SourceError(f"{file.shown} of source {self.name!r} cannot be read: {error}. Nothing was sent; run the task again.") from error
+        yield malformed(file.shown, beginning, f"{file.shown} cannot be read as {self.format}: {why}")
 
     def _folders(self, file: _Found) -> Mapping[str, str | None]:
         """Return the columns that the folders of a file make."""

@@ -48,6 +48,14 @@ _LEFT_OUT = re.compile(r"_[^=]*|\..*|.*\._COPYING_", re.DOTALL)
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
+class _Group(NamedTuple):
+    """Files that Spark reads together, by a function of their paths."""
+
+    frame: DataFrame
+    paths: list[str]
+    read: Callable[[list[str]], DataFrame]
+
+
 class FileThere(NamedTuple):
     """A file of a source.
 
@@ -81,8 +89,12 @@ class Frame(Source):
 
 
 def reader(spark: SparkSession) -> DataFrameReader:
-    """Return Spark's reader, which fails for a file that is damaged or gone; settings of the session do not change that."""
-    return spark.read.option("ignoreCorruptFiles", "false").option("ignoreMissingFiles", "false")
+    """Return Spark's reader, which fails for a file that is damaged or gone; settings of the session do not change that.
+
+    Pages of Parquet have checksums where their writer wrote some, as Spark does: values that have changed on a disk are no values.
+    """
+    options = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false", "parquet.page.verify-checksum.enabled": "true"}
+    return spark.read.options(**options)
 
 
 def folders_of(path: str, base: str) -> Mapping[str, str | None]:
@@ -212,47 +224,101 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
     return [(name, path, later if part[2] else layout, part) for part in found]
 
 
-def of_parquet(  # noqa: PLR0917  (what is read, and what is known of it)
-    spark: SparkSession, files: Sequence[FileThere], layout: Layout, base: str, then: Then | None, here: Mapping[str, Iterable[pa.RecordBatch]]
-) -> DataFrame:
-    """Return the rows of Parquet files as Spark reads them, with types that hold the values of all files.
+class Reading(NamedTuple):
+    """What there is to know of files that have columns of their own.
+
+    :param form: ``parquet``, ``orc`` or ``avro``. :param base: a folder above them all.
+    :param here: what objects hold that no task of Spark reads, by their paths.
+    :param unread: makes a record of a file that Spark cannot read, for a reason. None: other readers of this package read such files.
+    :param checked: each file was read to its end before: one that cannot be is a record.
+    """
+
+    form: str
+    base: str
+    here: Mapping[str, Iterable[pa.RecordBatch]]
+    unread: Callable[[FileThere, str], Iterable[pa.RecordBatch]] | None = None
+    checked: bool = False
+
+
+def of_typed(spark: SparkSession, files: Sequence[FileThere], layout: Layout, then: Then | None, reading: Reading) -> DataFrame:
+    """Return the rows of Parquet, ORC or Avro files as Spark reads them, with types that hold the values of all files.
 
     What Spark does not read so is records, as a send makes them: files that are damaged, with types that Spark does not have, or that have no type in
     common with the other files, and with names that its readers leave out.
 
-    :param base: a folder above them all. :param then: its columns are those that are known of such rows.
-    :param here: what objects hold that no task of Spark reads, by their paths. Raises NotOnSparkError where no file is left.
+    :param then: its columns are those that are known of such rows. Raises NotOnSparkError where no file is left, SourceError.
     """
     import pyarrow as pa
     from pyspark.sql import functions as f
 
+    here, unread = reading.here, reading.unread
     apart = {file.path: "Spark's readers leave it out" for file in files if file.path in here or is_left_out(file.path)}
-    groups: list[tuple[DataFrame, list[str]]] = []
-    for columns, paths in _by_columns(file for file in files if file.path not in apart).items():
-        groups += _readable(partial(_read, spark, "parquet", base, columns), sorted(paths), apart)
+    there = [file for file in files if file.path not in apart]
+    groups = _of_avro(spark, there, apart) if reading.form == "avro" else _grouped(spark, there, reading, apart)
+    if reading.checked:
+        groups = [whole for group in groups for whole in _whole(group, apart)]
     if apart:
         spark.range(1).count()  # else Spark is gone, and no file is damaged
     known = "" if then is None else type(then.columns)([field for field in then.columns if field.name not in {RECORD, UNFIT}]).toDDL()
-    rows = _united(spark, groups, known, apart)
+    rows, odd = _united(spark, groups, known)
     if rows is None:
         path, why = next(iter(apart.items()))
         raise NotOnSparkError(f"Spark reads none of its files. {next(file.name for file in files if file.path == path)}: {why}")
-    if not apart:
+    if not apart and not odd:
         return rows
     record = with_record(_columns(()))
-    make, there = Then(_as_records, record), [file for file in files if file.path in apart and file.path not in here]
-    others = [of_files(spark, there, layout, (), make)] if there else []
-    if found := [*_made(chain.from_iterable(here.values()), make, at_once=False)]:
-        others.append(spark.createDataFrame(pa.Table.from_batches(found), record))
+    make = Then(_as_records, record)
     rows = rows.select("*", f.lit(None).cast(record.fields[0].dataType).alias(RECORD), f.expr("false").alias(UNFIT))
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), others, rows)
+    others = [rows, *(frame.mapInArrow(lambda batches: _made(batches, make, at_once=False), record) for frame in odd)]
+    missing = [file for file in files if file.path in apart and file.path not in here]
+    if missing and unread is None:
+        others.append(of_files(spark, missing, layout, (), make))
+    made = here.values() if unread is None else (unread(file, apart[file.path]) for file in missing)
+    found = [*_made(chain.from_iterable(made), make, at_once=False)]
+    if unread is not None:
+        _check_damaged(spark, missing, reading)
+    if found:
+        others.append(spark.createDataFrame(pa.Table.from_batches(found), record))
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), others)
 
 
-def _united(spark: SparkSession, groups: Sequence[tuple[DataFrame, list[str]]], known: str, apart: dict[str, str]) -> DataFrame | None:
-    """Return the rows of groups of files, with types that hold the values of all; None where there is no group.
+def _check_damaged(spark: SparkSession, files: Sequence[FileThere], reading: Reading) -> None:
+    """Raise SourceError for a file that Spark cannot open, and for one that it reads after all: something else was in its way."""
+    for file in files:
+        try:
+            reader(spark).format("text").load(literal_path(file.path)).limit(1).collect()
+        except Exception as error:
+            raise SourceError(f"Spark cannot read {file.name}: {one_line(error)}. Nothing was taken; run the task again.") from error
+        read = partial(_read, spark, reading.form, reading.base, ())
+        if (group := _readable(read, [file.path], {})) and (not reading.checked or _whole(group[0], {})):
+            raise SourceError(f"Spark could not read {file.name} before, and can now. Nothing was taken; run the task again.")
 
-    :param known: columns, as DDL: a group with their types is before others, and one of more files before one of fewer. :param apart: gets the files
-        of groups whose types have none in common with these.
+
+def _grouped(spark: SparkSession, files: Sequence[FileThere], reading: Reading, apart: dict[str, str]) -> list[_Group]:
+    """Return files that can be read together; add those that cannot be read at all to ``apart``, with the reason. Raises NotOnSparkError."""
+    groups = list[_Group]()
+    for columns, paths in _by_columns(files).items():
+        groups += _readable(partial(_read, spark, reading.form, reading.base, columns), sorted(paths), apart)
+    return groups
+
+
+def _whole(group: _Group, apart: dict[str, str]) -> list[_Group]:
+    """Return the files of a group that can be read to their end, together; add the others to ``apart``, with the reason."""
+
+    def checked(paths: list[str]) -> DataFrame:
+        found = group.read(paths)
+        found.write.format("noop").mode("overwrite").save()
+        return found
+
+    found = _readable(checked, group.paths, apart)
+    good = [path for each in found for path in each.paths]
+    return found if len(found) < 2 else [_Group(group.read(good), good, group.read)]  # noqa: PLR2004  (they are together)
+
+
+def _united(spark: SparkSession, groups: Sequence[_Group], known: str) -> tuple[DataFrame | None, list[DataFrame]]:
+    """Return the rows of groups of files, with types that hold the values of all, and those of groups whose types have none in common with these.
+
+    :param known: columns, as DDL: a group with their types is before others, and one of more files before one of fewer.
     """
 
     def differing(ddl: str, other: str) -> list[str]:
@@ -261,31 +327,34 @@ def _united(spark: SparkSession, groups: Sequence[tuple[DataFrame, list[str]]], 
             united(ddl, other, differ)
         return differ
 
-    typed, files_of = [(frame.schema.toNullable().toDDL(), frame, paths) for frame, paths in groups], Counter[str]()
-    for ddl, _, paths in typed:
-        files_of[ddl] += len(paths)
+    typed, files_of = [(group.frame.schema.toNullable().toDDL(), group.frame, len(group.paths)) for group in groups], Counter[str]()
+    for ddl, _, number in typed:
+        files_of[ddl] += number
     kept: list[DataFrame] = []
+    odd: list[DataFrame] = []
     schema = ""
-    for ddl, frame, paths in sorted(typed, key=lambda group: (bool(differing(group[0], known)), -files_of[group[0]])):
-        if differ := differing(ddl, schema):
-            apart |= dict.fromkeys(paths, f"{differ[0]} has another type than in the other files")
+    for ddl, frame, _ in sorted(typed, key=lambda group: (bool(differing(group[0], known)), -files_of[group[0]])):
+        if differing(ddl, schema):
+            odd.append(frame)
         else:
             schema = united(ddl, schema or ddl)
             kept.append(frame)
     if len(kept) > 1:
         common = spark.createDataFrame([], schema).schema
         kept = [frame.to(common) for frame in kept]
-    return reduce(lambda one, other: one.unionByName(other), kept) if kept else None
+    return reduce(lambda one, other: one.unionByName(other), kept) if kept else None, odd
 
 
-def _readable(read: Callable[[list[str]], DataFrame], paths: list[str], apart: dict[str, str]) -> list[tuple[DataFrame, list[str]]]:
+def _readable(read: Callable[[list[str]], DataFrame], paths: list[str], apart: dict[str, str]) -> list[_Group]:
     """Return rows of files that can be read together; add those that cannot be read at all to ``apart``, with the reason. Raises NotOnSparkError."""
     try:
-        return [(read(paths), paths)]
+        return [_Group(read(paths), paths, read)]
     except NotOnSparkError:
         raise
-    except Exception as error:  # noqa: BLE001  (Spark raises what it likes for what is in a file)
+    except Exception as error:
         half = len(paths) // 2
+        if str(error).startswith("Failed to find data source"):  # no file is to blame
+            raise
         if not half:
             apart[paths[0]] = one_line(error)
             return []
@@ -324,38 +393,22 @@ def _by_columns(files: Iterable[FileThere]) -> Mapping[tuple[str, ...], list[str
     return found
 
 
-def of_orc(spark: SparkSession, files: Sequence[FileThere], base: str) -> DataFrame:
-    """Return the rows of ORC files as Spark reads them.
-
-    :param base: a folder above them all.
-    """
-    parts = [_read(spark, "orc", base, columns, paths) for columns, paths in _by_columns(files).items()]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-
-
-def of_avro(spark: SparkSession, files: Sequence[FileThere]) -> DataFrame:
-    """Return the rows of Avro files, whose schemas may differ: Spark reads all files by the schema of one. Raises SourceError."""
+def _of_avro(spark: SparkSession, files: Sequence[FileThere], apart: dict[str, str]) -> list[_Group]:
+    """Return Avro files by their schemas, which may differ: Spark reads all that it is given by the schema of one; add others to ``apart``."""
     from pyspark.sql import functions as f
 
-    found, kinds = defaultdict[tuple[str, tuple[tuple[str, str | None], ...]], list[str]](list), dict[str, tuple[Any, str]]()
-    for _, path, folders in files:
-        schema = reader(spark).format("avro").load(literal_path(path)).schema
-        own = {each.lower() for each in schema.names}
-        found[schema.json(), tuple(each for each in folders.items() if each[0].lower() not in own)].append(literal_path(path))
-        for field in schema.fields:
-            kind, where = kinds.setdefault(field.name, (field.dataType, path))
-            if kind != field.dataType:
-                raise SourceError(
-                    f"Column {field.name!r} is {kind.simpleString()} in {where}, and {field.dataType.simpleString()} in {path}. Take files of "
-                    "each type by a pattern of its own. Nothing was taken."
-                )
-    parts: list[DataFrame] = []
-    for (_, cells), paths in found.items():
-        rows = reader(spark).format("avro").load(paths)
+    def read(paths: list[str], cells: Sequence[tuple[str, str | None]] = ()) -> DataFrame:
+        rows = reader(spark).format("avro").load([*map(literal_path, paths)])
         if len(files_read(rows)) < len(paths):
             raise NotOnSparkError("Spark leaves some of its files out")
-        parts.append(rows.withColumns({name: f.lit(value).cast("string") for name, value in cells}))
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+        return rows.withColumns({name: f.lit(value).cast("string") for name, value in cells})
+
+    found = defaultdict[tuple[str, tuple[tuple[str, str | None], ...]], list[str]](list)
+    for file in files:
+        for group in _readable(read, [file.path], apart):
+            own = {each.lower() for each in group.frame.columns}
+            found[group.frame.schema.json(), tuple(each for each in file.folders.items() if each[0].lower() not in own)].append(file.path)
+    return [_Group(each(paths), paths, each) for (_, cells), paths in found.items() for each in (partial(read, cells=cells),)]
 
 
 def _as_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -538,7 +538,7 @@ def _parquet(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch
 
     seen = 0
     source = content if content.seekable() else io.BytesIO(content.read())
-    with pq.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
+    with pq.ParquetFile(source, coerce_int96_timestamp_unit="us", page_checksum_verification=True) as file:
         schema = _with_zones(file)
         names = file.schema_arrow.names
         if (twice := twice_named(names)) is not None:

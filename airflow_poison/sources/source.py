@@ -98,6 +98,7 @@ class Take:
         own, and ``RECORD`` and ``UNFIT`` where some are no rows. A source without ``columns`` needs what makes them. None: they have to become
         messages, for what ``why`` says.
     :param alone: Spark alone reads them: there are no ``batches``.
+    :param checked: called instead of ``rows`` where Spark could not read these to their end: what it cannot read is records. None: all fails.
     """
 
     what: str
@@ -108,6 +109,7 @@ class Take:
     rows: Callable[[SparkSession, Then | None], DataFrame] | None = None
     why: str = "Spark does not read it by itself"
     alone: bool = False
+    checked: Callable[[SparkSession, Then | None], DataFrame] | None = None
     passed_over: tuple[str, ...] = ()
 
 

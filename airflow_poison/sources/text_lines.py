@@ -15,6 +15,7 @@ from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import ConservationError, MalformedError
 from airflow_poison.values.json_text import MARKS
 from airflow_poison.values.schema import MAX_BODY_BYTES
+from airflow_poison.values.texts import of_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -219,8 +220,8 @@ class _Bz2:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the first line of an error's text."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:500].rstrip(".")
+    """Return the first line of an error's text that says what has happened."""
+    return (of_java(str(error)) or type(error).__name__)[:500].rstrip(".")
 
 
 class Long(bytes):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, nullcontext
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
     from airflow_poison.spark.python_errors import PythonErrors
 
 _BATCH, _ROWS = 64_000, 10_000
+_UNREAD = "FAILED_READ_FILE"
+"""The error of Spark for a file that it cannot read."""
 _NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "boolean"})
 """Types of columns of partitions whose values Delta's log has as SQL writes them."""
 
@@ -96,7 +99,7 @@ class InPlace:
     """
 
     def __init__(self, spark: SparkSession, order: InPlaceOrder, watched: Callable[[Callable[[], object]], bool], ready: Callable[[], None]) -> None:
-        self._order, self._watched, self._ready = order, watched, ready
+        self._order, self._watched, self._ready, self._read = order, watched, ready, order.rows
         self.why, self.schema = "", ""
         try:
             with this_python(spark):
@@ -124,10 +127,25 @@ class InPlace:
             return self.why
         try:
             self._run()
-        except NotInPlaceError as why:
+        except NotInPlaceError as error:
             self.discard()
-            return str(why)
+            return self.run() if self._check(str(error)) else str(error)
         return ""
+
+    def _check(self, why: str) -> bool:
+        """Have files read to their end first where one that could not be read has failed a job; return whether a job is worth another try."""
+        checked = self._order.checked
+        if checked is None or self._read is checked or _UNREAD not in why:
+            return False
+        self._order.progress("a file cannot be read: each is read to its end, to see which")
+        self._read = checked
+        self.__dict__.pop("_rows", None)
+        try:
+            with this_python(self._first.sparkSession):
+                self._first = checked(self._first.sparkSession, _columns_of_records(self._order, rows_alone=not self._order.careful))
+        except NotOnSparkError as error:
+            self.why = str(error)
+        return True
 
     def discard(self) -> None:
         """Remove what was written: nothing refers to it."""
@@ -179,7 +197,16 @@ class InPlace:
         if not self.schema:
             raise SourceError(f"{self.why}, and nothing else reads such rows. Move a damaged file elsewhere. Nothing was taken.")
         stage = SendStage(self._order.queue, str(folder.relative_to(self._order.queue.root)), self._watched)
-        yield from stage.rows(lambda: self._rows, _ROWS)
+        batches = stage.rows(lambda: self._rows, _ROWS)
+        try:
+            first = next(batches, None)
+        except SparkJobError as error:
+            if not self._check(str(error)):
+                raise
+            batches = stage.rows(lambda: self._rows, _ROWS)
+            first = next(batches, None)
+        for batch in chain(() if first is None else (first,), batches):
+            yield from _rows_and_records(batch)
 
     @cached_property
     def _rows(self) -> DataFrame:
@@ -187,7 +214,7 @@ class InPlace:
         if self._order.careful or self._order.transformation.schema is None:
             return self._first
         with this_python(self._first.sparkSession):
-            return self._order.rows(self._first.sparkSession, _columns_of_records(self._order))
+            return self._read(self._first.sparkSession, _columns_of_records(self._order))
 
     def _run(self) -> None:
         """Transform the rows by the plan as it is, where each row makes one at most; where that fails, by one that finds the rows that raise.
@@ -209,6 +236,8 @@ class InPlace:
             else:
                 self._run_as_it_is(job)
         except _JobFailedError as error:
+            if _UNREAD in str(error):
+                raise
             self._order.progress(f"{error}: it runs once more, so that the rows that fail are found")
             self.discard()
             self._run_split(self._planned(self._rows), error)
@@ -494,6 +523,17 @@ def _records(found: Any) -> Iterator[pa.RecordBatch]:
     if len(there):
         parts = {field.name: pc.struct_field(there, [field.name]) for field in there.type}
         yield pa.record_batch({name: part for name, part in parts.items() if name == ERROR or part.null_count < len(part)})
+
+
+def _rows_and_records(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield rows as they are, and records apart from them."""
+    if UNFIT not in batch.schema.names:
+        yield batch
+        return
+    unfit = cast("Any", batch.column(UNFIT))
+    if (rows := batch.filter(pc.invert(unfit))).num_rows:
+        yield rows.select([name for name in batch.schema.names if name not in {RECORD, UNFIT}])
+    yield from _records(batch.filter(unfit).column(RECORD))
 
 
 def _columns_of_records(order: InPlaceOrder, *, rows_alone: bool = False) -> Then | None:

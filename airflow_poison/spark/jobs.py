@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from airflow_poison.spark import session
 from airflow_poison.values import errors
+from airflow_poison.values.texts import of_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -277,9 +278,6 @@ def _without_jvm() -> suppress:
 
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(.*?)(?:\n\s*\n\s*at |\n\s*\nJVM stacktrace:|\Z)", re.DOTALL)
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?:: (.*))?\Z", re.DOTALL | re.MULTILINE)
-_LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
-_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
-_PY4J = "An error occurred while calling"
 _LONGEST = 2_000
 
 
@@ -316,11 +314,7 @@ def _without_python(error: Exception) -> str:
     if has_ended(error):
         return f"its JVM has ended ({error})"
     text = session.why(error) if session.is_of_connect(error) else str(error)
-    lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith(_PY4J)]
-    task = _LOST_TASK.search(text)
-    words = task[1] if task else next(iter(lines), type(error).__name__)
-    causes = _CAUSE.findall(text)
-    return causes[-1] if causes and words.rstrip().endswith(":") else words  # "Exception thrown in awaitResult:"
+    return of_java(text) or type(error).__name__
 
 
 def _raised(traceback: str) -> tuple[str, str] | None:

@@ -157,3 +157,15 @@ def on_spark(uri: str) -> str:
 def local_uri(path: str) -> str:
     """Return a path as one of this machine, and a URI as it is: Spark's own file system may be HDFS or a bucket."""
     return path if "://" in path else f"file://{Path(path).absolute()}"
+
+
+_LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
+_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+
+
+def of_java(text: str) -> str:
+    """Return the line of an error's text that says what has happened; in one of Spark behind what Py4J, the job and the thread say first."""
+    lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while calling")]
+    task, causes = _LOST_TASK.search(text), _CAUSE.findall(text)
+    words: str = task[1] if task else next(iter(lines), "")
+    return causes[-1] if causes and words.rstrip().endswith(":") else words  # "Exception thrown in awaitResult:"

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -295,20 +296,85 @@ def test_a_name_that_spark_does_not_have_is_an_error_unless_the_columns_are_decl
     assert landed == ["{'id': '7'}"]
 
 
-def test_a_file_of_orc_that_is_damaged_is_named_and_nothing_is_taken(tmp_path: Path, spark: SparkSession) -> None:
-    spark.range(3).coalesce(1).write.orc(str(tmp_path / "written"))
-    good = next((tmp_path / "written").glob("*.orc")).read_bytes()
-    job = Job(tmp_path, spark, {"1.orc": good, "2.orc": good[:40]}, format="orc")
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "its end is missing": lambda good: good[: len(good) // 2],
+    "its beginning is missing": lambda good: good[4:],
+    "its values have changed": lambda good: good[:400] + b"\xff" * 400 + good[800:],
+    "it is another file": lambda _: b"id,a\n1,2\n",
+}
 
-    with pytest.raises(SourceError, match=r"2\.orc"):
+
+def typed(spark: SparkSession, folder: Path, form: str, *columns: str) -> bytes:
+    """Return a file of 100 rows."""
+    spark.range(100).selectExpr(*columns).coalesce(1).write.option("compression", "none").format(form).save(str(folder))
+    return next(folder.glob(f"*.{form}")).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("form", "damage"),
+    [
+        (form, damage) for form in ("parquet", "orc") for damage in DAMAGES if (form, damage) != ("orc", "its values have changed")
+    ],  # it has no checksums
+)
+def test_a_damaged_file_is_a_message_and_the_rows_of_the_others_land(tmp_path: Path, spark: SparkSession, form: str, damage: str) -> None:
+    good = typed(spark, tmp_path / "written", form, "id", "uuid() AS a")
+    job = Job(tmp_path, spark, {"1": good, "2": DAMAGES[damage](good), "3": good}, format=form)
+
+    landed, messages = job.received("q", lambda df: df.select("id"))
+
+    assert len(landed) == 200
+    assert [(kind, "in/2" in where) for *_, where, kind in messages] == [("MalformedError", True)]
+    assert not job.poured
+    assert [each.position for each in job.queue("q").positions()] == ["3 files were taken"]
+    with pytest.raises(InputError, match="Spark alone reads") if form == "orc" else nullcontext():
+        job.queue("other").take(job.source, key="taken")
+
+
+def test_files_of_orc_without_a_type_in_common_are_messages(tmp_path: Path, spark: SparkSession) -> None:
+    numbers, texts = (typed(spark, tmp_path / kind, "orc", f"CAST(id AS {kind}) AS id") for kind in ("bigint", "string"))
+    job = Job(
+        tmp_path, spark, {"1": numbers, "2": numbers, "3": texts, "4": typed(spark, tmp_path / "int", "orc", "CAST(id AS int) AS id")}, format="orc"
+    )
+
+    landed, messages = job.received("q", lambda df: df.select("id"))
+
+    assert len(landed) == 300, "an int is a bigint"
+    assert sorted(json.loads(body)["id"] for _, body, *_ in messages) == sorted(map(str, range(100)))
+
+
+def test_files_of_orc_that_spark_leaves_out_wait_and_are_named(tmp_path: Path, spark: SparkSession) -> None:
+    good = typed(spark, tmp_path / "written", "orc", "id")
+    job = Job(tmp_path, spark, {"1.orc": good, "_2.orc": good, "4:5.orc": good, "6.orc": b""}, format="orc")
+
+    landed, messages = job.received("q", lambda df: df.select("id"))
+
+    assert (len(landed), messages) == (100, [])
+    assert any("2 files are left out by Spark" in line and "_2.orc" in line and "rename it" in line for line in job.lines)
+    assert any("1 file has no bytes: " in line and "6.orc" in line for line in job.lines)
+    (tmp_path / "in/_2.orc").rename(tmp_path / "in/2.orc")
+    landed, _ = job.received("q", lambda df: df.select("id"), key="next")
+    assert len(landed) == 200
+
+
+@pytest.mark.parametrize("content", [b"no orc", b""])
+def test_nothing_is_taken_where_spark_reads_none_of_the_files(tmp_path: Path, spark: SparkSession, content: bytes) -> None:
+    job = Job(tmp_path, spark, {"1.orc": content}, format="orc")
+
+    with pytest.raises(SourceError, match=r"1\.orc: .*Malformed ORC file") if content else nullcontext():
+        job.received("q", counted)
+
+    assert job.queue("q").positions() == ()
+    (tmp_path / "in/2.orc").write_bytes(typed(spark, tmp_path / "written", "orc", "id"))
+    landed, messages = job.received("q", lambda df: df.select("id"), key="next")
+    assert (len(landed), len(messages)) == (100, int(bool(content)))
+
+
+def test_a_format_that_spark_does_not_have_damages_no_file(tmp_path: Path, spark: SparkSession) -> None:
+    job = Job(tmp_path, spark, {"1.avro": b"Obj1", "2.avro": b"Obj1"}, format="avro")
+
+    with pytest.raises(SourceError, match=r"Failed to find data source: avro"):
         job.received("q", counted)
     assert job.queue("q").positions() == ()
-    with pytest.raises(InputError, match="Spark alone reads"):
-        job.queue("q").take(job.source, key="taken")
-
-    (tmp_path / "in" / "2.orc").unlink()
-    landed, _ = job.received("q", counted)
-    assert len(landed) == 3
 
 
 # Once -----------------------------------------------------------------------------------------------------------------

@@ -485,6 +485,27 @@ def test_a_damaged_parquet_file_raises_nothing(changes: dict[int, int], length: 
     assert read(PARQUET[:length], "parquet")[1] or length == len(PARQUET)
 
 
+def test_a_value_that_has_changed_on_the_disk_is_no_value() -> None:
+    sink = io.BytesIO()
+    pq.write_table(
+        pa.table({"n": [*range(40)]}),
+        sink,
+        row_group_size=20,
+        use_dictionary=False,
+        compression="none",
+        write_page_checksum=True,
+        write_statistics=False,
+    )
+    there = sink.getvalue()
+    place = there.index((29).to_bytes(8, "little"))
+    changed = there[:place] + b"\xff" + there[place + 1 :]
+
+    good, [(_, why)] = read(changed, "parquet")
+
+    assert good == read(there, "parquet")[0][:20]
+    assert "CRC checksum verification failed" in why
+
+
 def test_a_whole_file_is_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(b"\xff\xfea\0\r\n", "whole") == ([b"\xff\xfea\0\r\n"], [])
     assert read(b"", "whole") == ([b""], [])
