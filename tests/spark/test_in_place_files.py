@@ -369,6 +369,25 @@ def test_nothing_is_taken_where_spark_reads_none_of_the_files(tmp_path: Path, sp
     assert (len(landed), len(messages)) == (100, int(bool(content)))
 
 
+def test_a_file_that_spark_could_not_read_for_a_moment_is_not_damaged(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = typed(spark, tmp_path / "written", "orc", "id")
+    job = Job(tmp_path, spark, {"1": good, "2": good}, format="orc")
+    reads, read = list[str](), frames._read
+
+    def failing(session: SparkSession, form: str, base: str, columns: Sequence[str], paths: Sequence[str]) -> DataFrame:
+        reads.extend(path for path in paths if path.endswith("2"))
+        if len(reads) < 3 and paths[-1].endswith("2"):
+            raise OSError("the network is away")
+        return read(session, form, base, columns, paths)
+
+    monkeypatch.setattr(frames, "_read", failing)
+    with pytest.raises(SourceError, match=r"could not read .*in/2 before, and can now\. Nothing was taken; run the task again"):
+        job.received("q", lambda df: df.select("id"))
+    assert job.queue("q").positions() == ()
+    landed, messages = job.received("q", lambda df: df.select("id"))
+    assert (len(landed), messages) == (200, [])
+
+
 def test_a_format_that_spark_does_not_have_damages_no_file(tmp_path: Path, spark: SparkSession) -> None:
     job = Job(tmp_path, spark, {"1.avro": b"Obj1", "2.avro": b"Obj1"}, format="avro")
 
