@@ -234,7 +234,7 @@ class Versions:
             words = next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]
             raise SourceError(
                 f"The Delta table {self.uri} cannot be read ({what}): {words.rstrip('.')}. Check its storage_options and the rights of the task; if "
-                "the log is damaged, repair the table. Nothing was sent."
+                "that is damaged, restore it. Nothing was sent."
             ) from error
 
     def _of(self, found: Mapping[str, list[dict[str, Any]]], kind: str, change: str | None) -> tuple[DataFile, ...]:
