@@ -6,7 +6,7 @@ MARKED = -m "not long and not campaign"
 LONG = -m "long and not campaign"
 LONG_PARTS := test-long-others test-long-airflow
 PARTS := test-unit test-spark test-airflow test-passes test-store test-docs test-sessions test-front test-faults
-LIVE := test-live test-places test-tutorial test-buckets
+LIVE := test-live test-places test-tutorial test-buckets test-azure
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
 .PHONY: help setup lint format test test-long $(PARTS) $(LONG_PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables types pictures bench lock clean
 
@@ -98,6 +98,9 @@ test-places: setup  # Spark clusters, a Spark Connect server; YARN, with Maven
 
 test-buckets: setup  # passes over queues in an object store; what is tested on each store but that, in memory
 	POISON_STORES=bucket $(IN_MEMORY) $(PYTEST) tests/unit/passes -k bucket -m "not campaign"
+
+test-azure: setup  # the tests of all stores, over Azurite; needs Node
+	POISON_BUCKETS=azure $(IN_MEMORY) $(PYTEST) tests/store --ignore tests/store/s3 -k bucket $(MARKED)
 	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) tests/unit/passes tests/unit/desk tests/unit/sources tests/unit/watching -k memory -m "not campaign"
 
 test-sessions: setup

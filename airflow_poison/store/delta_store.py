@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from uuid import uuid4
 
-from airflow_poison.store import QueueStore, check_name, data_files, disk, is_name, no_queue, no_such_queue, object_store_of
+from airflow_poison.store import OBJECT_STORES, QueueStore, check_name, data_files, disk, is_name, no_queue, no_such_queue, object_store_of
 from airflow_poison.store.data_files import CONTROL
 from airflow_poison.store.delta_log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
 from airflow_poison.store.disk import POSIX, LocalFolder, why
@@ -185,8 +185,8 @@ def local_path(uri: str) -> Path:
     if path is not None:
         return _readable(Path(path).expanduser().absolute())
     message = (
-        f"The store {uri!r} is not supported: this version keeps queue tables on local or shared file systems only. "
-        f"Use a path or a file:// URI of a folder that the driver and the executors see, {POSIX}."
+        f"The store {uri!r} is not supported. Use a path or a file:// URI of a folder that the driver and the executors see, {POSIX}; or an object "
+        f"store: {', '.join(OBJECT_STORES)}."
     )
     raise StoreUnreachableError(message)
 

@@ -40,7 +40,7 @@ _BUSY = re.compile(r"\b(503|429)\b|SlowDown")
 _CLIENT = re.compile(
     r"(?:aws_|google_|azure_)?(allow_http|allow_invalid_certificates|connect_timeout|read_timeout|timeout|proxy_url|proxy_ca_certificate|proxy_excludes"
     r"|root_certificate|user_agent|default_content_type|http1_only|http2_only|http2_keep_alive_interval|http2_keep_alive_timeout"
-    r"|http2_keep_alive_while_idle|pool_idle_timeout|pool_max_idle_per_host|randomize_addresses)",
+    r"|http2_keep_alive_while_idle|http2_max_frame_size|pool_idle_timeout|pool_max_idle_per_host|randomize_addresses)",
     re.IGNORECASE,
 )
 """Options of the HTTP client: Delta Lake's writers have them among the store's, obstore has them apart."""

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import obstore.store
 import pytest
 
 from airflow_poison.store.bucket_store import BucketStore
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.memory import MemoryStore
-from airflow_poison.store.objects import Objects
 from airflow_poison.values import fault_points
 from tests.given.points import AtPoint
+from tests.given.stores import new_objects
 from tests.given.tables import CONTROL, NOW
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from airflow_poison.store import QueueStore
+    from airflow_poison.store.objects import Objects
     from airflow_poison.store.queue_table import QueueTable
 
 
@@ -34,8 +34,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
 
 
 def bucket_store(folder: Path, objects: Objects | None = None) -> BucketStore:
-    """Return a store in an object store, of this process where none is given, with a node's folder of its own."""
-    return BucketStore("", node=folder / "node", objects=objects or Objects("bucket://memory", obstore.store.MemoryStore()))
+    """Return a store in an object store, in a new one where none is given, with a node's folder of its own."""
+    return BucketStore("", node=folder / "node", objects=objects or new_objects())
 
 
 @pytest.fixture
