@@ -117,7 +117,7 @@ class InPlaceOrder(NamedTuple):
     :param limit: seconds that a row may take.
     :param careful: whether rows are likely to fail: then the job is not tried as it is before.
     :param progress: called with a line when it has failed so. :param hides: whether the queue hides values: of errors the type alone is shown.
-    :param checked: reads them, too, and makes records of what cannot be read to its end (``Take.checked``); None: that fails a job.
+    :param checked: reads them, too, and makes a record of each file that cannot be read to its end (``Take.checked``); None: such a file fails a job.
     """
 
     rows: Callable[[SparkSession, Any], DataFrame]

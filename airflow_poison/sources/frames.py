@@ -225,7 +225,7 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
 
 
 class Reading(NamedTuple):
-    """What there is to know of files that have columns of their own.
+    """How files with columns of their own are read.
 
     :param form: ``parquet``, ``orc`` or ``avro``. :param base: a folder above them all.
     :param here: what objects hold that no task of Spark reads, by their paths.
@@ -316,7 +316,7 @@ def _whole(group: _Group, apart: dict[str, str]) -> list[_Group]:
 
 
 def _united(spark: SparkSession, groups: Sequence[_Group], known: str) -> tuple[DataFrame | None, list[DataFrame]]:
-    """Return the rows of groups of files, with types that hold the values of all, and those of groups whose types have none in common with these.
+    """Return the rows of groups of files, with types that hold the values of all; and apart the rows of groups whose types do not go with these.
 
     :param known: columns, as DDL: a group with their types is before others, and one of more files before one of fewer.
     """
