@@ -313,14 +313,22 @@ class Objects:
                 return
 
     def list_all(self, prefix: str) -> Sequence[Listed]:
-        """Return the objects of a folder, also those whose names obstore refuses, which are odd: one of them ends its list. Of S3 alone."""
+        """Return the objects of a folder, also those whose names obstore refuses, which are odd: one of them ends its list. Of S3 alone.
+
+        Raises StoreUnreachableError, which elsewhere names the first odd one.
+        """
         found: dict[str, Listed] = {}
         try:
             for each in self.list(prefix):
                 found[each.path] = each
         except StoreUnreachableError as error:
-            if not isinstance(error.__cause__, obstore.exceptions.InvalidPathError) or not self.uri.startswith(("s3://", "s3a://")):
+            if not isinstance(error.__cause__, obstore.exceptions.InvalidPathError):
                 raise
+            if not self.uri.startswith(("s3://", "s3a://")):
+                raise StoreUnreachableError(
+                    f"{self.uri} has an object with a name that object stores' clients do not read, and no list of the others can be had with it: "
+                    f"{_first_line(error.__cause__)}. Rename or remove that object, or name another folder."
+                ) from error
         else:
             return list(found.values())
         found |= {each.path: each for each in self._list_by_arrow(prefix) if each.path not in found}

@@ -17,6 +17,7 @@ from airflow_poison import DeltaChanges, Files, Msmq4
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.spark.session import get_session
 from airflow_poison.store.objects import Objects
+from airflow_poison.values.errors import SourceError
 from tests.given.drivers import SMALL
 from tools.servers import azure
 
@@ -91,6 +92,13 @@ def test_what_is_sent_and_taken_is_received_and_lands(queue: Queue, url: str, co
     assert (result.received, result.poisoned) == (10, 4)
     assert queue.check().findings == ()
     assert len(poison_of(queue)) == 4
+
+
+def test_an_object_with_an_odd_name_is_named(queue: Queue, url: str, container: str) -> None:
+    azure.put(url, f"{container[8:].partition('@')[0]}/in/a//b.json", b"1\n")
+
+    with pytest.raises(SourceError, match=r'"in/a//b.json" contained empty path segment.*Rename or remove that object'):
+        queue.take(Files(f"{container}/in/**/*", settled=timedelta(0), storage_options=azure.options(url)), key="odd")
 
 
 def test_rows_in_place_land_in_azure(queue: Queue, url: str, container: str, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from tools.servers.maven import TOOLS
 from tools.servers.s3 import LOOPBACK
@@ -62,6 +62,16 @@ def make_container(url: str, name: str) -> None:
     )
     headers = {"x-ms-date": now, "x-ms-version": _API, "Authorization": f"SharedKey {ACCOUNT}:{signed}", "Content-Length": "0"}
     with urllib.request.urlopen(urllib.request.Request(f"{url}/{name}?restype=container", method="PUT", headers=headers)):
+        pass
+
+
+def put(url: str, path: str, content: bytes) -> None:
+    """Write an object, of any name.
+
+    :param path: the container and the name.
+    """
+    headers = {"x-ms-blob-type": "BlockBlob", "x-ms-version": _API}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/{quote(path)}?{_token()}", data=content, method="PUT", headers=headers)):
         pass
 
 
