@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from base64 import b64decode, b64encode
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -28,8 +29,9 @@ MOST_ROWS = 20_000
 _MOST_SAID = 2**31 - 1
 NO_OWNER = 0
 """In place of a lookup id, for a row that is not known to be of one message."""
-_DECLARED, _FILES = "poison.output", "poison.files"
-"""The properties that say what was declared of the output, and in which files below it the rows are, where they are not in the body."""
+_DECLARED, _FILES, _COLUMNS = "poison.output", "poison.files", "poison.columns"
+"""The properties that say what was declared of the output, in which files below it the rows are, where they are not in the body, and with which
+columns it is made then, where these are declared."""
 
 
 def landing_rows(job: StageJob, returned: Iterable[ReturnedBy], known: Callable[[str], pa.Schema | None], at: datetime) -> list[pa.Table]:
@@ -132,7 +134,8 @@ def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: date
 
 def landing_files(output: Output, files: Sequence[FileOfRows], at: datetime) -> pa.Table:
     """Return files with rows for an output, which are below it already, as a row of the partition ``_output``."""
-    return _row(output, b"", at, sum(file.rows for file in files), {_FILES: json.dumps(files)})
+    declared = {} if output.columns is None else {_COLUMNS: b64encode(output.columns.serialize()).decode()}
+    return _row(output, b"", at, sum(file.rows for file in files), {_FILES: json.dumps(files), **declared})
 
 
 def _with_provenance(batch: pa.RecordBatch, job: StageJob, lookup_ids: Sequence[int], at: datetime) -> pa.RecordBatch:
@@ -199,10 +202,12 @@ def landings_of(rows: pa.Table) -> list[Landing]:
     """Return what a file of the partition holds, those for one output together."""
     found: dict[str, Landing] = {}
     for row in rows.select(["body", "message_type", "properties"]).to_pylist():
-        declared: Mapping[str, Any] = json.loads(dict(row["properties"])[_DECLARED])
-        output = Output(row["message_type"], declared["uri"], keys=tuple(declared["keys"]), evolve=declared["evolve"])
-        landing = found.setdefault(f"{output.name}|{declared}", Landing(output, [], [], []))
-        if (files := dict(row["properties"]).get(_FILES)) is not None:
+        said = dict(row["properties"])
+        declared: Mapping[str, Any] = json.loads(said[_DECLARED])
+        schema = pa.ipc.read_schema(pa.py_buffer(b64decode(said[_COLUMNS]))) if _COLUMNS in said else None
+        output = Output(row["message_type"], declared["uri"], schema, keys=tuple(declared["keys"]), evolve=declared["evolve"])
+        landing = found.setdefault(f"{output.name}|{declared}|{schema}", Landing(output, [], [], []))
+        if (files := said.get(_FILES)) is not None:
             landing.files.extend(FileOfRows(*each) for each in json.loads(files))
             continue
         batch, owners, _ = rows_of_stream(row["body"])

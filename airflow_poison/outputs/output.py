@@ -24,6 +24,7 @@ from airflow_poison.outputs.values import (
     has_unknown,
     is_missing,
     may_be_cast,
+    nullable,
     same_name,
     type_of,
 )
@@ -124,7 +125,7 @@ class Output:
         for field in given:
             if field.name not in wanted.names:
                 self._check_new(field.name, wanted, by)
-            elif not fits_type(field.type, (kind := wanted.field(field.name).type)) and not (self.nulls and may_be_cast(field.type, kind)):
+            elif not fits_type(field.type, nullable(kind := wanted.field(field.name).type)) and not (self.nulls and may_be_cast(field.type, kind)):
                 raise TransformError(
                     f"{by} returned the column {field.name!r} as {field.type}; the output has {kind}. Cast it in the transformation: "
                     "whether a value fits is then its message's affair."

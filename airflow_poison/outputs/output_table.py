@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from airflow_poison.outputs import row_files
 from airflow_poison.outputs.table_rules import rules_of
-from airflow_poison.outputs.values import cast, filled, without_unknown
+from airflow_poison.outputs.values import cast, filled, nullable, without_unknown
 from airflow_poison.store import disk
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import OutputError
@@ -166,7 +166,7 @@ class _Rows:
     def __init__(self, output: Output, batches: Sequence[pa.RecordBatch], files: Sequence[FileOfRows], options: Mapping[str, str]) -> None:
         self._output, self._batches, self._files, self._options = output, batches, files, options
         self.number = sum(batch.num_rows for batch in batches) + sum(file.rows for file in files)
-        self.schema = _unified([*(batch.schema for batch in batches), *row_files.schemas(output, files, options)])
+        self.schema = _unified([*(batch.schema for batch in batches), *map(_nullable, row_files.schemas(output, files, options))])
 
     def fitted(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield them with these columns. Raises ArrowInvalid, and FileNotFoundError for a file that is gone."""
@@ -190,7 +190,7 @@ def _write(output: Output, table: DeltaTable | None, rows: _Rows, properties: Co
     target = None if table is None else row_files.columns_of(table)
     given = target if target is not None and not rows.number else rows.schema
     generated = () if table is None else rules_of(table, local=True).generated
-    schema = _fitted(given, target, generated, evolve=output.evolve)
+    schema = _fitted(given, target, generated, output)
     evolves = output.evolve and target is not None and not {*schema.names} <= {*target.names}
     if table is None or not output.keys or not rows.number:
         write_deltalake(
@@ -213,6 +213,13 @@ def _write(output: Output, table: DeltaTable | None, rows: _Rows, properties: Co
     merging.when_matched_update_all().when_not_matched_insert_all().execute()
 
 
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    """Return columns that may be null in all parts: what a plan of Spark says of values is no condition of a table."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(field.name, nullable(field.type)) for field in schema])
+
+
 def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Return the columns of all batches, in which one may know types that another one does not."""
     import pyarrow as pa
@@ -224,22 +231,24 @@ def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema(list(fields.values()))
 
 
-def _fitted(given: pa.Schema, target: pa.Schema | None, generated: Sequence[str], *, evolve: bool) -> pa.Schema:
-    """Return the columns as they are written: with the table's types, and text where no value has been seen.
+def _fitted(given: pa.Schema, target: pa.Schema | None, generated: Sequence[str], output: Output) -> pa.Schema:
+    """Return the columns as they are written: with the table's types, of new ones with those that are declared, and text where no value has been
+    seen.
 
     :param generated: columns that are computed where rows do not have them.
     """
     import pyarrow as pa
 
-    fields = []
+    fields, declared = [], {field.name: field for field in output.columns or ()}
     for field in given:
         if target is not None and field.name in target.names:
             fields.append(target.field(field.name))
-        elif target is not None and not evolve:
+        elif target is not None and not output.evolve:
             raise ValueError(f"it has no column {field.name!r}; it has {', '.join(target.names)}")
         else:
-            fields.append(field.with_type(without_unknown(field.type)))
-    fields += [field for field in target or () if field.name not in given.names and field.name not in generated]
+            fields.append(declared.get(field.name, field.with_type(without_unknown(field.type))))
+    others = target or declared.values()
+    fields += [field for field in others if field.name not in given.names and field.name not in generated]
     return pa.schema(fields)
 
 

@@ -195,7 +195,8 @@ def may_be_added(output: Output, table: DeltaTable | None, files: Sequence[FileO
         return False
     columns = set(schemas(output, files, options))
     if table is None or len(columns) > 1:
-        return len(columns) == 1 and all(map(_is_plain, (field for given in columns for field in given)))
+        plain = len(columns) == 1 and all(map(_is_plain, (field for given in columns for field in given)))
+        return plain and (output.columns is None or _are_of(output.columns, *columns))
     rules, maps = rules_of(table, local=True), table.metadata().configuration.get("delta.columnMapping.mode", "none") != "none"
     if rules.conditions or rules.generated or output.evolve or maps:  # maps: its files call columns otherwise than the table does
         return False
@@ -219,6 +220,8 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
     from deltalake import Schema
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
+    from airflow_poison.outputs.values import nullable
+
     below = files_below(output, options)
     partitions: list[str] = [] if table is None else list(table.metadata().partition_columns)
 
@@ -233,7 +236,7 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
     if table is None:
         import pyarrow as pa
 
-        schema = pa.schema([field.with_nullable(True).remove_metadata() for field in _columns(below, files[0])])  # noqa: FBT003
+        schema = output.columns or pa.schema([pa.field(field.name, nullable(field.type)) for field in _columns(below, files[0])])
         create_table_with_add_actions(
             output.uri,
             Schema.from_arrow(schema),
@@ -335,17 +338,30 @@ def _is_plain(field: pa.Field[Any]) -> bool:
     return not (pa.types.is_null(kind) or (pa.types.is_timestamp(kind) and (kind.tz is None or kind.unit != "us")))
 
 
+def _are_of(declared: pa.Schema, given: pa.Schema) -> bool:
+    """Whether columns are of the declared ones, none of which must have values."""
+    known = {field.name: field.type for field in declared if field.nullable}
+    return len(known) == len(declared) and all(field.name in known and _same(known[field.name], field.type) for field in given)
+
+
 def _same(one: Any, other: Any) -> bool:
-    """Whether two types are the same but for names of list elements and sizes of offsets, which Delta does not have."""
+    """Whether two types are the same but for names of list elements and sizes of offsets, which Delta does not have.
+
+    :param one: of the table: parts of it that may be null may have values in all rows.
+    """
     import pyarrow as pa
 
     of = pa.types
+
+    def part(mine: Any, theirs: Any) -> bool:
+        return (mine.nullable or not theirs.nullable) and _same(mine.type, theirs.type)
+
     if of.is_struct(one):
-        return bool(of.is_struct(other)) and one.names == other.names and all(_same(one.field(n).type, other.field(n).type) for n in one.names)
+        return bool(of.is_struct(other)) and one.names == other.names and all(part(one.field(name), other.field(name)) for name in one.names)
     if of.is_map(one):
-        return bool(of.is_map(other)) and _same(one.key_type, other.key_type) and _same(one.item_type, other.item_type)
+        return bool(of.is_map(other)) and _same(one.key_type, other.key_type) and part(one.item_field, other.item_field)
     if of.is_list(one) or of.is_large_list(one):
-        return bool(of.is_list(other) or of.is_large_list(other)) and _same(one.value_type, other.value_type)
+        return bool(of.is_list(other) or of.is_large_list(other)) and part(one.value_field, other.value_field)
     plain = {pa.large_string(): pa.string(), pa.string_view(): pa.string(), pa.large_binary(): pa.binary(), pa.binary_view(): pa.binary()}
     return bool(plain.get(one, one) == plain.get(other, other))
 

@@ -263,7 +263,8 @@ def _missing(number: int, field: pa.Field[Any]) -> pa.Array[Any]:
     """Return what stands in a column that rows do not have yet; one that must have a value is a column of provenance, filled later."""
     import pyarrow as pa
 
-    return pa.nulls(number, field.type) if field.nullable else pa.array([0] * number, pa.int64()).cast(field.type)
+    plain = not field.nullable and not pa.types.is_nested(field.type)
+    return pa.array([0] * number, pa.int64()).cast(field.type) if plain else pa.nulls(number, field.type)
 
 
 class Conditions:

@@ -575,6 +575,8 @@ def fits_type(given: pa.DataType, wanted: pa.DataType) -> bool:
     import pyarrow as pa
 
     of = pa.types
+    if of.is_null(given):
+        return True
     if (of.is_integer(given) and of.is_integer(wanted)) or (of.is_floating(given) and of.is_floating(wanted)):
         return bool(given.bit_width <= wanted.bit_width)
     if of.is_decimal(given) and of.is_decimal(wanted):

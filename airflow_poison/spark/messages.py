@@ -80,7 +80,10 @@ def arrow_schema(frame: DataFrame, *, nullable: bool = False) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     named: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(frame.schema.toNullable() if nullable else frame.schema, **named)
+    try:
+        return to_arrow_schema(frame.schema.toNullable() if nullable else frame.schema, **named)
+    except ValueError:  # an array of nothing, which must have values
+        return to_arrow_schema(frame.schema.toNullable(), **named)
 
 
 class Parts(NamedTuple):

@@ -24,7 +24,7 @@ from airflow_poison.delivery.handlers import VERDICT
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError, on_threads
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
 from airflow_poison.outputs.output import CORRECTIONS, corrections_field, does_not_fit
-from airflow_poison.outputs.values import fits_type
+from airflow_poison.outputs.values import fits_type, is_list
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import PLACE, PLACE_BITS, RAISED
 from airflow_poison.spark.function import (
@@ -752,8 +752,34 @@ def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
         return {}
     must = [field.name for field in output.columns if not field.nullable and frame.schema[field.name].nullable]
     found = {f"Column {name!r} of {output.named} must have a value; the row has none.": f"{quoted(name)} IS NOT NULL" for name in must}
+    given = arrow_schema(frame)
+    for field in (field for field in output.columns if field.name in given.names):
+        if not fits_type(given.field(field.name).type, field.type) and (fits := _has_parts(quoted(field.name), field.type)):
+            found[f"A part of column {field.name!r} of {output.named} must have a value; the row has none."] = fits
     rules = {} if output.rules is None else output.rules.for_spark()
     return found | {f"A row does not fit {output.named}: {why}.": fits for why, fits in rules.items()}
+
+
+def _has_parts(value: str, kind: Any, depth: int = 0) -> str:
+    """Return the expression of Spark that is true of a value whose parts have values wherever its type says so; empty: it says so nowhere."""
+    if pa.types.is_struct(kind):
+        parts = [(f"{value}.{quoted(field.name)}", field) for field in kind]
+        wanted = [
+            *(f"{part} IS NOT NULL" for part, field in parts if not field.nullable),
+            *(_has_parts(part, field.type, depth) for part, field in parts),
+        ]
+        fits = " AND ".join(filter(None, wanted))
+    else:
+        if pa.types.is_map(kind):
+            values, field = f"map_values({value})", kind.item_field
+        elif is_list(kind):
+            values, field = value, kind.value_field
+        else:
+            return ""
+        each = f"part{depth}"
+        fits = " AND ".join(filter(None, [f"{each} IS NOT NULL" * (not field.nullable), _has_parts(each, field.type, depth + 1)]))
+        fits = fits and f"forall({values}, {each} -> {fits})"
+    return fits and f"({value} IS NULL OR ({fits}))"
 
 
 def _with_all(frame: DataFrame, output: Output | None) -> DataFrame:

@@ -18,6 +18,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from typing import cast as cast_to
 
 import pandas as pd  # type: ignore[import-untyped]  # noqa: TC002  (Spark reads the annotations of functions)
 import pyarrow as pa
@@ -30,6 +31,7 @@ from pyspark.sql.types import IntegerType
 
 from airflow_poison import DeltaChanges, Files, Jdbc, Msmq4, Store, protect
 from airflow_poison.outputs.row_files import HIDDEN
+from airflow_poison.outputs.values import nullable
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.sources.source import Position, Take
 from airflow_poison.spark.in_place import InPlace
@@ -1147,3 +1149,114 @@ def test_a_script_names_its_rows(job: Job) -> None:
         protect(frame, "orders", key=" ", **given)
     with pytest.raises(SettingError, match="transform"):
         protect("orders", store=str(Path(job.queue.table.root).parent))
+
+
+# An output that the job makes -----------------------------------------------------------------------------------------
+
+
+def numbered(df: DataFrame) -> DataFrame:
+    return df.selectExpr("id", "CAST(n AS decimal(10,2)) AS n")
+
+
+def numbers_in(job: Job, rows: str, key: str, **options: Any) -> list[tuple[Any, ...]]:
+    """Receive rows of SQL in place; return how many have landed, and what came back as messages."""
+    frame = job.spark.sql(f"SELECT * FROM VALUES {rows} AS rows(id, n)")
+    job.queue.receive_frame(frame, POLICY, key=key, transform=numbered, output=job.clean, **options)
+    return [tuple(row.values()) for row in DeltaTable(job.clean).to_pyarrow_table(columns=["id", "n"]).to_pylist()]
+
+
+DECLARED: dict[str, tuple[dict[str, Any], list[tuple[str, str, bool]], int]] = {
+    "nothing": ({}, [("id", "integer", True), ("n", "decimal(10,2)", True)], 5),
+    "keys": ({"output_keys": ["id"]}, [("id", "integer", True), ("n", "decimal(10,2)", True)], 5),
+    "wider": ({"output_schema": "id bigint, n decimal(20,4)"}, [("id", "long", True), ("n", "decimal(20,4)", True)], 5),
+    "more": ({"output_schema": "n decimal(10,2), id int, at date"}, [("n", "decimal(10,2)", True), ("id", "integer", True), ("at", "date", True)], 5),
+    "values": ({"output_schema": "id int NOT NULL, n decimal(10,2)"}, [("id", "integer", False), ("n", "decimal(10,2)", True)], 4),
+}
+
+
+@pytest.mark.parametrize("case", DECLARED)
+def test_an_output_is_made_with_what_is_declared_and_not_with_what_a_plan_knows(job: Job, case: str) -> None:
+    options, columns, number = DECLARED[case]
+
+    assert len(numbers_in(job, "(0, '0'), (1, 'no'), (2, '2'), (3, '3')", "one", **options)) == 3
+    made = [(field.name, cast_to("Any", field.type).type, field.nullable) for field in DeltaTable(job.clean).schema().fields]
+    assert made == columns
+    assert len(numbers_in(job, "(CAST(NULL AS int), '7'), (9, '9')", "two", **options)) == number
+    assert len(job.messages()) == 6 - number
+    assert job.is_whole()
+
+
+NESTED = {
+    "an array": "array(id)",
+    "a map": "map(id, id)",
+    "a map of arrays": "map('a', array(id))",
+    "a struct": "named_struct('a', id, 'b', array(named_struct('c', id)))",
+    "nothing": "NULL",
+    "a struct with nothing": "named_struct('a', NULL, 'b', id)",
+}
+
+
+@pytest.mark.parametrize("case", NESTED)
+def test_a_row_comes_back_into_columns_whose_parts_had_values_in_the_first_run(job: Job, case: str) -> None:
+    frame = job.spark.sql(f"SELECT id, {NESTED[case]} AS v, if(id = 1, 'no', string(id)) AS n FROM range(3)")
+
+    job.queue.receive_frame(frame, POLICY, key="one", transform=lambda df: df.selectExpr("v", "CAST(n AS int) AS n"), output=job.clean)
+    assert len(job.landed()) == 2
+    job.queue.move([*job.messages()], "main")
+    job.receive(lambda df: df.selectExpr("v", "coalesce(try_cast(n AS int), 1) AS n"), key="two", source=None)
+
+    rows = {row["n"]: row["v"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()}
+    assert rows == {row["n"]: row["v"] for row in plain(frame.selectExpr("CAST(id AS int) AS n", "v"))}
+    assert not job.messages()
+
+
+def plain(frame: DataFrame) -> list[dict[str, Any]]:
+    """Return rows as Arrow has them."""
+    return frame.toArrow().to_pylist()
+
+
+def test_an_array_of_nothing_lands(job: Job) -> None:
+    job.queue.receive_frame(job.spark.sql("SELECT array() AS v"), POLICY, key="one", transform=lambda df: df, output=job.clean)
+    assert job.landed() == ["{'v': []}"]
+
+
+STRICT = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("s", pa.struct([pa.field("a", pa.int64(), nullable=False), pa.field("b", pa.int64())]), nullable=False),
+        pa.field("l", pa.list_(pa.field("element", pa.int64(), nullable=False))),
+        pa.field("m", pa.map_(pa.string(), cast_to("Any", pa.field("value", pa.list_(pa.field("x", pa.int64(), nullable=False)), nullable=False)))),
+    ]
+)
+FITTING: dict[str, Any] = {"s": {"a": 1, "b": None}, "l": [1], "m": [("k", [1])]}
+UNFITTING: list[dict[str, Any]] = [
+    {"s": None},
+    {"s": {"a": None, "b": 1}},
+    {"l": [1, None]},
+    {"m": [("k", None)]},
+    {"m": [("k", [1]), ("l", [None])]},
+]
+EMPTY: list[dict[str, Any]] = [{"l": None, "m": None}, {"l": [], "m": []}, {"m": [("k", [])]}]
+
+
+def test_a_row_without_a_part_that_the_table_wants_is_a_message_alone(job: Job) -> None:
+    write_deltalake(job.clean, pa.Table.from_pylist([{"id": -1, **FITTING}], schema=STRICT))
+    rows = [{"id": number, **FITTING, **more} for number, more in enumerate([*UNFITTING, *EMPTY, {}])]
+    loose = pa.schema([(field.name, nullable(field.type)) for field in STRICT])
+    pq.write_table(pa.Table.from_pylist(rows, schema=loose), f"{job.raw}.parquet")
+    frame = job.spark.read.parquet(f"{job.raw}.parquet")
+
+    job.queue.receive_frame(frame, POLICY, key="one", transform=lambda df: df, output=job.clean)
+
+    landed = {row["id"]: {**row} for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()}
+    assert landed == {-1: {"id": -1, **FITTING}} | {row["id"]: row for row in rows[len(UNFITTING) :]}
+    assert {(each["body"]["id"], each["last_error"]["type"].rpartition(".")[2]) for each in job.messages().values()} == {
+        (number, "OutputRowError") for number in range(len(UNFITTING))
+    }
+    assert job.is_whole()
+    job.queue.move([*job.messages()], "main")
+    job.receive(
+        lambda df: df.selectExpr("id", "named_struct('a', id, 'b', id) AS s", "array(id) AS l", "map('k', array(id)) AS m"), key="two", source=None
+    )
+    assert not job.messages()
+    assert len(job.landed()) == 1 + len(rows)
