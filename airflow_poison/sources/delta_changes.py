@@ -37,6 +37,9 @@ _IN_FOLDERS = frozenset({"string", "byte", "short", "integer", "long", "date", "
 """Types of partitions whose values Spark reads from names of folders as Delta's log has them."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _LOG = "_delta_log"
+_VECTORS = "deletionVectors"
+_FEATURES = frozenset({_VECTORS, "columnMapping", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"})
+"""Features of tables whose rows are read here; of files with deletion vectors none."""
 
 
 class DataFile(NamedTuple):
@@ -121,7 +124,8 @@ class Versions:
 
         table = self._opened(number)
         found = pa.table(table.get_add_actions()).to_pylist()
-        vectors = pa.table(table.deletion_vectors()).num_rows > 0
+        with self._told(f"version {number}"):
+            vectors = _VECTORS in (table.protocol().reader_features or ()) and pa.table(table.deletion_vectors()).num_rows > 0
         keys = sorted(found, key=lambda each: (each["modification_time"], each["path"]))
         texts = {each["path"]: each["partitionValues"] for each in self._texts_of(table)} if table.metadata().partition_columns else {}
         added = tuple(DataFile(unquote(each["path"]), texts.get(each["path"], {}), "insert", vectors) for each in keys)
@@ -218,11 +222,18 @@ class Versions:
 
         with self._told("its log" if version is None else f"version {version}"):
             try:
-                return DeltaTable(self.uri, version=version, storage_options=dict(self.storage_options) or None)
+                table = DeltaTable(self.uri, version=version, storage_options=dict(self.storage_options) or None)
             except TableNotFoundError as error:
                 raise SourceError(
                     f"There is no Delta table at {self.uri}. Check the address, that the task reaches it, and its storage_options. Nothing was sent."
                 ) from error
+
+        if other := sorted({*(table.protocol().reader_features or ())} - _FEATURES):
+            raise SourceError(
+                f"The Delta table {self.uri} has the feature {other[0]!r}, and no reader of it is here. Copy what is needed into a table without it: "
+                "CREATE TABLE … AS SELECT …. Nothing was sent."
+            )
+        return table
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:

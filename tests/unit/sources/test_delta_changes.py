@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -407,3 +408,55 @@ def test_a_start_beyond_the_table_is_an_error(uri: str) -> None:
 
 def test_its_text_shows_no_credentials() -> None:
     assert "secret" not in repr(DeltaChanges("s3://bucket/t", storage_options={"aws_secret_access_key": "secret"}))
+
+
+# Features of tables -----------------------------------------------------------------------------------------------------
+
+
+WIDENED: dict[str, tuple[pa.DataType, Any, pa.DataType, Any, Any]] = {
+    "long": (pa.int32(), 1, pa.int64(), 1 << 40, 1),
+    "double": (pa.int32(), 1, pa.float64(), 2.5, 1.0),
+    "decimal(20,5)": (pa.decimal128(10, 2), Decimal("1.25"), pa.decimal128(20, 5), Decimal("2.12345"), Decimal("1.25000")),
+    "timestamp_ntz": (pa.date32(), date(2026, 1, 1), pa.timestamp("us"), datetime(2026, 1, 1, 1), datetime(2026, 1, 1)),  # noqa: DTZ001
+}
+
+
+def widened(uri: str, name: str) -> None:
+    """Make a table whose column had another type when its first row was written."""
+    old, first, new, second, _ = WIDENED[name]
+    write_deltalake(uri, pa.table({"v": pa.array([first], old)}))
+    pq.write_table(pa.table({"v": pa.array([second], new)}), f"{uri}/second.parquet")
+    featured(uri, {"typeWidening", *(["timestampNtz"] if name == "timestamp_ntz" else [])}, name, "second.parquet")
+
+
+def featured(uri: str, features: set[str], kind: str, *files: str) -> None:
+    """Add a version with features, a type of the first column, and files."""
+    log, number = Path(uri, "_delta_log"), DeltaTable(uri).version()
+    metadata = next(entry["metaData"] for line in (log / f"{0:020d}.json").read_text().splitlines() if "metaData" in (entry := json.loads(line)))
+    schema = json.loads(metadata["schemaString"])
+    schema["fields"][0]["type"] = kind
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": sorted(features), "writerFeatures": sorted(features)}
+    described = {"partitionValues": {}, "modificationTime": 1, "dataChange": True}
+    added = [{"add": {"path": file, "size": Path(uri, file).stat().st_size, **described}} for file in files]
+    entries = [{"commitInfo": {"timestamp": 1}}, {"protocol": protocol}, {"metaData": {**metadata, "schemaString": json.dumps(schema)}}, *added]
+    (log / f"{number + 1:020d}.json").write_text("".join(json.dumps(entry) + "\n" for entry in entries))
+
+
+@pytest.mark.parametrize("name", WIDENED)
+@pytest.mark.parametrize("start", [None, 0])
+def test_a_column_of_a_wider_type_has_its_old_values(tmp_path: Path, name: str, start: int | None) -> None:
+    uri = str(tmp_path / "lake")
+    widened(uri, name)
+    *_, second, first = WIDENED[name]
+
+    rows, at = taken(DeltaChanges(uri, start=start))
+
+    assert sorted((row["v"] for row in rows), key=str) == sorted([first, second], key=str)
+    assert taken(DeltaChanges(uri, start=start), at)[0] == []
+
+
+def test_a_feature_that_no_reader_has_is_named(uri: str) -> None:
+    append(uri, 1)
+    featured(uri, {"variantType"}, "long")
+    with pytest.raises(SourceError, match=r"has the feature 'variantType'.*CREATE TABLE … AS SELECT …\. Nothing was sent"):
+        taken(DeltaChanges(uri))
