@@ -13,7 +13,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from airflow_poison.store.data_files import WAITING, footer_difference, partition_of
+from airflow_poison.store.data_files import WAITING, content_difference, footer_difference, partition_of
 from airflow_poison.store.delta_store import CONSTRAINT, PROPERTIES
 from airflow_poison.store.disk import LocalFolder
 from airflow_poison.store.entries import LOG, WITH_STATISTICS, files_of
@@ -112,7 +112,7 @@ _DUE = ("min_due_at", "max_due_at")
 
 
 def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
-    """Yield live files that are gone, changed, unreadable or misplaced. Reads footers."""
+    """Yield live files that are gone, changed, unreadable or misplaced. Reads all of them: pages have checksums."""
     for file in live:
         if partition_of(file.path) != (file.sub_queue, file.move_count):
             what = f"a file of sub_queue={file.sub_queue}, move_count={file.move_count} lies under a path that says something else"
@@ -120,9 +120,9 @@ def check_files(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
             continue
         names = (*_OF_MESSAGES, *(_DUE if file.sub_queue in WAITING else ())) if file.sub_queue in WITH_STATISTICS else ("rows",)
         try:
-            difference = footer_difference(LocalFolder(root), file, names)
-        except StoreUnreachableError as error:
-            what = f"it cannot be read: {error.__cause__}"
+            difference = footer_difference(LocalFolder(root), file, names) or content_difference(LocalFolder(root), file.path)
+        except (StoreUnreachableError, OSError) as error:
+            what = f"it cannot be read: {error.__cause__ or error}"
             yield Finding(Kind.FILE_UNREADABLE, Severity.ERROR, what, file.path, "give this user the right to read it")
         except TableChangedError:
             yield _changed(root, file)

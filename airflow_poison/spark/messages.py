@@ -291,7 +291,7 @@ def chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64], 
     from pyarrow import dataset
     from pyarrow.fs import LocalFileSystem
 
-    wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat()
+    wanted, names, form = np.sort(lookup_ids), message_schema().names, dataset.ParquetFileFormat(page_checksum_verification=True)
     for file in files:
         path, first = f"{root}/{file.path}", np.searchsorted(wanted, file.min_lookup_id)
         here = wanted[first : np.searchsorted(wanted, file.max_lookup_id, side="right")]

@@ -211,7 +211,9 @@ def _read_only(lookup_ids: Sequence[int], site: Site, files: Sequence[DataFile])
     wanted, found = pc.field("lookup_id").isin(list(lookup_ids)), []
     for file in files:
         if any(file.min_lookup_id <= number <= file.max_lookup_id for number in lookup_ids):
-            rows = pq.read_table(site.here(file.path), columns=message_schema().names, filters=wanted, partitioning=None)
+            rows = pq.read_table(
+                site.here(file.path), columns=message_schema().names, filters=wanted, partitioning=None, page_checksum_verification=True
+            )
             found.append(rows.cast(message_schema()).append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
     return pa.concat_tables(found).combine_chunks().sort_by([("priority", "descending"), ("lookup_id", "ascending")])
 
@@ -251,7 +253,7 @@ def _read(site: Site, part: Part, columns: Sequence[str] | None) -> Iterator[pa.
     import pyarrow.parquet as pq
 
     names = message_schema().names if columns is None else [*columns]
-    with reading(path := site.here(part.path)), pq.ParquetFile(path) as file:
+    with reading(path := site.here(part.path)), pq.ParquetFile(path, page_checksum_verification=True) as file:
         groups, before, first, size, read = [], 0, None, 0, 0
         for number in range(file.metadata.num_row_groups):
             group = file.metadata.row_group(number)

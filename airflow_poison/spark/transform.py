@@ -122,7 +122,7 @@ def _messages(root: str, files: Sequence[DataFile], policy: Policy, *, with_erro
     tables = []
     for file in files:
         columns = [*_READ, *(["properties"] if with_properties else ()), *(["last_error"] if with_errors else ())]
-        rows = pq.read_table(f"{root}/{file.path}", columns=columns, partitioning=None)
+        rows = pq.read_table(f"{root}/{file.path}", columns=columns, partitioning=None, page_checksum_verification=True)
         if not with_properties:
             rows = rows.append_column(message_schema().field("properties"), pa.nulls(rows.num_rows, message_schema().field("properties").type))
         bodies = _large_bodies(f"{root}/{file.path}", policy) if policy.unreadable(_sized(LARGEST_BODY)) else pa.nulls(rows.num_rows, pa.binary())
@@ -139,7 +139,7 @@ def _sized(size: int) -> BatchEntry:
 def _large_bodies(path: str, policy: Policy) -> pa.ChunkedArray[Any]:
     """Return the bodies that the policy does not let be handed over, null for all others."""
     pieces: list[pa.Array[Any]] = []
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(columns=["body"]):
             sizes = pc.binary_length(cast("Any", batch.column("body"))).to_pylist()
             refused = [policy.unreadable(_sized(size or 0)) is not None for size in sizes]

@@ -273,7 +273,7 @@ class Incoming:
             first = self.base + self.messages + 1
             rows = size = 0
             try:
-                with pq.ParquetWriter(target, message_schema()) as writer:
+                with pq.ParquetWriter(target, message_schema(), write_page_checksum=True) as writer:
                     while pending is not None and (not rows or (rows + pending.num_rows <= most_rows and size + pending.nbytes <= most_bytes)):
                         writer.write_table(_numbered(pending, first + rows))
                         rows, size = rows + pending.num_rows, size + pending.nbytes
@@ -285,7 +285,7 @@ class Incoming:
 
 
 def _groups_of(path: Path) -> Iterator[pa.Table]:
-    with pq.ParquetFile(path) as parquet:
+    with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
         for number in range(parquet.num_row_groups):
             yield parquet.read_row_group(number)
 

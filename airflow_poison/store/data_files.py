@@ -33,7 +33,7 @@ def write(folder: Folder, path: str, table: pa.Table) -> DataFile:
     """Write the columns of ``message_schema()`` as a new file and describe it. Not yet durable: the commit makes it so."""
     target = Path(folder.root, path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table.select(message_schema().names), target, row_group_size=GROUP_ROWS)
+    pq.write_table(table.select(message_schema().names), target, row_group_size=GROUP_ROWS, write_page_checksum=True)
     return describe(target, path)
 
 
@@ -85,9 +85,9 @@ def _own_errors(folder: Folder) -> AbstractContextManager[None]:
 def _parquet(folder: Folder, path: str, buffer_size: int) -> pq.ParquetFile:
     """Open a file; again when its copy on this node has gone since it was looked for. Raises FileNotFoundError."""
     try:
-        return pq.ParquetFile(folder.here(path), buffer_size=buffer_size)
+        return pq.ParquetFile(folder.here(path), buffer_size=buffer_size, page_checksum_verification=True)
     except FileNotFoundError:
-        return pq.ParquetFile(folder.here(path), buffer_size=buffer_size)
+        return pq.ParquetFile(folder.here(path), buffer_size=buffer_size, page_checksum_verification=True)
 
 
 def read_columns(folder: Folder, path: str, names: Sequence[str]) -> pa.Table:
@@ -297,6 +297,19 @@ def footer_difference(folder: Folder, file: DataFile, names: Sequence[str] = _CO
         for name in names
         if getattr(footer, name) != getattr(file, name)
     )
+
+
+def content_difference(folder: Folder, path: str) -> str:
+    """Return what is wrong with the pages of a file, in words; empty where all have their checksums. Reads all of it. Raises OSError."""
+    try:
+        with _parquet(folder, path, 0) as parquet:
+            for _ in parquet.iter_batches(GROUP_ROWS // 10, use_threads=False):
+                pass
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        return f"its content has changed ({str(error).partition(chr(10))[0]})"
+    return ""
 
 
 def changed(uri: str, file: DataFile, difference: str) -> str:

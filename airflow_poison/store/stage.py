@@ -26,8 +26,19 @@ from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from airflow_poison.store import disk
-from airflow_poison.store.data_files import MANIFEST, STAGE, damaged, describe, file_from_dict, file_to_dict, moved_path, new_path, partition_of
-from airflow_poison.store.disk import Folder, named, why
+from airflow_poison.store.data_files import (
+    MANIFEST,
+    STAGE,
+    content_difference,
+    damaged,
+    describe,
+    file_from_dict,
+    file_to_dict,
+    moved_path,
+    new_path,
+    partition_of,
+)
+from airflow_poison.store.disk import Folder, LocalFolder, named, why
 from airflow_poison.store.files import Claim, DataFile, Manifest
 from airflow_poison.values.errors import ClaimLostError, ConservationError, ServerSessionError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
@@ -154,7 +165,7 @@ class _Part:
             return
         if self._writer is None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(self._hidden, message_schema())
+            self._writer = pq.ParquetWriter(self._hidden, message_schema(), write_page_checksum=True)
         self._writer.write_table(pa.concat_tables(self._waiting).combine_chunks())
         self._waiting = []
 
@@ -312,11 +323,15 @@ def unstage(table: Table, claim: Claim) -> None:
 def manifest(table: Table, claim: Claim) -> Manifest | None:
     """Return the sealed outcome of this claim or of an earlier holder of it; None when there is none. Each looks before it seals.
 
-    Raises TableChangedError for a damaged manifest: it was written whole.
+    Raises TableChangedError for a damaged manifest, which was written whole, and for a damaged file of it.
     """
     for attempt in (*earlier_folders(table.folder.root, claim), own_folder(table.folder.root, claim)):
         sealed = read_manifest(table.folder.root, attempt)
         if sealed is not None:
+            for path in (f"{STAGE}/{name}" for name, _ in sealed.files):
+                with suppress(FileNotFoundError):  # the commit says so
+                    if why := content_difference(table.folder, path):
+                        raise TableChangedError(damaged(table.folder.uri, path, why))
             return sealed
     return None
 
@@ -348,7 +363,7 @@ def staged_difference(root: str, staged: str, file: DataFile) -> str:
     except (pa.ArrowException, OSError) as error:
         return str(error).strip().partition("\n")[0]
     if (found.rows, found.size) == (file.rows, file.size):
-        return ""
+        return content_difference(LocalFolder(root), f"{STAGE}/{staged}")
     return f"it has {found.rows} rows and {found.size} bytes; expected {file.rows} and {file.size}"
 
 

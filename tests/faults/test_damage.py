@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_poison.passes.alter import declare
@@ -65,7 +66,20 @@ def footer_garbled(path: Path) -> None:
         file.write(os.urandom(150))
 
 
-DAMAGE = [removed, cut, emptied, footer_lost, footer_garbled]
+def byte_changed(path: Path) -> None:
+    """Change the last byte of the bodies of a Parquet file, or one of text."""
+    content = bytearray(path.read_bytes())
+    place = len(content) // 2
+    if path.suffix == ".parquet":
+        with pq.ParquetFile(path) as file:
+            group = file.metadata.row_group(0)
+            column = group.column(file.schema_arrow.names.index("body"))
+            place = (column.dictionary_page_offset or column.data_page_offset) + column.total_compressed_size - 1
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+DAMAGE = [removed, cut, emptied, footer_lost, footer_garbled, byte_changed]
 
 
 @pytest.fixture
@@ -128,7 +142,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE if os.environ.get("POISON_FAULTS") == "full" else [cut, footer_garbled])
+@pytest.mark.parametrize("damage", DAMAGE if os.environ.get("POISON_FAULTS") == "full" else [cut, footer_garbled, byte_changed])
 @pytest.mark.parametrize("place", PLACES)
 def test_damage_is_noticed_loses_nothing_and_work_goes_on_when_it_is_mended(
     table: QueueTable, tmp_path: Path, place: str, damage: Callable[[Path], None]
@@ -146,7 +160,7 @@ def test_damage_is_noticed_loses_nothing_and_work_goes_on_when_it_is_mended(
     with pytest.raises(PoisonError) as told:
         receive(there.open("orders"))
     assert path.name in str(told.value) or "manifest" in str(told.value) or "control" in str(told.value)
-    assert len([*Path(table.uri, "_delta_log").glob("*.json")]) <= len(before) + 1  # a claim at most
+    assert len([*Path(table.uri, "_delta_log").glob("*.json")]) <= len(before) + 1 + (damage is byte_changed)  # a claim, and that it begins
     shutil.copy2(copy, _now_at(table, path))
     receive(there.open("orders"))
     assert_done(table)
