@@ -284,10 +284,16 @@ def _units(alike: Run) -> Iterator[list[DataFile]]:
         yield list(together)
 
 
+_LARGER = 1.1
+
+
 def _without_large_head(run: Run) -> Run:
-    """Leave out earlier files that are larger than all later ones together: what is joined again and again would be written again and again."""
+    """Leave out earlier files that are larger than all later ones together: what is joined again and again would be written again and again.
+
+    Files of as many messages of one size differ by the length of their checksums.
+    """
     start, rest = 0, sum(file.size for file in run)
-    while start < len(run) - 1 and run[start].size > rest - run[start].size:
+    while start < len(run) - 1 and run[start].size > _LARGER * (rest - run[start].size):
         rest -= run[start].size
         start += 1
     if run[0].sub_queue == EVENT:  # no version is cut in two

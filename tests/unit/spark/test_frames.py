@@ -25,7 +25,7 @@ WIDE = "array<struct<a: bigint, b: string>>"
         ("decimal(10,2)", "decimal(12,2)", True),
         ("decimal(10,2)", "decimal(10,4)", False),
         ("timestamp", "timestamp_ntz", False),
-        ("void", "int", False),
+        ("void", "int", True),
         ("array<struct<a: int, b: string>>", WIDE, True),
         ("array<struct<a: string, b: string>>", WIDE, False),
         ("array<struct<b: string, a: int>>", WIDE, False),
