@@ -89,12 +89,15 @@ def test_a_check_changes_nothing(worked: Queue) -> None:
     assert {path: path.stat().st_mtime_ns for path in Path(worked.table.uri).rglob("*") if path.is_file()} == before
 
 
-def test_bodies_are_never_read(worked: Queue) -> None:
-    """Every byte of them may be wrong."""
-    for path in Path(worked.table.uri).rglob("sub_queue=main/*/*.parquet"):
-        content = path.read_bytes()
-        path.write_bytes(content.replace(b"ok 1", b"ko 1"))
-    assert checked(worked).findings == ()
+def test_a_body_that_has_changed_is_found_and_not_shown(worked: Queue) -> None:
+    files = [path for path in Path(worked.table.uri).rglob("sub_queue=main/*/*.parquet") if b"ok 1" in path.read_bytes()]
+    for path in files:
+        path.write_bytes(path.read_bytes().replace(b"ok 1", b"ko 1"))
+    found = checked(worked).findings
+    live = {file.path for file in worked.table.snapshot().files}
+    assert {finding.where for finding in found} == live & {str(path.relative_to(worked.table.uri)) for path in files} != set()
+    assert {finding.kind for finding in found} == {Kind.FILE_CHANGED}
+    assert all("its content has changed" in finding.what and "k 1" not in finding.what for finding in found)
 
 
 def test_a_store_in_memory_has_nothing_to_check(tmp_path: Path) -> None:
