@@ -328,6 +328,7 @@ def _check_places(histories: Mapping[str, History], lines: Iterable[Line], verdi
 def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call]], deaths: Deaths, verdict: Verdict) -> None:
     rules = queues()
     extras: list[str] = []
+    succeeded = _successes(calls)
     for (queue, number), made in calls.items():
         name, heard = f"{queue} {number}", [call for call in made if not call.late]
         if queue not in histories:
@@ -335,7 +336,7 @@ def _check_calls(histories: Mapping[str, History], calls: Mapping[Key, list[Call
             continue
         _check_returned(name, heard, histories[queue].committed(number), deaths, verdict)
         if queue == WITH_OUTAGES:
-            _check_counted_with_outages(name, heard, verdict)
+            _check_counted_with_outages(name, heard, succeeded, verdict)
         else:
             _check_counted(name, heard, verdict)
         if rules[queue].tells:
@@ -370,15 +371,30 @@ def _check_counted(name: str, made: Sequence[Call], verdict: Verdict) -> None:
             verdict.uncounted.append(f"{name} saw {before.seen} in run {before.run} and then {now.seen} in run {now.run}")
 
 
-def _check_counted_with_outages(name: str, made: Sequence[Call], verdict: Verdict) -> None:
-    """The same where a probe calls a handler once, uncounted, and an outage gives what failed in it last back with the counts that it came with."""
-    came, was_away, probed = None, False, set[int]()
+def _successes(calls: Mapping[Key, list[Call]]) -> Mapping[int, Sequence[int]]:
+    """Return the lines of the calls that succeeded in the queue with outages, by their run."""
+    found = defaultdict[int, list[int]](list)
+    for (queue, _), made in calls.items():
+        for call in made if queue == WITH_OUTAGES else ():
+            found[call.run] += [call.at] * (call.how == "ok")
+    return found
+
+
+def _check_counted_with_outages(name: str, made: Sequence[Call], succeeded: Mapping[int, Sequence[int]], verdict: Verdict) -> None:
+    """The same where a probe calls a handler once, uncounted, and an outage gives what failed in it last back with the counts that it came with.
+
+    A run probes a message once more only when another has succeeded since: the outage that it suspected before was none.
+
+    :param succeeded: by run, the lines of the calls that did, of all messages.
+    """
+    came, was_away, probed = None, False, dict[int, int]()
     for before, now in pairwise(made):
         came = came or before.seen
         was_away |= before.how == _AWAY
-        free = was_away or before.how in _UNCOUNTED or before.run not in probed
+        free = was_away or before.how in _UNCOUNTED or any(probed.get(before.run, -1) < at < before.at for at in succeeded.get(before.run, ()))
+        free |= before.run not in probed
         if now.seen == before.seen:
-            probed.add(before.run)
+            probed[before.run] = before.at
         least = came if was_away else before.seen
         if (now.seen < least or (now.seen == before.seen and not free)) and not before.forgotten(now.at):
             verdict.uncounted.append(f"{name} saw {before.seen} in run {before.run} and then {now.seen} in run {now.run}")

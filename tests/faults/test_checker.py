@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import time
@@ -15,19 +16,18 @@ import pytest
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.send import send
 from airflow_poison.values.schema import DESTINATION
-from tests.faults import ledger
+from tests.faults import checker, ledger
 from tests.faults.actor import Place, Task
 from tests.faults.actors import act_quietly
 from tests.faults.by_hand import Hand
-from tests.faults.checker import Sight, check
+from tests.faults.checker import Call, Sight, check
 from tests.faults.places import copied, entered
+from tests.faults.verdict import Verdict
 from tests.faults.world import LEASE, RETENTION, queues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from tests.faults.verdict import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -414,3 +414,14 @@ def test_calls_after_another_node_has_gone_on_are_told_apart() -> None:
 def test_what_is_called_after_another_node_has_gone_on_is_forgotten_at_once() -> None:
     lines = [*entered_on("a", "b"), HELD, {"kind": "call", "run": 1, "id": 1}, KEPT, LOST]
     assert Sight.of(lines).lost_at(1, lines.index(KEPT) - 1) == lines.index(KEPT) - 1
+
+
+@pytest.mark.parametrize(
+    ("places", "succeeded", "found"),
+    [([1, 5], [], 0), ([1, 5, 9], [], 1), ([1, 5, 9], [7], 1), ([1, 5, 9], [3], 0), ([1, 5, 9, 13], [3, 7], 0), ([1, 5, 9, 13], [3], 1)],
+    ids=["one probe", "a second one", "a success that is too late", "a second one after a success", "a third one after two", "a third one after one"],
+)
+def test_a_run_probes_once_more_after_a_success(places: list[int], succeeded: list[int], found: int) -> None:
+    made, verdict = [Call((0, 0), 7, (7, 1), at, math.inf, late=False, how="bad") for at in places], Verdict()
+    checker._check_counted_with_outages("weather 30", made, {7: succeeded}, verdict)
+    assert len(verdict.uncounted) == found
