@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from airflow_poison.outputs.output import OF_NONE, PROVENANCE, Output, is_together, rows_kept, rows_of_stream, stream_of, table_kept, to_batch
 from airflow_poison.outputs.row_files import FileOfRows
-from airflow_poison.outputs.values import nullable
+from airflow_poison.outputs.values import all_nullable
 from airflow_poison.values.errors import ClaimLostError
 from airflow_poison.values.schema import LANDING, LOOKUP_ID, STANDS_FOR, table_schema
 
@@ -117,8 +117,7 @@ def landing_frame(job: StageJob, output: Output, batch: pa.RecordBatch, at: date
         ids = [number or NO_OWNER for number in batch.column(LOOKUP_ID).to_pylist()]
         batch = batch.drop_columns([LOOKUP_ID])
     if output.columns is None:  # that no row of this transformation is null in a column says nothing of later ones
-        fields = [field.with_type(nullable(field.type)).with_nullable(nullable=True) for field in batch.schema]
-        batch = batch.cast(pa.schema(fields))
+        batch = batch.cast(all_nullable(batch.schema))
     else:
         more = [field for field in batch.schema if field.name not in output.columns.names]
         columns = [

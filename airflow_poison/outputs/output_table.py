@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from airflow_poison.outputs import row_files
 from airflow_poison.outputs.table_rules import rules_of
-from airflow_poison.outputs.values import cast, filled, nullable, without_unknown
+from airflow_poison.outputs.values import all_nullable, cast, filled, without_unknown
 from airflow_poison.store import disk
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import OutputError
@@ -166,7 +166,7 @@ class _Rows:
     def __init__(self, output: Output, batches: Sequence[pa.RecordBatch], files: Sequence[FileOfRows], options: Mapping[str, str]) -> None:
         self._output, self._batches, self._files, self._options = output, batches, files, options
         self.number = sum(batch.num_rows for batch in batches) + sum(file.rows for file in files)
-        self.schema = _unified([*(batch.schema for batch in batches), *map(_nullable, row_files.schemas(output, files, options))])
+        self.schema = _unified([*(batch.schema for batch in batches), *map(all_nullable, row_files.schemas(output, files, options))])
 
     def fitted(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield them with these columns. Raises ArrowInvalid, and FileNotFoundError for a file that is gone."""
@@ -211,13 +211,6 @@ def _write(output: Output, table: DeltaTable | None, rows: _Rows, properties: Co
         commit_properties=properties,
     )
     merging.when_matched_update_all().when_not_matched_insert_all().execute()
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    """Return columns that may be null in all parts: what a plan of Spark says of values is no condition of a table."""
-    import pyarrow as pa
-
-    return pa.schema([pa.field(field.name, nullable(field.type)) for field in schema])
 
 
 def _unified(schemas: Sequence[pa.Schema]) -> pa.Schema:

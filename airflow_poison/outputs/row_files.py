@@ -220,7 +220,7 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
     from deltalake import Schema
     from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-    from airflow_poison.outputs.values import nullable
+    from airflow_poison.outputs.values import all_nullable
 
     below = files_below(output, options)
     partitions: list[str] = [] if table is None else list(table.metadata().partition_columns)
@@ -234,9 +234,7 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
 
     actions = side_by_side(action, files)
     if table is None:
-        import pyarrow as pa
-
-        schema = output.columns or pa.schema([pa.field(field.name, nullable(field.type)) for field in _columns(below, files[0])])
+        schema = output.columns or all_nullable(_columns(below, files[0]))
         create_table_with_add_actions(
             output.uri,
             Schema.from_arrow(schema),

@@ -215,6 +215,13 @@ def nullable(kind: AnyType) -> AnyType:
     return kind
 
 
+def all_nullable(schema: pa.Schema) -> pa.Schema:
+    """Return columns that may be null in all parts: what a plan of Spark says of values is no condition of a table."""
+    import pyarrow as pa
+
+    return pa.schema([pa.field(field.name, nullable(field.type)) for field in schema])
+
+
 def cast(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
     """Return values with another type, each as it is. Raises ArrowInvalid.
 

@@ -383,11 +383,9 @@ class Files(Source):
         base = on_spark(self._fixed)
         if self.format in _TYPED:
             found = {on_spark(file.path): file for file in files}
-            if self.format in SPARKS:
-                unread = lambda file, why: self._unread(found[file.path], why)  # noqa: E731
-                return of_typed(spark, there, self._layout, then, Reading(self.format, base, {}, unread, checked=checked))
             here = {path: self._read_here(each) for path, each in found.items() if self._in_bucket and (not each.size or is_left_out(each.path))}
-            return of_typed(spark, there, self._layout, then, Reading(self.format, base, here, checked=checked))
+            unread = partial(self._unread, found) if self.format in SPARKS else None
+            return of_typed(spark, there, self._layout, then, Reading(self.format, base, here, unread, checked=checked))
         names: dict[str, None] = {}
         if then is None:
             names = dict.fromkeys(name for file in files for name in (*self._named(file), *self._folders(file)))
@@ -404,8 +402,9 @@ class Files(Source):
         if refused:
             raise SourceError(f"{refused[0].reason}. {_GRANT}")
 
-    def _unread(self, file: _Found, why: str) -> Iterator[pa.RecordBatch]:
+    def _unread(self, found: Mapping[str, _Found], there: FileThere, why: str) -> Iterator[pa.RecordBatch]:
         """Yield the record of a file that Spark cannot read, and this process can. Raises SourceError for one that it cannot, either."""
+        file = found[there.path]
         try:
             with self._here(file) as path, path.open("rb") as content:
                 beginning = content.read(BYTES)

@@ -139,7 +139,7 @@ class InPlace:
             return False
         self._order.progress("a file cannot be read: each is read to its end, to see which")
         self._read = checked
-        self.__dict__.pop("_rows", None)
+        self.__dict__.pop("_rows", None)  # it is made anew
         try:
             with this_python(self._first.sparkSession):
                 self._first = checked(self._first.sparkSession, _columns_of_records(self._order, rows_alone=not self._order.careful))
