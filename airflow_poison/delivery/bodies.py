@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from itertools import pairwise
@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 DEEPEST = 500
 """Objects and arrays of a body that stand within each other at most."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
-_INSTANT = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
+_DAY = r"(?:\d{4}|[+-]\d{4,7})-\d\d-\d\d"  # ISO 8601 has a sign before years that are not of four digits
+_DATE = re.compile(_DAY, re.ASCII)
+_INSTANT = re.compile(rf"({_DAY})[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{{1,6}})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROS_OF_DAY = 86_400_000_000
 _FLOAT_ENDS = 3.4028235677973366e38
 """From here on a number is infinite as a float of 32 bits."""
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -256,7 +259,7 @@ def _scalar(value: Any, kind: Any) -> Any:  # noqa: PLR0911  (one line for each 
     if of.is_date(kind):
         if not _DATE.fullmatch(text):
             raise ValueError("expected is a date such as '2013-01-31'")
-        return date.fromisoformat(text)
+        return _days(text, 32)
     if of.is_timestamp(kind):
         return _instant(text, zoned=kind.tz is not None)
     raise ValueError(f"expected is {ddl_type(kind)}, which is null only")
@@ -315,15 +318,30 @@ def _bytes(text: str) -> bytes:
     return found
 
 
-def _instant(text: str, *, zoned: bool) -> datetime:
+def _days(text: str, bits: int) -> int:
+    """Return the days from 1970 to a date, as a type of so many bits has them: years that Python does not have, too. Raises ValueError."""
+    try:
+        days = int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
+    except ValueError as error:
+        raise ValueError("there is no such day") from error
+    if not -1 << (bits - 1) <= days < 1 << (bits - 1):
+        raise ValueError(f"{bits} bits of days do not reach it")
+    return days
+
+
+def _instant(text: str, *, zoned: bool) -> int:
+    """Return the microseconds from 1970 to an instant. Raises ValueError."""
     found = _INSTANT.fullmatch(text)
     if found is None:
         raise ValueError("expected is an instant such as '2013-01-31T05:00:00Z', with microseconds at most")
-    day, time, fraction, offset = found.groups()
+    day, clock, fraction, offset = found.groups()
     if offset and not zoned:
         raise ValueError("expected is timestamp_ntz, which has no offset")
-    at = datetime.fromisoformat(f"{day}T{time}.{(fraction or '0').ljust(6, '0')}{(offset or '').upper()}")
-    return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC) if zoned else at
+    at = datetime.fromisoformat(f"1970-01-01T{clock}.{(fraction or '0').ljust(6, '0')}{(offset or 'Z').upper()}")
+    micros = _days(day, 64) * _MICROS_OF_DAY + (at - _EPOCH) // timedelta(microseconds=1)
+    if not -1 << 63 <= micros < 1 << 63:
+        raise ValueError("expected is an instant that 64 bits of microseconds have")
+    return micros
 
 
 def _pairs(values: dict[str, Any], kind: Any) -> list[tuple[Any, Any]]:
@@ -449,7 +467,7 @@ def _raw_decimal(text: str, kind: pa.DataType, *, nullable: bool) -> Decimal | N
 
 _ESCAPED = r"\\u00[2-7]"
 _ODD_INSTANT = r'\d:\d\d\.\d{6}\d*[1-9]|"(?:0001-01-01|9999-12-31)[Tt ]'
-"""An instant that msgspec rounds, or that may be none of the years 1 to 9999 in UTC."""
+"""An instant that msgspec rounds, or that may be outside the years 1 to 9999 in UTC, which pyarrow does not take from Python."""
 
 
 def _suspects(bodies: pa.Array[Any], schema: pa.Schema) -> set[int]:

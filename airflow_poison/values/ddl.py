@@ -12,7 +12,7 @@ from airflow_poison.values.texts import folded, nearest
 
 MAX_PRECISION = 38
 _DEFAULT_PRECISION = 10
-_TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)+`)|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<sign>\S))", re.DOTALL)
+_TOKEN = re.compile(r"\s*(?:(?P<quoted>`(?:[^`]|``)*`)|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(?P<sign>\S))", re.DOTALL)
 _NAMES = {
     "boolean": "boolean",
     "byte": "byte",
@@ -36,6 +36,8 @@ _NAMES = {
 }
 """Spark's names of types that have no parts; the second is ours for types that are the same."""
 _DECIMALS = ("decimal", "dec", "numeric")
+_BEHIND = 6
+"""So many digits behind its point a decimal keeps where its digits before it are too many."""
 _TYPES = (*_NAMES, "decimal(p,s)", "array<type>", "map<key,value>", "struct<name: type, …>")
 _ELSEWHERE = {
     "char": "write string: no column keeps the length",
@@ -98,13 +100,21 @@ def _plain_in_a_body(kind: Any) -> str:
     names = {_simple(name): name for name in set(_NAMES.values())}
     if of.is_unsigned_integer(kind):
         return {8: "short", 16: "int", 32: "long", 64: "decimal(20,0)"}[kind.bit_width]
-    if of.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= MAX_PRECISION:
-        return f"decimal({kind.precision},{kind.scale})"
+    if of.is_decimal(kind):
+        return _decimal_in_a_body(kind.precision, kind.scale)
     if of.is_timestamp(kind) and kind.unit != "ns":
         return "timestamp_ntz" if kind.tz is None else "timestamp"
     if of.is_fixed_size_binary(kind) or of.is_large_binary(kind) or of.is_binary_view(kind):
         return "binary"
     return {pa.date64(): "date", pa.float16(): "float"}.get(kind, names.get(kind, "string"))
+
+
+def _decimal_in_a_body(precision: int, scale: int) -> str:
+    """Return a decimal of Spark for one that may have more digits, as Spark makes one of a result: whole digits first, and 6 behind the point."""
+    before, behind = max(precision - scale, 0), max(scale, 0)
+    if before + behind > MAX_PRECISION:
+        behind = max(MAX_PRECISION - before, min(behind, _BEHIND))
+    return f"decimal({min(max(before + behind, 1), MAX_PRECISION)},{behind})"
 
 
 def united(newer: str, older: str, differ: list[str] | None = None) -> str:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.values.ddl import ddl_type, parse_ddl, united
+from airflow_poison.values.ddl import ddl_of_bodies, ddl_type, parse_ddl, united
 from airflow_poison.values.errors import SettingError
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -85,6 +85,25 @@ def test_an_error_says_where_what_and_what_was_expected(text: str, expected: str
         parse_ddl(text, "output_schema")
     assert f"output_schema={text!r} is not allowed" in str(raised.value)
     assert expected in str(raised.value)
+
+
+def test_a_column_may_have_an_empty_name_as_in_a_file_of_pandas() -> None:
+    assert parse_ddl("`` int, a string").names == ["", "a"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (pa.decimal128(38, 38), "decimal(38,38)"),
+        (pa.decimal128(5, -2), "decimal(7,0)"),
+        (pa.decimal128(3, 5), "decimal(5,5)"),
+        (pa.decimal256(50, 2), "decimal(38,2)"),
+        (pa.decimal256(76, 38), "decimal(38,6)"),
+        (pa.decimal256(76, 76), "decimal(38,38)"),
+    ],
+)
+def test_a_decimal_of_a_body_is_one_of_spark(kind: pa.DataType, text: str) -> None:
+    assert ddl_of_bodies(pa.schema([("d", kind)])) == f"`d` {text}"
 
 
 def test_what_is_no_text_is_refused() -> None:
