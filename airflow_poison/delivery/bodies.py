@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from itertools import pairwise
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Required, TypedDic
 import numpy as np
 
 from airflow_poison.values import json_text
+from airflow_poison.values.clock import days_of, micros_of
 from airflow_poison.values.ddl import ddl_type
 from airflow_poison.values.errors import BodyError
 from airflow_poison.values.json_text import JsonError, Number, Pairs
@@ -35,11 +36,6 @@ if TYPE_CHECKING:
 DEEPEST = 500
 """Objects and arrays of a body that stand within each other at most."""
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
-_DAY = r"(?:\d{4}|[+-]\d{4,7})-\d\d-\d\d"  # ISO 8601 has a sign before years that are not of four digits
-_DATE = re.compile(_DAY, re.ASCII)
-_INSTANT = re.compile(rf"({_DAY})[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{{1,6}})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROS_OF_DAY = 86_400_000_000
 _FLOAT_ENDS = 3.4028235677973366e38
 """From here on a number is infinite as a float of 32 bits."""
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
@@ -257,11 +253,9 @@ def _scalar(value: Any, kind: Any) -> Any:  # noqa: PLR0911  (one line for each 
     if of.is_binary(kind):
         return _bytes(text)
     if of.is_date(kind):
-        if not _DATE.fullmatch(text):
-            raise ValueError("expected is a date such as '2013-01-31'")
-        return _days(text, 32)
+        return days_of(text)
     if of.is_timestamp(kind):
-        return _instant(text, zoned=kind.tz is not None)
+        return micros_of(text, zoned=kind.tz is not None)
     raise ValueError(f"expected is {ddl_type(kind)}, which is null only")
 
 
@@ -316,32 +310,6 @@ def _bytes(text: str) -> bytes:
     if base64.b64encode(found).decode() != text:
         raise ValueError("expected is base64, of which these bytes have another text")
     return found
-
-
-def _days(text: str, bits: int) -> int:
-    """Return the days from 1970 to a date, as a type of so many bits has them: years that Python does not have, too. Raises ValueError."""
-    try:
-        days = int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
-    except ValueError as error:
-        raise ValueError("there is no such day") from error
-    if not -1 << (bits - 1) <= days < 1 << (bits - 1):
-        raise ValueError(f"{bits} bits of days do not reach it")
-    return days
-
-
-def _instant(text: str, *, zoned: bool) -> int:
-    """Return the microseconds from 1970 to an instant. Raises ValueError."""
-    found = _INSTANT.fullmatch(text)
-    if found is None:
-        raise ValueError("expected is an instant such as '2013-01-31T05:00:00Z', with microseconds at most")
-    day, clock, fraction, offset = found.groups()
-    if offset and not zoned:
-        raise ValueError("expected is timestamp_ntz, which has no offset")
-    at = datetime.fromisoformat(f"1970-01-01T{clock}.{(fraction or '0').ljust(6, '0')}{(offset or 'Z').upper()}")
-    micros = _days(day, 64) * _MICROS_OF_DAY + (at - _EPOCH) // timedelta(microseconds=1)
-    if not -1 << 63 <= micros < 1 << 63:
-        raise ValueError("expected is an instant that 64 bits of microseconds have")
-    return micros
 
 
 def _pairs(values: dict[str, Any], kind: Any) -> list[tuple[Any, Any]]:

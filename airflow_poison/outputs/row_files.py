@@ -387,7 +387,8 @@ def _statistics(below: Files, path: str, partitions: Collection[str] = ()) -> st
         kind = schema.field(name).type
         some = [each for each in found if each.has_min_max]
         if some and (pa.types.is_integer(kind) or pa.types.is_date(kind)):
-            least[name], greatest[name] = (_written(of(getattr(each, key) for each in some)) for of, key in ((min, "min"), (max, "max")))
+            with suppress(ValueError, OverflowError):  # dates of years that Python does not have: the column has no ends then
+                least[name], greatest[name] = (_written(of(getattr(each, key) for each in some)) for of, key in ((min, "min"), (max, "max")))
     return json.dumps({"numRecords": footer.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls})
 
 

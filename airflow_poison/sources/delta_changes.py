@@ -17,6 +17,7 @@ from airflow_poison.sources.frames import folders_of, reader
 from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
+from airflow_poison.values.clock import days_of, micros_of
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.values.texts import literal_path, local_uri, on_spark
@@ -344,9 +345,15 @@ def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array
     if text is None or text == "":
         return _nulls(size, kind)
     value: pa.Array[Any] = pa.array([text])
-    if pa.types.is_timestamp(kind):
-        value = value.cast(pa.timestamp("us", "UTC") if text.endswith("Z") else pa.timestamp("us"))
-    return value.cast(kind).take(pa.repeat(pa.scalar(0), size))
+    try:
+        if pa.types.is_timestamp(kind):
+            value = value.cast(pa.timestamp("us", "UTC") if text.endswith("Z") else pa.timestamp("us"))
+        value = value.cast(kind)
+    except pa.ArrowInvalid:  # a date or an instant of a year that is not of four digits
+        if not pa.types.is_temporal(kind):
+            raise
+        value = pa.array([days_of(text) if pa.types.is_date(kind) else micros_of(text, zoned=True)], kind)
+    return value.take(pa.repeat(pa.scalar(0), size))
 
 
 def _nulls(size: int, kind: pa.DataType) -> pa.Array[Any]:

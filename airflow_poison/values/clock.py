@@ -169,3 +169,49 @@ def _iso_duration(text: str) -> timedelta | None:
     except ValueError:
         return None
     return found.as_timedelta() if isinstance(found, Duration) and not found.years and not found.months else None
+
+
+# Dates and instants of all years that Arrow and Spark have, as ISO 8601 writes them ------------------------------------
+
+_DAY = r"(?:\d{4}|[+-]\d{4,7})-\d\d-\d\d"  # a sign stands before years that are not of four digits
+_DATE = re.compile(_DAY, re.ASCII)
+_INSTANT = re.compile(rf"({_DAY})[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{{1,6}})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROS_OF_DAY = 86_400_000_000
+
+
+def days_of(text: str) -> int:
+    """Return the days from 1970 to a date. Raises ValueError, also beyond 32 bits."""
+    if not _DATE.fullmatch(text):
+        raise ValueError("expected is a date such as '2013-01-31'")
+    return _in_bits(_days_of(text), 32, "days")
+
+
+def micros_of(text: str, *, zoned: bool) -> int:
+    """Return the microseconds from 1970 to an instant. Raises ValueError, also beyond 64 bits.
+
+    :param zoned: it may have an offset; without one it is UTC.
+    """
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        raise ValueError("expected is an instant such as '2013-01-31T05:00:00Z', with microseconds at most")
+    day, clock, fraction, offset = found.groups()
+    if offset and not zoned:
+        raise ValueError("expected is timestamp_ntz, which has no offset")
+    at = datetime.fromisoformat(f"1970-01-01T{clock}.{(fraction or '0').ljust(6, '0')}{(offset or 'Z').upper()}")
+    return _in_bits(_days_of(day) * _MICROS_OF_DAY + (at - _EPOCH) // timedelta(microseconds=1), 64, "microseconds")
+
+
+def _days_of(text: str) -> int:
+    import numpy as np
+
+    try:
+        return int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
+    except ValueError as error:
+        raise ValueError("there is no such day") from error
+
+
+def _in_bits(number: int, bits: int, what: str) -> int:
+    if not -1 << (bits - 1) <= number < 1 << (bits - 1):
+        raise ValueError(f"{bits} bits of {what} do not reach it")
+    return number

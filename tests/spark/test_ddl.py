@@ -17,6 +17,7 @@ from airflow_poison.values.ddl import parse_ddl
         "a decimal, b dec(5), c numeric(38, 6), d string, e binary, f date, g timestamp_ntz, h void",
         "`a b` int NOT NULL, `c``d` array<map<string, struct<x: int, y: array<date>>>>, E struct<>",
         "a: int, b: string COMMENT 'x'",
+        "`` int",
     ],
 )
 def test_spark_reads_the_same(spark: SparkSession, text: str) -> None:

@@ -76,7 +76,7 @@ def test_a_value_that_fits(kind: str, given_: Any, value: Any) -> None:
         ("date", b'{"c": "31.1.2013"}', "expected is a date such as '2013-01-31'"),
         ("date", b'{"c": "2013-02-31"}', "there is no such day"),
         ("date", b'{"c": "+5881580-07-12"}', "32 bits of days do not reach it"),
-        ("timestamp", b'{"c": "+294247-01-10T04:00:54.775808Z"}', "expected is an instant that 64 bits of microseconds have"),
+        ("timestamp", b'{"c": "+294247-01-10T04:00:54.775808Z"}', "64 bits of microseconds do not reach it"),
         ("timestamp", b'{"c": "55840-11-08T22:15:23Z"}', "expected is an instant such as"),
         ("timestamp", b'{"c": "yesterday"}', "expected is an instant such as"),
         ("timestamp_ntz", b'{"c": "2013-01-31T05:00:00Z"}', "expected is timestamp_ntz, which has no offset"),

@@ -240,6 +240,20 @@ def test_columns_that_came_later_and_values_of_partitions_have_their_types(tmp_p
         assert sorted(taken(source)[0], key=lambda row: row["id"]) == wanted
 
 
+def test_values_of_partitions_have_years_that_python_does_not_have(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    days, instants = [19_675_925, -735_525], [1_700_000_000_123_456_789, -63_549_338_399_500_000]
+    rows = pa.table({"id": [1, 2], "day": pa.array(days, pa.date32()), "at": pa.array(instants, pa.timestamp("us", "UTC"))})
+    write_deltalake(uri, rows, partition_by=["day", "at"])
+
+    take = DeltaChanges(uri, start=0).plan(Position({}), limit=None)
+
+    assert take is not None
+    table = pa.Table.from_batches(take.batches()).sort_by("id")
+    assert table["day"].cast(pa.int32()).to_pylist() == days
+    assert table["at"].cast(pa.int64()).to_pylist() == instants
+
+
 def test_instants_of_96_bits_as_spark_writes_them_are_read(tmp_path: Path) -> None:
     uri, when = str(tmp_path / "t"), datetime(2024, 2, 29, 12, 0, 0, 5, tzinfo=UTC)
     write_deltalake(uri, pa.table({"at": pa.array([when], pa.timestamp("us", "UTC"))}))
