@@ -290,7 +290,7 @@ def _moved(below: Files, file: FileOfRows) -> str:
 
 
 def _partition(below: Files, path: str, names: Sequence[str]) -> dict[str, str | None] | None:
-    """Return the values of the partition that a file is of, as Delta's log has them; None where its rows are of several."""
+    """Return the values of the partition that a file is of, as Delta's log has them; None: its rows are of several, or Python has no such date."""
     import pyarrow.parquet as pq
 
     if not names:
@@ -299,7 +299,10 @@ def _partition(below: Files, path: str, names: Sequence[str]) -> dict[str, str |
     with pq.ParquetFile(below.opened(path)) as file:
         columns = file.read(columns=list(names))
     for name in names:
-        values: list[Any] = columns[name].unique().to_pylist()
+        try:
+            values: list[Any] = columns[name].unique().to_pylist()
+        except (ValueError, OverflowError):
+            return None
         if len(values) != 1:
             return None
         found[name] = None if values[0] is None else _in_log(values[0])
