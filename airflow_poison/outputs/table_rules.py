@@ -72,10 +72,11 @@ class TableRules:
             column = quoted(name)
             size = f"octet_length(url_encode(replace({column}, ' ', '/')))"
             short = f" AND {size} <= {self.longest - len(_folder(name, ''))}" if self.longest else ""
-            why = f"the column {name!r} is one of partitions, where an empty text would be null"
+            why = f"the column {name!r} is one of partitions, where an empty text would be null and each text is UTF-8"
             why += f", and the name of a folder has at most {self.longest} bytes" if short else ""
-            found[why] = f"{column} IS NULL OR typeof({column}) <> 'string' OR (CAST({column} AS STRING) <> ''{short})"
-            fraction = f"CAST({column} AS STRING) RLIKE '^-.*([.][0-9]*[1-9]|E-)'"
+            text = f"CAST({column} AS STRING)"
+            found[why] = f"{column} IS NULL OR typeof({column}) <> 'string' OR ({text} <> '' AND is_valid_utf8({text}){short})"
+            fraction = f"{text} RLIKE '^-.*([.][0-9]*[1-9]|E-)'"
             found[f"the column {name!r}: {_BELOW_0}"] = f"{column} IS NULL OR typeof({column}) NOT LIKE 'decimal%' OR NOT {fraction}"
         return found
 

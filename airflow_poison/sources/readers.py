@@ -20,6 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from airflow_poison.sources.rows import shown
 from airflow_poison.sources.source import ERROR
 from airflow_poison.sources.text_lines import (
     BYTES,
@@ -37,7 +38,7 @@ from airflow_poison.sources.text_lines import (
 )
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
-from airflow_poison.values.json_text import syntax_error, unlike_json, written
+from airflow_poison.values.json_text import syntax_error, unlike_json
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import counted
 
@@ -568,7 +569,7 @@ def _rows(name: str, batch: pa.RecordBatch, before: int) -> Iterator[pa.RecordBa
         if (wrong := _invalid(row)) is None:
             good.append(number)
         else:
-            found.add(_shown(row), before + number + 1, wrong)
+            found.add(shown(batch, number), before + number + 1, wrong)
             if found.is_full:
                 yield from found.rest()
     yield batch.take(pa.array(good, pa.int64()))
@@ -584,30 +585,6 @@ def _invalid(batch: pa.RecordBatch) -> str | None:
         except pa.ArrowInvalid as error:
             return f"column {name!r}: {one_line(error).partition(' at string index')[0]}"
     return None
-
-
-def _shown(row: pa.RecordBatch) -> bytes:
-    """Return a row as JSON; bytes that are no text are escaped, and what has no JSON is its text."""
-    cells = {}
-    for name, column in zip(row.schema.names, row.columns, strict=True):
-        try:
-            value = column.cast(_as_bytes(column.type), safe=False)[0].as_py()
-        except Exception as error:  # noqa: BLE001  (of any type, with any bytes in it)
-            value = f"({one_line(error)})"
-        cells[name] = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value if value is None else str(value)
-    return written(cells).encode()
-
-
-def _as_bytes(kind: pa.DataType) -> pa.DataType:
-    import pyarrow as pa
-
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return pa.large_binary()
-    if pa.types.is_list(kind):
-        return pa.list_(_as_bytes(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(kind.field(at).name, _as_bytes(kind.field(at).type)) for at in range(kind.num_fields)])
-    return kind
 
 
 def _with_zones(file: pq.ParquetFile) -> pa.Schema | None:

@@ -7,6 +7,7 @@ together from texts: functions of DuckDB that make JSON of values read numbers a
 
 from __future__ import annotations
 
+import base64
 import os
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -111,7 +112,7 @@ def columns_of_bodies(rows: pa.Schema) -> str:
 
 
 def shown(batch: pa.RecordBatch, row: int) -> bytes:
-    """Return what there is of a row as a JSON object; a value that JSON cannot hold is its text."""
+    """Return what there is of a row as a JSON object; a value that JSON cannot hold is its text; bytes that are no text: ``{"base64": ...}``."""
     found = Pairs((name, _shown(batch.column(at).slice(row, 1))) for at, name in enumerate(batch.schema.names))
     return json_text.written(found).encode()
 
@@ -134,7 +135,9 @@ def _shown(one: _Array) -> object:  # noqa: PLR0911  (one line for each kind of 
         return Pairs((name_of(_shown(keys.slice(at, 1))), _shown(values.slice(at, 1))) for at in range(len(inner)))
     try:
         if _is_text(kind):
-            return one.cast(pa.binary())[0].as_py().decode("utf-8", "backslashreplace")
+            raw: bytes = one.cast(pa.binary())[0].as_py()
+            found = _utf8(raw)  # one that is no UTF-8 is no text here, so that no delivery takes it for one
+            return found if isinstance(found, str) else Pairs([("base64", base64.b64encode(raw).decode())])
         if pa.types.is_interval(kind):
             months, days, nanos = one[0].as_py()
             return f"P{months}M{days}D{duration_text(nanos, 10**9)[1:]}"

@@ -21,7 +21,7 @@ from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.spark import session
 from airflow_poison.spark.jobs import is_connect, why
-from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema
+from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema, planning
 from airflow_poison.values.errors import TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
@@ -90,19 +90,30 @@ def mixing_operator(plan: str, alias: str) -> str | None:
 def analyzed_plan(frame: DataFrame) -> str:
     """Return the analyzed plan of a DataFrame as Spark writes it."""
     if not is_connect(frame.sparkSession):
-        return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001  (there is no public way)
+        return _whole(frame, frame._jdf.queryExecution().analyzed())  # noqa: SLF001  (there is no public way)
     return _explained(frame, "Analyzed").partition("\n")[2]
 
 
 def optimized_plan(frame: DataFrame) -> str:
     """Return the optimized plan of a DataFrame as Spark writes it."""
     if not is_connect(frame.sparkSession):
-        return str(frame._jdf.queryExecution().optimizedPlan().toString())  # noqa: SLF001  (there is no public way)
+        return _whole(frame, frame._jdf.queryExecution().optimizedPlan())  # noqa: SLF001  (there is no public way)
     return _explained(frame, "Optimized")
 
 
+_WHOLE = {"spark.sql.maxPlanStringLength": "2147483632", "spark.sql.debug.maxToStringFields": "2147483647"}
+"""Without these Spark leaves out what a plan has behind its 25th column, and more where a session limits the text."""
+
+
+def _whole(frame: DataFrame, plan: Any) -> str:
+    """Return all of a plan of the JVM as text."""
+    with planning(frame.sparkSession, _WHOLE):
+        return str(plan.toString())
+
+
 def _explained(frame: DataFrame, which: str) -> str:
-    text: str = frame._explain_string(mode="extended")  # type: ignore[operator]  # noqa: SLF001  (explain() prints it)
+    with planning(frame.sparkSession, _WHOLE):
+        text: str = frame._explain_string(mode="extended")  # type: ignore[operator]  # noqa: SLF001  (explain() prints it)
     return text.partition(f"== {which} Logical Plan ==")[2].partition("\n== ")[0].strip()
 
 
@@ -121,7 +132,7 @@ def partitioned(frame: DataFrame) -> Any | None:
     What the plan broadcasts is made now. Of a classic session.
     """
     plan = frame._jdf.queryExecution().executedPlan()  # noqa: SLF001  (there is no public way)
-    return None if _SHUFFLES.search(str(plan.toString())) else frame._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001
+    return None if _SHUFFLES.search(_whole(frame, plan)) else frame._jdf.toArrowBatchRdd().toJavaRDD()  # noqa: SLF001
 
 
 def has_python(plan: str) -> bool:

@@ -309,7 +309,7 @@ def chosen(root: str, files: Sequence[DataFile], lookup_ids: NDArray[np.int64], 
                     yield pa.record_batch([*columns, pa.array(np.full(batch.num_rows, file.move_count, np.int32))], names=[*names, "move_count"])
 
 
-_setting = threading.Lock()
+_setting = threading.RLock()
 
 
 @contextmanager

@@ -691,7 +691,7 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
             ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
         if judged:
             said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
-            ours.append(reduce(f.coalesce, texts, said).alias(VERDICT))
+            ours.append(f.make_valid_utf8(reduce(f.coalesce, texts, said)).alias(VERDICT))  # Spark's texts may be any bytes
         frames[key] = frame.select(*columns.values(), *ours)
     return Written(frames, judged)
 

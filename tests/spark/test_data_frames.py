@@ -25,7 +25,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark import messages
 from airflow_poison.spark.engine import SparkEngine
-from airflow_poison.spark.function import _TOLD, expected, has_python, optimized_plan
+from airflow_poison.spark.function import _TOLD, depends_on_place, expected, has_python, optimized_plan
 from airflow_poison.spark.messages import SPREAD, ClaimFrames, is_of_body, pieces, shares
 from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.clock import SystemClock
@@ -263,6 +263,21 @@ def test_marks_are_above_the_python_that_makes_columns_of_bodies(tmp_path: Path,
 
     assert {jvm.getProperty(name) for name in jvm.getProperties().stringPropertyNames() if name.startswith("poison.test.")} == {"7"}
     assert not has_python(optimized_plan(given))
+
+
+@pytest.mark.parametrize("limits", [{}, {"spark.sql.maxPlanStringLength": "10", "spark.sql.debug.maxToStringFields": "1"}], ids=["usual", "narrow"])
+def test_what_a_plan_has_behind_many_columns_is_seen(tmp_path: Path, spark: SparkSession, limits: dict[str, str]) -> None:
+    wide = spark.range(3).selectExpr(*(f"id + {number} AS c{number}" for number in range(60)), "monotonically_increasing_id() AS place")
+    before = {name: spark.conf.get(name) for name in limits}
+    for name, value in limits.items():
+        spark.conf.set(name, value)
+    try:
+        assert depends_on_place(optimized_plan(wide))
+        assert received(sent(tmp_path, bodies(3)), spark, Transformation(transforms.cast, SCHEMA)).settled == 3
+        assert {name: spark.conf.get(name) for name in limits} == limits
+    finally:
+        for name, kept in before.items():
+            spark.conf.set(name, str(kept))
 
 
 def test_bodies_become_columns_in_the_python_of_the_driver_whatever_python_the_session_names(

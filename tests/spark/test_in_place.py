@@ -452,6 +452,40 @@ def test_rows_with_dates_that_python_does_not_have_land_beside_others(job: Job, 
     assert in_order(landed.select(["l", "day", "at"])) == in_order(pa.table(rows))
 
 
+TEXTS = pa.Array.from_buffers(pa.string(), 4, pa.array([b"ok", b"\xffx", b"a\xc3", b"fine"], pa.binary()).buffers())
+"""Texts of which two are no UTF-8, as files of other programs have them."""
+
+
+def named_with_their_text(df: DataFrame) -> DataFrame:
+    return df.withColumn("_poison", f.expr("if(l > 1, concat('bad: ', t), NULL)"))
+
+
+@pytest.mark.parametrize(
+    ("transform", "partitions", "landed"),
+    [
+        (lambda df: df, [], [b"ok", b"\xffx", b"a\xc3", b"fine"]),
+        (lambda df: df, ["t"], [b"ok", b"fine"]),
+        (named_with_their_text, [], [b"ok"]),
+    ],
+    ids=["land as they are", "name no partition", "are in a verdict"],
+)
+def test_texts_that_are_no_utf_8_stop_no_others(
+    job: Job, tmp_path: Path, transform: Callable[[DataFrame], DataFrame], partitions: list[str], landed: list[bytes]
+) -> None:
+    (tmp_path / "landing").mkdir()
+    rows = pa.table({"l": [1, 2, 3, 4], "t": TEXTS})
+    pq.write_table(rows, tmp_path / "landing" / "1.parquet")
+    write_deltalake(job.clean, rows.slice(0, 0), partition_by=partitions)
+    source = Files(f"{tmp_path}/landing/*.parquet", format="parquet", settled=timedelta(0))
+
+    for key in ("one", "two"):  # the table is not spoiled for the second one
+        job.queue.receive(None, POLICY, key=key, spark=job.spark, transform=transform, source=source, output=job.clean)
+
+    found = taken_from(DeltaChanges(job.clean, start=0)).sort_by("l")["t"]
+    assert found.cast(pa.binary()).to_pylist() == landed
+    assert len(job.messages()) == 4 - len(landed)
+
+
 def taken_from(source: DeltaChanges) -> pa.Table:
     """Return all rows of a table, partitions among their columns."""
     take = source.plan(Position({}), limit=None)

@@ -462,7 +462,7 @@ def test_a_row_of_parquet_with_text_that_is_no_utf_8_is_malformed(tmp_path: Path
     pq.write_table(pa.table({"n": [1, 2, 3], "t": text, "l": pa.array([["x"], [], None])}), tmp_path / "a.parquet")
     assert read_file(tmp_path / "a.parquet", "parquet") == (
         [[1, "a", ["x"]], [3, None, None]],
-        [(b'{"n": "2", "t": "caf\\\\xe9", "l": "[]"}', f"row 2 of {tmp_path}/a.parquet: column 't': Invalid UTF8 sequence")],
+        [(b'{"n": 2, "t": {"base64": "Y2Fm6Q=="}, "l": []}', f"row 2 of {tmp_path}/a.parquet: column 't': Invalid UTF8 sequence")],
     )
 
 
