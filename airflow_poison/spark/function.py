@@ -246,7 +246,17 @@ def _result(returned: object, name: str) -> Result:
             f"transform={name} returned the column {VERDICT} without {LOOKUP_ID}{of}: a row would not say which message it is of. "
             f"Keep the column {LOOKUP_ID}, for example df.select({LOOKUP_ID!r}, {VERDICT!r}, ...); it does not land."
         )
+    for frame in frames.values() if verdict else ():
+        kind = next((kind for column, kind in frame.dtypes if column.lower() == VERDICT), "")
+        if kind.startswith(_FLAGS):
+            raise TransformError(
+                f"transform={name} returned {VERDICT} as {kind}; expected is a text that says why a row is bad, and null for each good one: "
+                f"false or 0 would name a good row. For example: f.when(<bad>, 'no amount').alias({VERDICT!r})."
+            )
     return Result(frames, verdict)
+
+
+_FLAGS = ("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 
 
 def _check_plan(result: Result, alias: str, transformation: Transformation) -> None:

@@ -439,6 +439,8 @@ WRONG: list[tuple[Callable[[DataFrame], object], bool, str]] = [
     (lambda _df: {}, False, r"returned an empty mapping"),
     (lambda df: {"a b": df}, False, r"returned a mapping with the name 'a b'"),
     (lambda df: df.selectExpr("id", "'bad' AS _poison"), False, r"returned the column _poison without lookup_id"),
+    (lambda df: df.selectExpr("lookup_id", "id", "amount IS NULL AS _poison"), False, r"returned _poison as boolean; expected is a text"),
+    (lambda df: df.selectExpr("lookup_id", "id", "0 AS _POISON"), False, r"returned _poison as int; expected is a text"),
     (transforms.summed, False, r"mixes rows: its plan has Aggregate over the messages.*mixes_rows=True"),
     (lambda df: df.join(df.withColumnRenamed("id", "other"), "lookup_id"), False, r"mixes rows: its plan has Join"),
     (lambda df: df.limit(3), False, r"mixes rows: its plan has GlobalLimit"),
