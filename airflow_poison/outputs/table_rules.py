@@ -39,8 +39,9 @@ _OF_THE_DISK = frozenset(
 _FEW = 4
 """Rows whose conditions are asked of the engine, in a fraction of a millisecond; to write more of them takes less time for each."""
 _CONSTRAINT, _INVARIANT, _GENERATED = "delta.constraints.", "delta.invariants", "delta.generationExpression"
-_LISTS_READS, _LISTS_WRITES = 3, 7
-"""Versions of the protocol from which on features are listed."""
+_LIMIT, _LIMITED = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"^(?:var)?char\(|\)$")
+_CHECKS, _LISTS_READS, _LISTS_WRITES = 3, 3, 7
+"""Versions of the protocol from which on constraints are checked, and features are listed."""
 _WIDEST = 13
 """Bytes that a character can have in the name of a folder, and one more for the sign between column and value."""
 _BELOW_0 = "the column is one of partitions, and delta-rs writes no decimal below 0 with a fraction into one"
@@ -117,10 +118,21 @@ def rules_of(table: DeltaTable, *, local: bool) -> TableRules:
         "createdTime": 0,
     }
     entries = ({"protocol": versions}, {"metaData": like})
+    fields = {field["name"]: field.get("metadata") or {} for field in schema["fields"]}
+    lengths = {  # Spark alone looks at them, when it writes
+        f"{kind} of {name}": f"{quoted(name)} IS NULL OR char_length({quoted(name)}) <= {_LIMITED.sub('', kind)}"
+        for name, of_field in fields.items()
+        if _LIMITED.search(kind := str(of_field.get(_LIMIT, "")))
+    }
+    like["configuration"] = metadata.configuration | {f"{_CONSTRAINT}{name}": text for name, text in lengths.items()}
     conditions = [
         (name.removeprefix(_CONSTRAINT), text) for name, text in metadata.configuration.items() if name.startswith(_CONSTRAINT) and text is not None
     ]
-    fields = {field["name"]: field.get("metadata") or {} for field in schema["fields"]}
+    conditions += lengths.items()
+    if lengths and protocol.min_writer_version < _LISTS_WRITES:
+        versions["minWriterVersion"] = max(protocol.min_writer_version, _CHECKS)
+    elif lengths:
+        versions["writerFeatures"] = sorted({*(protocol.writer_features or ()), "checkConstraints"})
     for name, of_field in fields.items():
         if (given := of_field.get(_INVARIANT)) is not None:
             conditions.append((name, _expression(given)))

@@ -118,6 +118,26 @@ def test_a_row_that_breaks_a_condition_fails_its_message(
     assert all("it breaks the constraint" in text and text.endswith(": n > 0.") for text in errors_of(queue))
 
 
+@pytest.mark.parametrize("protocol", [2, 7])
+@pytest.mark.parametrize("kind", ["varchar(3)", "char(3)"])
+def test_a_text_that_is_longer_than_spark_lets_it_be_fails_its_message(queue: Queue, out: Path, kind: str, protocol: int) -> None:
+    limited = field("t", "string") | {"metadata": {"__CHAR_VARCHAR_TYPE_STRING": kind}}
+    a_table(out, limited)
+    if protocol < 7:
+        log = out / "_delta_log" / f"{0:020d}.json"
+        log.write_text(
+            log.read_text().replace(
+                '"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [], "writerFeatures": []',
+                '"minReaderVersion": 1, "minWriterVersion": 2',
+            )
+        )
+
+    queue = received(queue, out, {"t": "äöü"}, {"t": "four"}, {"t": None}, {"t": ""})
+
+    assert sorted(row["t"] or "" for row in rows(out)) == ["", "", "äöü"]
+    assert [f"it breaks the constraint '{kind} of t'" in text for text in errors_of(queue)] == [True]
+
+
 def test_a_condition_on_what_has_no_literal_is_tried(queue: Queue, out: Path) -> None:
     a_table(
         out,
