@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -285,8 +286,13 @@ class Queue:
         :param options: ``transform`` and ``output``, and other settings; see ``ReceiveOptions``.
         Raises SettingError, InputError, TransformError, SparkJobError; then nothing was taken. QueueHaltedError where the queue is not enabled.
         """
-        given: ReceiveOptions = {**options, "source": Frame(frame)}
-        return self.receive(None, policy, key=key, spark=frame.sparkSession, progress=progress, **given)
+        return self._receive_frame(Frame(frame), policy, key, progress, options)
+
+    def _receive_frame(
+        self, source: Frame, policy: Policy | None, key: str, progress: Callable[[str], None], options: ReceiveOptions
+    ) -> ReceiveResult:
+        given: ReceiveOptions = {**options, "source": source}
+        return self.receive(None, policy, key=key, spark=source.frame.sparkSession, progress=progress, **given)
 
     def declare(
         self,
@@ -1014,11 +1020,24 @@ class _MicroBatches:
         """Receive a micro-batch."""
         from airflow_poison.spark.jobs import streaming_query
 
-        query = streaming_query(frame.sparkSession)
-        if query is None:
+        found = streaming_query(frame.sparkSession)
+        if found is None:
             raise InputError(f"{batch_id} is no micro-batch of a stream: no streaming query calls here. Use protect(frame, {self._name!r}, key=...).")
         self._queue = self._queue or self._open()
-        self._queue.receive_frame(frame, self._policy, key=f"stream:{query}:{batch_id}", progress=_log.info, **self._options)
+        query, run = found
+        taken = self._queue.table.uri, run, batch_id
+        if run and taken in _taken:
+            raise InputError(
+                f"Micro-batch {batch_id} was given to queue {self._name!r} twice in one run of its stream, and each is taken once: these "
+                f"rows would be left out. Give all rows in one call, or each part by protect(frame, {self._name!r}, key=...) with a key of its own."
+            )
+        rows = Frame(frame, f"micro-batch {batch_id}", fixed=True)
+        self._queue._receive_frame(rows, self._policy, f"stream:{query}:{batch_id}", _log.info, self._options)  # noqa: SLF001  (of this module)
+        _taken.append(taken)
+
+
+_taken: deque[tuple[str, str, int]] = deque(maxlen=1_000)
+"""Micro-batches that this process has taken last: queue, run of the query, number."""
 
 
 def _spark_engine(spark: SparkSession, progress: Callable[[str], None]) -> Engine:

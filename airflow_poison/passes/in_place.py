@@ -7,6 +7,7 @@ has taken its process with it, all rows become messages, and the pass finds whic
 from __future__ import annotations
 
 import hashlib
+import logging
 import shutil
 from contextlib import suppress
 from dataclasses import replace
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.failures import Failure
 
+_log = logging.getLogger(__name__)
+
 COLUMNS = "columns"
 """The setting of a queue that says what columns rows had that became messages in place, as DDL."""
 _TRIES, _DEATHS = 20, 2
@@ -108,6 +111,9 @@ def take_in_place(
     """
     table = receiving.table
     if (done := table.sent_before(key)) is not None:
+        receiving.progress(f"queue {table.name}: an earlier run with this key has taken {source.name}: nothing more is taken")
+        if isinstance(source, Frame):
+            _check_same(source, _ledger(done)["read"], table.name)
         return _ledger(done), {}
     for _ in range(_TRIES):
         known = table.stored_source(source.name)
@@ -129,6 +135,23 @@ def take_in_place(
         f"Source {source.name!r} was taken into queue {table.name!r} by others {_TRIES} times while this run worked. Nothing was taken. Run fewer "
         "tasks that take it at once; a pool of one slot does that."
     )
+
+
+def _check_same(source: Frame, taken: int, queue: str) -> None:
+    """Look whether a DataFrame has as many rows as an earlier run with its key has taken: others would be left out.
+
+    Raises InputError for a micro-batch, which Spark never changes; there is a warning for other ones, which may have grown.
+    """
+    if (rows := source.frame.count()) == taken:
+        return
+    name = f"{source.name[:1].upper()}{source.name[1:]}"
+    text = (
+        f"{name} has {counted(rows, 'row')}, and an earlier run with its key has put {taken:,} into queue {queue!r} or its output: nothing more is "
+        "taken with this key. Give rows that are left out another key"
+    )
+    if source.fixed:
+        raise InputError(f"{text}: protect(<these rows>, {queue!r}, key=...).")
+    _log.warning("%s.", text)
 
 
 def _ledger(sent: Sent) -> Mapping[str, int]:

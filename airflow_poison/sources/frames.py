@@ -73,10 +73,12 @@ class Frame(Source):
     """A DataFrame that is given.
 
     :param name: what it is, for people.
+    :param fixed: it has the same rows in each run with its key.
     """
 
     frame: DataFrame
     name: str = "a DataFrame"
+    fixed: bool = False
 
     columns = True
 

@@ -239,20 +239,21 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect.")
 
 
-def streaming_query(spark: SparkSession) -> str | None:
-    """Return the id of the streaming query that calls here, which its checkpoint keeps; None: none does.
+def streaming_query(spark: SparkSession) -> tuple[str, str] | None:
+    """Return the id of the streaming query that calls here, which its checkpoint keeps, and that of its run; None: none does.
 
     Raises InputError where several may be meant: on Spark Connect a micro-batch does not say it.
     """
     if not is_connect(spark):
-        return spark.sparkContext.getLocalProperty(_QUERY)
-    found = {str(query.id) for query in spark.streams.active}
+        query = spark.sparkContext.getLocalProperty(_QUERY)
+        return None if query is None else (query, spark.sparkContext.getLocalProperty(_PROPERTIES[0]) or "")  # a run is a group of jobs
+    found = {str(query.id): str(query.runId) for query in spark.streams.active}
     if len(found) > 1:
         raise errors.InputError(
             f"{len(found)} streaming queries run in this session of Spark Connect, which does not say of which one a micro-batch is. Start each "
             "protected stream in a session of its own: SparkSession.builder.remote(...).create(). Nothing was taken."
         )
-    return next(iter(found), None)
+    return next(iter(found.items()), None)
 
 
 def spark_errors() -> tuple[type[Exception], ...]:

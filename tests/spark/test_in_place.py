@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import IntegerType
@@ -1197,7 +1198,31 @@ def test_a_stream_lands_each_row_once_also_when_its_checkpoint_is_behind(job: Jo
     assert job.is_whole()
 
 
-def test_a_script_names_its_rows(job: Job) -> None:
+def test_a_micro_batch_that_is_given_in_parts_is_an_error_and_leaves_no_row_out(job: Job, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(orders(0, 20), tmp_path / "in" / "0.parquet")
+    take = protect("orders", store=str(Path(job.queue.table.root).parent), policy=POLICY, transform=cast, output=job.clean)
+    tries = iter([["id < 10", "id >= 10"], ["true"]])
+    stream = job.spark.readStream.schema(job.spark.read.parquet(str(tmp_path / "in")).schema).parquet(str(tmp_path / "in"))
+
+    def run() -> None:
+        parts = next(tries)
+
+        def each(df: DataFrame, number: int) -> None:
+            for part in parts:
+                take(df.where(part), number)
+
+        writer = stream.writeStream.foreachBatch(each)
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="Micro-batch 0 was given to queue 'orders' twice in one run"):
+        run()
+    with pytest.raises(StreamingQueryException, match="Micro-batch 0 has 20 rows, and an earlier run with its key has put 10 into queue 'orders'"):
+        run()
+
+
+def test_a_script_names_its_rows(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "airflow_poison")
     given: dict[str, Any] = {"store": str(Path(job.queue.table.root).parent), "policy": POLICY, "transform": cast, "output": job.clean}
     write_deltalake(job.raw, orders(0, 20))
     frame = job.spark.read.parquet(*(uri.removeprefix("file://") for uri in DeltaTable(job.raw).file_uris()))
@@ -1205,7 +1230,9 @@ def test_a_script_names_its_rows(job: Job) -> None:
     results = [protect(frame, "orders", key="today", **given).in_place for _ in range(2)]
 
     assert results == [{"read": 20, "landed": 19, "filtered": 0, "messages": 1}] * 2
-
+    assert not caplog.records
+    protect(frame.union(frame), "orders", key="today", **given)
+    assert "A DataFrame has 40 rows, and an earlier run with its key has put 20 into queue 'orders'" in caplog.text
     assert len(job.landed()) == 19
     with pytest.raises(InputError, match="no streaming query"):
         protect("orders", **given)(frame, 7)
