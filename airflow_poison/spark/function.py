@@ -102,7 +102,7 @@ def optimized_plan(frame: DataFrame) -> str:
 
 
 _WHOLE = {"spark.sql.maxPlanStringLength": "2147483632", "spark.sql.debug.maxToStringFields": "2147483647"}
-"""Without these Spark leaves out what a plan has behind its 25th column, and more where a session limits the text."""
+"""Without these Spark writes 25 columns of a plan, and fewer where a session limits the text."""
 
 
 def _whole(frame: DataFrame, plan: Any) -> str:

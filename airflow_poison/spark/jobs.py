@@ -240,7 +240,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def streaming_query(spark: SparkSession) -> tuple[str, str] | None:
-    """Return the id of the streaming query that calls here, which its checkpoint keeps, and that of its run; None: none does.
+    """Return the id of the streaming query that calls here, which its checkpoint keeps, and the id of its run; None: none does.
 
     Raises InputError where several may be meant: on Spark Connect a micro-batch does not say it.
     """
