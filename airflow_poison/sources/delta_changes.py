@@ -17,7 +17,7 @@ from airflow_poison.sources.frames import folders_of, reader
 from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
 from airflow_poison.store.row_groups import streamed
-from airflow_poison.values.clock import days_of, micros_of
+from airflow_poison.values.clock import days_of, micros_of, text_of_days, text_of_micros
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.values.texts import literal_path, local_uri, on_spark
@@ -124,7 +124,7 @@ class Versions:
         import pyarrow as pa
 
         table = self._opened(number)
-        found = pa.table(table.get_add_actions()).to_pylist()
+        found = pa.table(table.get_add_actions()).select(["path", "modification_time"]).to_pylist()  # not their values, which Python need not have
         with self._told(f"version {number}"):
             vectors = _VECTORS in (table.protocol().reader_features or ()) and pa.table(table.deletion_vectors()).num_rows > 0
         keys = sorted(found, key=lambda each: (each["modification_time"], each["path"]))
@@ -283,7 +283,7 @@ class Versions:
 
         names = list(table.metadata().partition_columns)
         rows = pa.table(table.get_add_actions(flatten=True))
-        columns = {name: rows[f"partition.{name}"].cast(pa.string()).to_pylist() for name in names}
+        columns = {name: _texts(rows[f"partition.{name}"]) for name in names}
         paths = rows["path"].to_pylist()
         return [{"path": path, "partitionValues": {name: columns[name][at] for name in names}} for at, path in enumerate(paths)]
 
@@ -336,6 +336,19 @@ def _feed_columns(batch: pa.RecordBatch, of: Version, file: DataFile) -> dict[st
         COMMIT_VERSION: pa.repeat(pa.scalar(of.number, pa.int64()), size),
         COMMIT_TIMESTAMP: pa.repeat(pa.scalar(of.at * 1_000, pa.timestamp("us", "UTC")), size),
     }
+
+
+def _texts(values: pa.ChunkedArray[Any]) -> list[str | None]:
+    """Return values of partitions as text; Arrow itself writes years beyond 32767 as others."""
+    import pyarrow as pa
+
+    kind, of = cast("Any", values.type), cast("Any", pa.types)
+    if not of.is_temporal(kind):
+        return values.cast(pa.string()).to_pylist()
+    is_date = of.is_date(kind)
+    counts = values.cast(pa.int32() if is_date else pa.int64()).to_pylist()
+    zone = "" if is_date or kind.tz is None else "Z"
+    return [None if count is None else (text_of_days(count) if is_date else text_of_micros(count)) + zone for count in counts]
 
 
 def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import MAXYEAR, UTC, datetime, timedelta, tzinfo
 from typing import Final, Protocol
 
 from airflow_poison.values.errors import SettingError
@@ -200,6 +200,20 @@ def micros_of(text: str, *, zoned: bool) -> int:
         raise ValueError("expected is timestamp_ntz, which has no offset")
     at = datetime.fromisoformat(f"1970-01-01T{clock}.{(fraction or '0').ljust(6, '0')}{(offset or 'Z').upper()}")
     return _in_bits(_days_of(day) * _MICROS_OF_DAY + (at - _EPOCH) // timedelta(microseconds=1), 64, "microseconds")
+
+
+def text_of_days(days: int) -> str:
+    """Return the date that is so many days from 1970, as ``days_of`` takes it."""
+    import numpy as np
+
+    year, month, day = str(np.datetime64(days, "D")).rsplit("-", 2)
+    return f"{int(year):{'04d' if 0 <= int(year) <= MAXYEAR else '+05d'}}-{month}-{day}"
+
+
+def text_of_micros(micros: int) -> str:
+    """Return the instant that is so many microseconds from 1970, as ``micros_of`` takes it, without an offset."""
+    days, rest = divmod(micros, _MICROS_OF_DAY)
+    return f"{text_of_days(days)} {(_EPOCH + timedelta(microseconds=rest)).time().isoformat('microseconds')}"
 
 
 def _days_of(text: str) -> int:

@@ -240,13 +240,15 @@ def test_columns_that_came_later_and_values_of_partitions_have_their_types(tmp_p
         assert sorted(taken(source)[0], key=lambda row: row["id"]) == wanted
 
 
-def test_values_of_partitions_have_years_that_python_does_not_have(tmp_path: Path) -> None:
+@pytest.mark.parametrize("partitions", [["day", "at"], []], ids=["in partitions", "in statistics"])
+@pytest.mark.parametrize("start", [None, 0])
+def test_dates_and_instants_may_have_years_that_python_does_not_have(tmp_path: Path, partitions: list[str], start: int | None) -> None:
     uri = str(tmp_path / "t")
-    days, instants = [19_675_925, -735_525], [1_700_000_000_123_456_789, -63_549_338_399_500_000]
-    rows = pa.table({"id": [1, 2], "day": pa.array(days, pa.date32()), "at": pa.array(instants, pa.timestamp("us", "UTC"))})
-    write_deltalake(uri, rows, partition_by=["day", "at"])
+    days, instants = [19_675_925, -735_525, None], [1_700_000_000_123_456_789, -63_549_338_399_500_000, None]
+    rows = pa.table({"id": [1, 2, 3], "day": pa.array(days, pa.date32()), "at": pa.array(instants, pa.timestamp("us", "UTC"))})
+    write_deltalake(uri, rows, partition_by=partitions)
 
-    take = DeltaChanges(uri, start=0).plan(Position({}), limit=None)
+    take = DeltaChanges(uri, start=start).plan(Position({}), limit=None)
 
     assert take is not None
     table = pa.Table.from_batches(take.batches()).sort_by("id")
