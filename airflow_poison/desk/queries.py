@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
+from itertools import chain
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from airflow_poison.desk import sql
 from airflow_poison.desk.failures import failures
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import MessageRow, masked
+from airflow_poison.sources.rows import shown
 from airflow_poison.store import data_files
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import Masking
@@ -19,7 +22,7 @@ from airflow_poison.values.schema import ERROR_GROUP, LAST_ERROR, message_schema
 from airflow_poison.values.texts import Plain
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -327,8 +330,21 @@ def answer_as_dict(queue: str, answer: pa.Table, limit: int | None) -> dict[str,
 
     :param limit: so many rows of it; None: all.
     """
-    rows = [{name: _cell(value) for name, value in row.items()} for row in answer.slice(0, limit).to_pylist(maps_as_pydicts="lossy")]
+    rows = [row for batch in answer.slice(0, limit).to_batches() for row in _plain_rows(batch)]
     return {"queue": queue, "columns": answer.column_names, "rows": rows, "more": len(rows) < answer.num_rows}
+
+
+def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows as plain values; dates that Python does not have are text."""
+    try:
+        rows = batch.to_pylist(maps_as_pydicts="lossy")
+    except (OverflowError, ValueError):
+        if batch.num_rows == 1:
+            yield json.loads(shown(batch, 0))
+        else:
+            yield from chain.from_iterable(_plain_rows(batch.slice(at, 1)) for at in range(batch.num_rows))
+    else:
+        yield from ({name: _cell(value) for name, value in row.items()} for row in rows)
 
 
 def _cell(value: object) -> Any:

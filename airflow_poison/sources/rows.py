@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values import json_text
+from airflow_poison.values.clock import text_of_days, text_of_micros
 from airflow_poison.values.ddl import ddl_of_bodies
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
@@ -141,13 +142,26 @@ def _shown(one: _Array) -> object:  # noqa: PLR0911  (one line for each kind of 
         if pa.types.is_interval(kind):
             months, days, nanos = one[0].as_py()
             return f"P{months}M{days}D{duration_text(nanos, 10**9)[1:]}"
-        if pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind):
-            count, (first, last) = _counts(one)[0].as_py(), _bounds(kind)
-            if not first <= count <= last:
-                return f"{count} {kind}"
+        has_count = pa.types.is_date(kind) or pa.types.is_time(kind) or pa.types.is_timestamp(kind)
+        if has_count and (text := _far(_counts(one)[0].as_py(), kind)) is not None:
+            return text
         return json_value(one[0].as_py(), number=number_or_text)
     except Exception:  # noqa: BLE001  # of whatever type: this is what is shown of a value that nothing else can be made of
         return one.to_string().strip("[]\n ")
+
+
+def _far(count: int, kind: Any) -> str | None:
+    """Return the text of a date, an instant or a time that Python does not have; None: it has it."""
+    import pyarrow as pa
+
+    first, last = _bounds(kind)
+    if not first <= count <= last:
+        return f"{count} {kind}"
+    if pa.types.is_date(kind):
+        return text_of_days(count if pa.types.is_date32(kind) else count // (_DAY * 1_000))
+    if pa.types.is_time(kind) or kind.unit == "ns" or _FIRST <= count // _PER_SECOND[kind.unit] < _LAST:
+        return None
+    return f"{text_of_micros(count * 1_000_000 // _PER_SECOND[kind.unit]).replace(' ', 'T')}{'Z' if kind.tz else ''}"
 
 
 def _put(column: _Array, new: Mapping[int, Any]) -> _Array:
@@ -297,6 +311,8 @@ class _Odd:
 
 _TEXTS = ("arrow.json", "arrow.uuid")
 """Extensions of Arrow whose values have a text of their own."""
+_FIRST, _LAST = -62_135_596_800, 253_402_300_800
+"""Seconds from 1970 to the first instant of a calendar of Python, and to the first one behind it."""
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY = 86_400
 _FIRST_DAY, _LAST_DAY = -106_751_991, 106_751_990

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import MAXYEAR, UTC, datetime, timedelta, tzinfo
+from datetime import MAXYEAR, UTC, date, datetime, timedelta, tzinfo
 from typing import Final, Protocol
 
 from airflow_poison.values.errors import SettingError
@@ -178,6 +178,8 @@ _DATE = re.compile(_DAY, re.ASCII)
 _INSTANT = re.compile(rf"({_DAY})[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{{1,6}})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS_OF_DAY = 86_400_000_000
+_CYCLE, _DAYS_OF_CYCLE, _DAYS_TO_2000 = 400, 146_097, 10_957
+"""Years after which the calendar repeats, and their days; days from 1970 to 2000."""
 
 
 def days_of(text: str) -> int:
@@ -204,10 +206,10 @@ def micros_of(text: str, *, zoned: bool) -> int:
 
 def text_of_days(days: int) -> str:
     """Return the date that is so many days from 1970, as ``days_of`` takes it."""
-    import numpy as np
-
-    year, month, day = str(np.datetime64(days, "D")).rsplit("-", 2)
-    return f"{int(year):{'04d' if 0 <= int(year) <= MAXYEAR else '+05d'}}-{month}-{day}"
+    cycles, rest = divmod(days - _DAYS_TO_2000, _DAYS_OF_CYCLE)
+    day = date(2000, 1, 1) + timedelta(days=rest)
+    year = day.year + cycles * _CYCLE
+    return f"{year:{'04d' if 0 <= year <= MAXYEAR else '+05d'}}-{day:%m-%d}"
 
 
 def text_of_micros(micros: int) -> str:
@@ -217,12 +219,9 @@ def text_of_micros(micros: int) -> str:
 
 
 def _days_of(text: str) -> int:
-    import numpy as np
-
-    try:
-        return int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
-    except ValueError as error:
-        raise ValueError("there is no such day") from error
+    year, month, day = text.rsplit("-", 2)
+    cycles, rest = divmod(int(year), _CYCLE)  # the calendar repeats: Python counts the days of a year that it has
+    return (date(2000 + rest, int(month), int(day)) - date(2000, 1, 1)).days + (cycles - 2000 // _CYCLE) * _DAYS_OF_CYCLE + _DAYS_TO_2000
 
 
 def _in_bits(number: int, bits: int, what: str) -> int:

@@ -74,7 +74,7 @@ def test_a_value_that_fits(kind: str, given_: Any, value: Any) -> None:
         ("string", b'{"c": "\\ud800"}', "surrogates not allowed"),
         ("boolean", b'{"c": 1}', "expected is boolean, not a number"),
         ("date", b'{"c": "31.1.2013"}', "expected is a date such as '2013-01-31'"),
-        ("date", b'{"c": "2013-02-31"}', "there is no such day"),
+        ("date", b'{"c": "2013-02-31"}', "day is out of range for month"),
         ("date", b'{"c": "+5881580-07-12"}', "32 bits of days do not reach it"),
         ("timestamp", b'{"c": "+294247-01-10T04:00:54.775808Z"}', "64 bits of microseconds do not reach it"),
         ("timestamp", b'{"c": "55840-11-08T22:15:23Z"}', "expected is an instant such as"),

@@ -461,3 +461,21 @@ def test_a_blank_key_names_nothing(key: str) -> None:
 
     with pytest.raises(SettingError, match="it is blank"):
         send(table, messages_to_batches(["one"]), key=key, clock=VirtualClock())
+
+
+@pytest.mark.parametrize(
+    ("expression", "shown"),
+    [
+        ("date '55840-11-08'", "+55840-11-08"),
+        ("[timestamp '55840-11-08 01:02:03']", ["+55840-11-08T01:02:03.000000"]),
+        ("{'at': date '-44-03-15'}", {"at": "-0044-03-15"}),
+        ("'infinity'::date", "2147483647 date32[day]"),
+    ],
+)
+def test_a_query_shows_dates_that_python_does_not_have_beside_others(shell: Shell, expression: str, shown: object) -> None:
+    shell("send", "q", '{"n": 1}', '{"n": 2}', *MOVE)
+
+    ran = shell("query", "q", f"select if(lookup_id = 1, {expression}, null) as v, date '2026-11-30' as day from messages", "--output", "json")
+
+    assert [row["v"] for row in json.loads(ran.out)["rows"]] == [shown, None]
+    assert {row["day"] for row in json.loads(ran.out)["rows"]} == {"2026-11-30"}

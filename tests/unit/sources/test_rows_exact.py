@@ -321,6 +321,17 @@ def test_a_value_that_cannot_be_written_is_its_rows_error_alone_and_is_shown(col
     assert json.loads(good["body"])["v"] is not None
 
 
+def test_a_row_is_shown_with_years_that_python_does_not_have() -> None:
+    instants = [1_700_000_000_123_456_789, -63_549_338_399_500_000]
+    days = arrow.array([19_675_925, -735_525], arrow.date32())
+    columns = {"t": invalid()[1:], "day": days, "at": arrow.array(instants, arrow.timestamp("us", "UTC"))}
+
+    bodies = to_messages(arrow.record_batch(columns), ColumnMapping(), NOW).column("body").to_pylist()
+
+    assert [json.loads(body)["day"] for body in bodies] == ["+55840-11-08", "-0044-03-15"]
+    assert [json.loads(body)["at"] for body in bodies] == ["+55840-11-08T22:15:23.456789Z", "-0044-03-15T06:00:00.500Z"]
+
+
 def test_a_body_of_text_that_is_no_utf8_is_the_bytes_that_arrived() -> None:
     made = to_messages(arrow.record_batch({"b": invalid()}), ColumnMapping(body="b"), NOW)
 
