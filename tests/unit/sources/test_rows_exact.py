@@ -326,7 +326,7 @@ def test_a_row_is_shown_with_years_that_python_does_not_have() -> None:
     days = arrow.array([19_675_925, -735_525], arrow.date32())
     columns = {"t": invalid()[1:], "day": days, "at": arrow.array(instants, arrow.timestamp("us", "UTC"))}
 
-    bodies = to_messages(arrow.record_batch(columns), ColumnMapping(), NOW).column("body").to_pylist()
+    bodies: list[Any] = to_messages(arrow.record_batch(columns), ColumnMapping(), NOW).column("body").to_pylist()
 
     assert [json.loads(body)["day"] for body in bodies] == ["+55840-11-08", "-0044-03-15"]
     assert [json.loads(body)["at"] for body in bodies] == ["+55840-11-08T22:15:23.456789Z", "-0044-03-15T06:00:00.500Z"]
