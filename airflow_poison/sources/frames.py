@@ -21,7 +21,7 @@ from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY, RECORD, UNFIT, NotOnSparkError, Reached, Source, Take, Then
 from airflow_poison.sources.text_lines import Part, cuts, one_line, parts, unpacked
 from airflow_poison.store.objects import side_by_side
-from airflow_poison.values.ddl import united
+from airflow_poison.values.ddl import ddl_type, parse_ddl, quoted, united
 from airflow_poison.values.errors import SourceError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import message_schema
@@ -335,7 +335,9 @@ def _united(spark: SparkSession, groups: Sequence[_Group], known: str) -> tuple[
     kept: list[DataFrame] = []
     odd: list[DataFrame] = []
     schema = ""
-    for ddl, frame, _ in sorted(typed, key=lambda group: (bool(differing(group[0], known)), -files_of[group[0]])):
+    for _, given, _ in sorted(typed, key=lambda group: (bool(differing(group[0], known)), -files_of[group[0]])):
+        frame = _bytes_as_in(given, schema)
+        ddl = frame.schema.toNullable().toDDL()
         if differing(ddl, schema):
             odd.append(frame)
         else:
@@ -345,6 +347,15 @@ def _united(spark: SparkSession, groups: Sequence[_Group], known: str) -> tuple[
         common = spark.createDataFrame([], schema).schema
         kept = [frame.to(common) for frame in kept]
     return reduce(lambda one, other: one.unionByName(other), kept) if kept else None, odd
+
+
+def _bytes_as_in(rows: DataFrame, schema: str) -> DataFrame:
+    """Return rows with texts as bytes, or bytes as texts, where other files have these: programs that do not mark texts write bytes."""
+    from pyspark.sql import functions as f
+
+    kinds = {field.name.lower(): ddl_type(field.type) for field in parse_ddl(schema)} if schema else {}
+    casts = {name: kinds[name.lower()] for name, kind in rows.dtypes if {kind, kinds.get(name.lower())} == {"string", "binary"}}
+    return rows.withColumns({name: f.col(quoted(name)).cast(kind) for name, kind in casts.items()}) if casts else rows
 
 
 def _readable(read: Callable[[list[str]], DataFrame], paths: list[str], apart: dict[str, str]) -> list[_Group]:

@@ -342,6 +342,26 @@ def test_files_of_orc_without_a_type_in_common_are_messages(tmp_path: Path, spar
     assert sorted(json.loads(body)["id"] for _, body, *_ in messages) == sorted(map(str, range(100)))
 
 
+@pytest.mark.parametrize("first", ["string", "binary"])
+def test_texts_that_one_program_marks_and_another_writes_as_bytes_are_the_same_column(tmp_path: Path, spark: SparkSession, first: str) -> None:
+    kinds = {"1": first, "2": first, "3": "binary" if first == "string" else "string"}  # what more files have is the type
+    for name, kind in kinds.items():
+        spark.range(int(name), int(name) + 1).selectExpr("id", f"cast(concat('ä', id) AS {kind}) AS t").coalesce(1).write.parquet(
+            str(tmp_path / name)
+        )
+    (tmp_path / "in").mkdir()
+    for name in kinds:
+        next((tmp_path / name).glob("*.parquet")).rename(tmp_path / "in" / f"{name}.parquet")
+    queue = Store(str(tmp_path / "store")).declare("orders", POLICY)
+    source = Files(f"{tmp_path}/in/*.parquet", format="parquet", settled=timedelta(0))
+
+    done = queue.receive(None, POLICY, key="one", spark=spark, transform=lambda df: df, source=source, output=str(tmp_path / "out"))
+
+    assert done.in_place == {"read": 3, "landed": 3, "filtered": 0, "messages": 0}
+    landed = DeltaTable(str(tmp_path / "out")).to_pyarrow_table().sort_by("id")["t"]
+    assert landed.to_pylist() == (["ä1", "ä2", "ä3"] if first == "string" else ["ä1".encode(), "ä2".encode(), "ä3".encode()])
+
+
 def test_files_of_orc_that_spark_leaves_out_wait_and_are_named(tmp_path: Path, spark: SparkSession) -> None:
     good = typed(spark, tmp_path / "written", "orc", "id")
     job = Job(tmp_path, spark, {"1.orc": good, "_2.orc": good, "4:5.orc": good, "6.orc": b""}, format="orc")
