@@ -168,4 +168,7 @@ def of_java(text: str) -> str:
     lines = [line.removeprefix(": ") for line in text.splitlines() if line.strip() and not line.startswith("An error occurred while calling")]
     task, causes = _LOST_TASK.search(text), _CAUSE.findall(text)
     words: str = task[1] if task else next(iter(lines), "")
-    return causes[-1] if causes and words.rstrip().endswith(":") else words  # "Exception thrown in awaitResult:"
+    if not words.rstrip().endswith(":"):
+        return words
+    behind = next((line.strip() for line in lines[1:] if not task and not line.lstrip().startswith("at ")), "")
+    return causes[-1] if causes else f"{words.rstrip()} {behind}".rstrip()  # causes: of "Exception thrown in awaitResult:"
