@@ -89,6 +89,8 @@ def check_in_place(receiving: ReceivePass, snapshot: Snapshot, *, converses: boo
         raise SettingError("source", source, f"a transformation without mixes_rows: each row lands, or fails, by itself; {_HOW}")
     if not receiving.outputs:
         raise SettingError("source", source, f"output=, the table where rows land; {_HOW}")
+    if source is not None and (own := next((output.uri for output in receiving.outputs if output.uri and source.takes_from(output.uri)), None)):
+        raise SettingError("output", own, f"another table than those that source={source.name!r} takes: each run would take the rows of the last one")
     if any(output.provenance for output in receiving.outputs):
         raise SettingError("source", source, f"outputs without provenance=True: rows that land are no messages; {_HOW}")
     keeps_order = policy.halting or policy.locks_groups or policy.reads is not SubQueue.MAIN or converses

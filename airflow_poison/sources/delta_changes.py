@@ -20,7 +20,7 @@ from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.clock import days_of, micros_of, text_of_days, text_of_micros
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
-from airflow_poison.values.texts import literal_path, local_uri, on_spark
+from airflow_poison.values.texts import literal_path, local_uri, on_spark, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -425,6 +425,10 @@ class DeltaChanges(Source):
         if self.changes and self.skip_change_commits:
             raise SettingError("skip_change_commits", self.skip_change_commits, "False with changes=True, which takes what these versions change")
         object.__setattr__(self, "name", self.name or self.uri)
+
+    def takes_from(self, table: str) -> bool:
+        """Whether it is this table."""
+        return place_of(table) == place_of(self.uri)
 
     @property
     def asset_uri(self) -> str:

@@ -23,7 +23,7 @@ from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
 from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
-from airflow_poison.values.texts import counted, on_spark
+from airflow_poison.values.texts import counted, on_spark, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -163,6 +163,11 @@ class Files(Source):
     def columns(self) -> bool:  # type: ignore[override]
         """Whether records have columns."""
         return self.format in {"csv", "parquet", *SPARKS}
+
+    def takes_from(self, table: str) -> bool:
+        """Whether the pattern matches a file of the table, or one of its partitions."""
+        wanted, there = matcher(place_of(self.pattern)), place_of(table)
+        return any(wanted.fullmatch(f"{there}/{name}") for name in ("part-00000.snappy.parquet", "a=1/part-00000.snappy.parquet"))
 
     @property
     def asset_uri(self) -> str:

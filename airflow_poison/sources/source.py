@@ -164,6 +164,11 @@ class Source(ABC):
         """Return a position in words, one line."""
         return ", ".join(f"{name}: {value}" for name, value in at.items()) or "the beginning"
 
+    def takes_from(self, table: str) -> bool:
+        """Whether it takes what is written into a Delta table, by the table's address; False: it does not say."""
+        del table
+        return False
+
     @property
     def asset_uri(self) -> str:
         """The name of the source for assets and lineage: ``kafka://host:9092/orders``. Asked after ``connected``. Empty: it is not reported."""

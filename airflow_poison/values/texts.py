@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
@@ -152,6 +153,12 @@ def literal_path(path: str) -> str:
 def on_spark(uri: str) -> str:
     """Return how Hadoop's file systems name a URI of an object store."""
     return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri
+
+
+def place_of(address: str) -> str:
+    """Return a path or a URI as one text for each place, to compare them."""
+    plain = re.sub("^(s3)a(?=://)", r"\1", address).removeprefix("file://")
+    return plain.rstrip("/") if "://" in plain else os.path.realpath(plain)
 
 
 def local_uri(path: str) -> str:

@@ -1112,6 +1112,25 @@ def test_a_version_that_was_vacuumed_is_an_error(job: Job) -> None:
     assert job.queue.positions() == ()
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda table: DeltaChanges(table),
+        lambda table: DeltaChanges(f"file://{table}/"),
+        lambda table: Files(f"{table}/*.parquet", format="parquet"),
+        lambda table: Files(f"{Path(table).parent}/**/*.parquet", format="parquet"),
+    ],
+    ids=["the table", "its URI", "its files", "all below"],
+)
+def test_rows_that_land_are_no_rows_of_the_source(job: Job, source: Callable[[str], DeltaChanges | Files]) -> None:
+    write_deltalake(job.clean, orders(0, 5))
+
+    with pytest.raises(SettingError, match="each run would take the rows of the last one"):
+        job.queue.receive(None, POLICY, key="one", spark=job.spark, transform=cast, source=source(job.clean), output=job.clean)
+
+    assert job.queue.positions() == ()
+
+
 REFUSED: dict[str, dict[str, Any]] = {
     "provenance": {"provenance": True},
     "mixes_rows": {"mixes_rows": True},
