@@ -1115,7 +1115,7 @@ def test_a_version_that_was_vacuumed_is_an_error(job: Job) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        lambda table: DeltaChanges(table),
+        DeltaChanges,
         lambda table: DeltaChanges(f"file://{table}/"),
         lambda table: Files(f"{table}/*.parquet", format="parquet"),
         lambda table: Files(f"{Path(table).parent}/**/*.parquet", format="parquet"),
