@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import chain
@@ -16,6 +15,7 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import MessageRow, masked
 from airflow_poison.sources.rows import shown
 from airflow_poison.store import data_files
+from airflow_poison.values import json_text
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import ERROR_GROUP, LAST_ERROR, message_schema, table_schema
@@ -340,7 +340,7 @@ def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
         rows = batch.to_pylist(maps_as_pydicts="lossy")
     except (OverflowError, ValueError):
         if batch.num_rows == 1:
-            yield json.loads(shown(batch, 0))
+            yield {name: _cell(value) for name, value in json_text.values(shown(batch, 0)).items()}
         else:
             yield from chain.from_iterable(_plain_rows(batch.slice(at, 1)) for at in range(batch.num_rows))
     else:

@@ -367,7 +367,7 @@ def _recognized(receiving: ReceivePass, batches: Iterable[pa.RecordBatch], colum
             except SettingError as error:
                 if transformation.schema is None:
                     raise SourceError(
-                        f"Rows with the columns {', '.join(map(repr, seen.names))} cannot be transformed: Spark wants names that are not empty, each "
-                        "once. Declare the columns that the transformation needs, schema='id bigint, ...'. Nothing was taken."
+                        f"Rows with the columns {', '.join(map(repr, seen.names))} cannot be transformed: Spark wants each name once. "
+                        "Declare the columns that the transformation needs, schema='id bigint, ...'. Nothing was taken."
                     ) from error
         yield batch.rename_columns([names.get(name.lower(), name) for name in batch.schema.names])

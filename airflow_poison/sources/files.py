@@ -394,10 +394,8 @@ class Files(Source):
         names: dict[str, None] = {}
         if then is None:
             names = dict.fromkeys(name for file in files for name in (*self._named(file), *self._folders(file)))
-            if not names or "" in names or len({name.lower() for name in names}) < len(names):
-                raise NotOnSparkError(
-                    f"its columns are {', '.join(map(repr, names)) or 'not named'}: Spark wants names that are not empty, each once"
-                )
+            if not names or len({name.lower() for name in names}) < len(names):
+                raise NotOnSparkError(f"its columns are {', '.join(map(repr, names)) or 'not named'}: Spark wants each name once")
         return of_files(spark, there, self._layout, [*names], then)
 
     def _read_here(self, file: _Found) -> Iterator[pa.RecordBatch]:

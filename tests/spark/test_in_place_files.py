@@ -286,10 +286,19 @@ def test_what_stays_the_old_way_says_why(tmp_path: Path, spark: SparkSession, ca
     assert job.landed("q")
 
 
-def test_a_name_that_spark_does_not_have_is_an_error_unless_the_columns_are_declared(tmp_path: Path, spark: SparkSession) -> None:
-    job = Job(tmp_path, spark, {"1": b"id,\n7,8\n"}, format="csv")
+def test_a_column_may_have_no_name_as_in_a_file_of_pandas(tmp_path: Path, spark: SparkSession) -> None:
+    job = Job(tmp_path, spark, {"1": b",id\n0,7\n1,8\n"}, format="csv")
 
-    with pytest.raises(SourceError, match=r"Spark wants names.*Declare the columns .*schema="):
+    landed, messages = job.received("q", lambda df: df)
+
+    assert (landed, messages) == (["{'': '0', 'id': '7'}", "{'': '1', 'id': '8'}"], [])
+    assert not job.poured
+
+
+def test_names_that_differ_by_case_are_an_error_unless_the_columns_are_declared(tmp_path: Path, spark: SparkSession) -> None:
+    job = Job(tmp_path, spark, {"1": b"id,ID\n7,8\n"}, format="csv")
+
+    with pytest.raises(SourceError, match=r"Spark wants each name once.*Declare the columns .*schema="):
         job.received("q", lambda df: df.select("id"))
     assert not job.queue("q").positions()
     landed, _ = job.received("q", lambda df: df.select("id"), "id string")
