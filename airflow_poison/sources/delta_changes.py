@@ -9,6 +9,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
@@ -23,7 +24,7 @@ from airflow_poison.values.errors import InputError, PoisonError, SettingError, 
 from airflow_poison.values.texts import literal_path, local_uri, on_spark, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
     from deltalake import DeltaTable
@@ -178,6 +179,13 @@ class Versions:
                     columns |= _feed_columns(batch, of, file)
                 yield pa.record_batch(list(columns.values()), names=list(columns))
 
+    def check(self, of: Version, files: Iterable[DataFile]) -> None:
+        """Raise SourceError for a file whose rows cannot be read, as far as its name and a look at this machine say."""
+        for file in files:
+            self._refuse(of, file)
+            if "://" not in self.uri and not Path(self.uri, file.path).exists():
+                raise SourceError(self._vacuumed(of, file))
+
     def frame(self, spark: SparkSession, files: Sequence[tuple[Version, DataFile]]) -> DataFrame:
         """Return the rows of files as Spark reads them, with the columns of the newest version."""
         from pyspark.sql import functions as f
@@ -190,9 +198,7 @@ class Versions:
         plain = all(schema[name].dataType.typeName() in _IN_FOLDERS for name in partitions)
         groups = defaultdict[tuple[str | None, ...] | None, list[str]](list)  # None: their folders say it
         for version, file in files:
-            self._refuse(version, file)
-            if "://" not in self.uri and not Path(self.uri, file.path).exists():
-                raise SourceError(self._vacuumed(version, file))
+            self.check(version, (file,))
             values = {name: file.partition.get(name) for name in partitions}
             by_folders = plain and folders_of(file.path, "") == values
             groups[None if by_folders else tuple(values.values())].append(literal_path(on_spark(f"{self.uri}/{file.path}")))
@@ -504,20 +510,26 @@ class DeltaChanges(Source):
     def _taken(self, versions: Versions, begin: _Place, last: int, limit: int | None) -> Take:
         reached = [begin]
 
+        in_parts = begin.snapshot or not self.changes  # changes are taken by whole versions
+
         def batches() -> Iterator[pa.RecordBatch]:
-            place, sent = begin, 0
+            reached[:], sent = [begin], 0
             for version, files in self._wanted(versions, begin, last):
-                for number, file in enumerate(files):
-                    if number < place.files:
-                        continue
-                    for batch in versions.rows(version, file, changes=self.changes):
+                done = begin.files if version.number == begin.version else 0
+                for number, file in enumerate(files[done:], done):
+                    here = begin._replace(version=version.number, files=number)
+                    if number > done and in_parts and limit is not None and sent >= limit:
+                        reached.append(here)
+                        return
+                    rows = versions.rows(version, file, changes=self.changes)
+                    first = _begun(rows, may_wait=in_parts if number > done else len(reached) > 1)
+                    if first is None:
+                        reached.append(here)
+                        return
+                    for batch in chain(first, rows):
                         sent += batch.num_rows
                         yield batch
-                    if limit is not None and sent >= limit and number + 1 < len(files) and (begin.snapshot or not self.changes):
-                        reached.append(place._replace(files=number + 1))
-                        return
-                place = _Place(version.number + 1)
-                reached.append(place)
+                reached.append(_Place(version.number + 1))
                 if limit is not None and sent >= limit:
                     return
 
@@ -526,45 +538,66 @@ class DeltaChanges(Source):
             return Reached({"table": versions.table_id, "version": place.version, "files": place.files, "snapshot": place.snapshot})
 
         def rows(spark: SparkSession, _then: Then | None) -> DataFrame:
+            wanted = [*self._wanted(versions, begin, last)]
+            reached[:] = [begin, _Place(wanted[-1][0].number + 1)]
             files = [
                 (version, file)
-                for version, found in self._wanted(versions, begin, last)
+                for version, found in wanted
                 for number, file in enumerate(found)
                 if number >= (begin.files if version.number == begin.version else 0)
             ]
-            reached.append(_Place(last + 1))
             return versions.frame(spark, files)
 
         return Take(what=f"{_told(begin, last)} of {self.uri}", batches=batches, reached=at, rows=None if self.changes else rows)
 
     def _wanted(self, versions: Versions, begin: _Place, last: int) -> Iterator[tuple[Version, tuple[DataFile, ...]]]:
-        """Yield versions with the files whose rows are taken."""
+        """Yield versions with the files whose rows are taken, up to one that cannot be taken: the next run begins with it, and says why."""
         if begin.snapshot:
             whole = versions.snapshot(begin.version)
             yield whole, whole.added
             return
         feed: bool | None = None
         for number in range(begin.version, last + 1):
-            version = versions.read(number)
-            if self.changes:
-                feed = version.feed if version.feed is not None else versions.has_feed(number) if feed is None else feed
-                if not feed:
-                    raise SourceError(
-                        f"Version {number} of the Delta table {self.uri} was written without a change data feed. Set "
-                        "delta.enableChangeDataFeed=true, reset "
-                        f"the position of source {self.name!r}, and declare start= with a version from then on. Nothing was sent."
-                    )
-                yield version, version.changes or (*version.removed, *version.added)
-            elif not version.removed:
-                yield version, version.added
-            elif self.skip_change_commits:
-                yield version, ()
-            else:
-                raise SourceError(
-                    f"Version {number} of the Delta table {self.uri} changes or removes rows ({version.operation}), and source {self.name!r} takes "
-                    "rows that are added. Take all changes: changes=True, where delta.enableChangeDataFeed=true; or leave such versions out, with "
-                    "the rows that they add: skip_change_commits=True. Nothing was sent."
-                )
+            try:
+                version = versions.read(number)
+                if self.changes:
+                    feed = version.feed if version.feed is not None else versions.has_feed(number) if feed is None else feed
+                files = self._files_of(version, feed=bool(feed))
+                versions.check(version, files)
+            except SourceError:
+                if number == begin.version:
+                    raise
+                return
+            yield version, files
+
+    def _files_of(self, version: Version, *, feed: bool) -> tuple[DataFile, ...]:
+        """Return the files of a version whose rows are taken. Raises SourceError."""
+        begin = f"Version {version.number} of the Delta table {self.uri}"
+        if self.changes and not feed:
+            raise SourceError(
+                f"{begin} was written without a change data feed. Set delta.enableChangeDataFeed=true, reset the position of source {self.name!r}, "
+                "and declare start= with a version from then on. Nothing was sent."
+            )
+        if self.changes:
+            return version.changes or (*version.removed, *version.added)
+        if version.removed and not self.skip_change_commits:
+            raise SourceError(
+                f"{begin} changes or removes rows ({version.operation}), and source {self.name!r} takes rows that are added. Take all changes: "
+                "changes=True, where delta.enableChangeDataFeed=true; or leave such versions out, with the rows that they add: "
+                "skip_change_commits=True. Nothing was sent."
+            )
+        return () if version.removed else version.added
+
+
+def _begun(rows: Iterator[pa.RecordBatch], *, may_wait: bool) -> list[pa.RecordBatch] | None:
+    """Return the first rows of a file, if it has some; None: it cannot be read, and waits for the next run. Raises SourceError where it may not."""
+    try:
+        first = next(rows, None)
+    except SourceError:
+        if may_wait:
+            return None
+        raise
+    return [] if first is None else [first]
 
 
 def _place(at: Mapping[str, JsonValue]) -> _Place:

@@ -1112,6 +1112,28 @@ def test_a_version_that_was_vacuumed_is_an_error(job: Job) -> None:
     assert job.queue.positions() == ()
 
 
+@pytest.mark.parametrize("damage", ["gone", "no Parquet"])
+def test_versions_before_one_that_cannot_be_read_are_taken(job: Job, damage: str) -> None:
+    for number in range(3):
+        write_deltalake(job.raw, orders(10 * number, 10 * number + 10, bad=[]), mode="append")
+    added = json.loads(Path(job.raw, "_delta_log", f"{1:020d}.json").read_text().splitlines()[-1])["add"]["path"]
+    lost = Path(job.raw, added)
+    good = lost.read_bytes()
+    lost.unlink() if damage == "gone" else lost.write_bytes(b"PAR1" + b"x" * 100)
+
+    source = DeltaChanges(job.raw, start=0)
+
+    job.receive(cast, key="one", source=source)
+
+    assert sorted(DeltaTable(job.clean).to_pyarrow_table()["id"].to_pylist()) == [*range(10)]
+    with pytest.raises(SourceError, match="of version 1"):
+        job.receive(cast, key="two", source=source)
+    lost.write_bytes(good)
+    job.receive(cast, key="three", source=source)
+    assert sorted(DeltaTable(job.clean).to_pyarrow_table()["id"].to_pylist()) == [*range(30)]
+    assert job.messages() == {}
+
+
 @pytest.mark.parametrize(
     "source",
     [

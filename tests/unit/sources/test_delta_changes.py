@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -136,10 +137,12 @@ def test_a_version_that_changes_rows_is_an_error_or_left_out(uri: str, change: A
     change(uri)
     append(uri, 3)
 
+    before, behind = ids(DeltaChanges(uri), at)
+    assert before == [2], "the versions before it are taken"
     with pytest.raises(
         SourceError, match=rf"Version 3 of the Delta table .* changes or removes rows \({operation}\).*changes=True.*skip_change_commits"
     ):
-        ids(DeltaChanges(uri), at)
+        ids(DeltaChanges(uri), behind)
     assert ids(DeltaChanges(uri), at, limit=1)[0] == [2]
     assert ids(DeltaChanges(uri, skip_change_commits=True), at)[0] == [2, 3]
 
@@ -384,7 +387,31 @@ def test_a_shallow_clone_is_refused(uri: str) -> None:
     append(uri, 1)
     rewrite(uri, 1, "add", path="file:///elsewhere/x.parquet")
     with pytest.raises(SourceError, match=r"lies elsewhere \(a shallow clone\)"):
-        ids(DeltaChanges(uri, start=0))
+        ids(DeltaChanges(uri, start=1))
+
+
+@pytest.mark.parametrize(("damage", "changes"), [("gone", False), ("gone", True), ("no Parquet", False)])
+def test_what_is_before_a_file_that_cannot_be_read_is_taken(tmp_path: Path, damage: str, changes: bool) -> None:  # noqa: FBT001  (a parameter)
+    uri = str(tmp_path / "t")
+    for number in range(4):
+        write_deltalake(
+            uri, pa.table({"id": [2 * number, 2 * number + 1], "part": ["a", "b"]}), partition_by=["part"], mode="append", configuration=FEED
+        )
+    entries = map(json.loads, (tmp_path / "t/_delta_log" / f"{2:020d}.json").read_text().splitlines())
+    added = [entry["add"]["path"] for entry in entries if "add" in entry]
+    lost = Path(uri, unquote(added[-1]))
+    good = lost.read_bytes()
+    lost.unlink() if damage == "gone" else lost.write_bytes(b"PAR1" + b"x" * 100)
+    source = DeltaChanges(uri, start=0, changes=changes)
+
+    found, at = ids(source)
+
+    assert sorted(found[:4]) == [0, 1, 2, 3]
+    assert len(found) == (5 if damage == "no Parquet" and not changes else 4), "a file before it, where a version may be taken in parts"
+    with pytest.raises(SourceError, match="of version 2"):
+        ids(source, at)
+    lost.write_bytes(good)
+    assert sorted(found + ids(source, at)[0]) == [*range(8)]
 
 
 def test_columns_that_an_overwrite_removes_are_in_the_changes(uri: str) -> None:
