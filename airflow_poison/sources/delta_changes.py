@@ -186,7 +186,7 @@ class Versions:
             if "://" not in self.uri and not Path(self.uri, file.path).exists():
                 raise SourceError(self._vacuumed(of, file))
 
-    def frame(self, spark: SparkSession, files: Sequence[tuple[Version, DataFile]]) -> DataFrame:
+    def frame(self, spark: SparkSession, files: Sequence[DataFile]) -> DataFrame:
         """Return the rows of files as Spark reads them, with the columns of the newest version."""
         from pyspark.sql import functions as f
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -197,8 +197,7 @@ class Versions:
         found: DataFrame | None = None
         plain = all(schema[name].dataType.typeName() in _IN_FOLDERS for name in partitions)
         groups = defaultdict[tuple[str | None, ...] | None, list[str]](list)  # None: their folders say it
-        for version, file in files:
-            self.check(version, (file,))
+        for file in files:
             values = {name: file.partition.get(name) for name in partitions}
             by_folders = plain and folders_of(file.path, "") == values
             groups[None if by_folders else tuple(values.values())].append(literal_path(on_spark(f"{self.uri}/{file.path}")))
@@ -395,6 +394,10 @@ class _Place(NamedTuple):
     files: int = 0
     snapshot: bool = False
 
+    def done(self, version: Version) -> int:
+        """Return how many files of a version are taken."""
+        return self.files if version.number == self.version else 0
+
 
 @dataclass(frozen=True)
 class DeltaChanges(Source):
@@ -515,8 +518,8 @@ class DeltaChanges(Source):
         def batches() -> Iterator[pa.RecordBatch]:
             reached[:], sent = [begin], 0
             for version, files in self._wanted(versions, begin, last):
-                done = begin.files if version.number == begin.version else 0
-                for number, file in enumerate(files[done:], done):
+                done = begin.done(version)
+                for number, file in enumerate(files, done):
                     here = begin._replace(version=version.number, files=number)
                     if number > done and in_parts and limit is not None and sent >= limit:
                         reached.append(here)
@@ -539,22 +542,18 @@ class DeltaChanges(Source):
 
         def rows(spark: SparkSession, _then: Then | None) -> DataFrame:
             wanted = [*self._wanted(versions, begin, last)]
-            reached[:] = [begin, _Place(wanted[-1][0].number + 1)]
-            files = [
-                (version, file)
-                for version, found in wanted
-                for number, file in enumerate(found)
-                if number >= (begin.files if version.number == begin.version else 0)
-            ]
-            return versions.frame(spark, files)
+            reached[:] = [begin, *(_Place(version.number + 1) for version, _ in wanted)]
+            return versions.frame(spark, [file for _, files in wanted for file in files])
 
         return Take(what=f"{_told(begin, last)} of {self.uri}", batches=batches, reached=at, rows=None if self.changes else rows)
 
     def _wanted(self, versions: Versions, begin: _Place, last: int) -> Iterator[tuple[Version, tuple[DataFile, ...]]]:
-        """Yield versions with the files whose rows are taken, up to one that cannot be taken: the next run begins with it, and says why."""
+        """Yield versions with the files whose rows are not taken yet, up to one that cannot be taken: the next run begins with it, and says why."""
         if begin.snapshot:
             whole = versions.snapshot(begin.version)
-            yield whole, whole.added
+            files = whole.added[begin.files :]
+            versions.check(whole, files)
+            yield whole, files
             return
         feed: bool | None = None
         for number in range(begin.version, last + 1):
@@ -562,7 +561,7 @@ class DeltaChanges(Source):
                 version = versions.read(number)
                 if self.changes:
                     feed = version.feed if version.feed is not None else versions.has_feed(number) if feed is None else feed
-                files = self._files_of(version, feed=bool(feed))
+                files = self._files_of(version, feed=bool(feed))[begin.done(version) :]
                 versions.check(version, files)
             except SourceError:
                 if number == begin.version:

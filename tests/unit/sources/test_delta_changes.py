@@ -390,6 +390,18 @@ def test_a_shallow_clone_is_refused(uri: str) -> None:
         ids(DeltaChanges(uri, start=1))
 
 
+@pytest.mark.parametrize("start", [None, 0])
+def test_a_file_that_is_taken_may_be_gone_when_the_others_of_its_version_are_taken(tmp_path: Path, start: int | None) -> None:
+    uri = str(tmp_path / "t")
+    write_deltalake(uri, pa.table({"id": [1, 2], "part": ["a", "b"]}), partition_by=["part"])
+    source = DeltaChanges(uri, start=start)
+    found, at = ids(source, limit=1)
+    for file in Path(uri, f"part={'ab'[found[0] - 1]}").iterdir():
+        file.unlink()
+
+    assert sorted(found + ids(source, at)[0]) == [1, 2]
+
+
 @pytest.mark.parametrize(("damage", "changes"), [("gone", False), ("gone", True), ("no Parquet", False)])
 def test_what_is_before_a_file_that_cannot_be_read_is_taken(tmp_path: Path, damage: str, changes: bool) -> None:  # noqa: FBT001  (a parameter)
     uri = str(tmp_path / "t")
