@@ -286,13 +286,8 @@ class Queue:
         :param options: ``transform`` and ``output``, and other settings; see ``ReceiveOptions``.
         Raises SettingError, InputError, TransformError, SparkJobError; then nothing was taken. QueueHaltedError where the queue is not enabled.
         """
-        return self._receive_frame(Frame(frame), policy, key, progress, options)
-
-    def _receive_frame(
-        self, source: Frame, policy: Policy | None, key: str, progress: Callable[[str], None], options: ReceiveOptions
-    ) -> ReceiveResult:
-        given: ReceiveOptions = {**options, "source": source}
-        return self.receive(None, policy, key=key, spark=source.frame.sparkSession, progress=progress, **given)
+        given: ReceiveOptions = {**options, "source": Frame(frame)}
+        return self.receive(None, policy, key=key, spark=frame.sparkSession, progress=progress, **given)
 
     def declare(
         self,
@@ -1031,8 +1026,8 @@ class _MicroBatches:
                 f"Micro-batch {batch_id} was given to queue {self._name!r} twice in one run of its stream, and each is taken once: these "
                 f"rows would be left out. Give all rows in one call, or each part by protect(frame, {self._name!r}, key=...) with a key of its own."
             )
-        rows = Frame(frame, f"micro-batch {batch_id}", fixed=True)
-        self._queue._receive_frame(rows, self._policy, f"stream:{query}:{batch_id}", _log.info, self._options)  # noqa: SLF001  (of this module)
+        given: ReceiveOptions = {**self._options, "source": Frame(frame, f"micro-batch {batch_id}", fixed=True)}
+        self._queue.receive(None, self._policy, key=f"stream:{query}:{batch_id}", spark=frame.sparkSession, progress=_log.info, **given)
         _taken.append(taken)
 
 
