@@ -26,6 +26,8 @@ from airflow_poison.outputs.values import cast
 from airflow_poison.values.ddl import quoted
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
     from deltalake import DeltaTable
 
@@ -39,7 +41,7 @@ _OF_THE_DISK = frozenset(
 _FEW = 4
 """Rows whose conditions are asked of the engine, in a fraction of a millisecond; to write more of them takes less time for each."""
 _CONSTRAINT, _INVARIANT, _GENERATED = "delta.constraints.", "delta.invariants", "delta.generationExpression"
-_LIMIT, _LIMITED = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"^(?:var)?char\(|\)$")
+_LIMIT, _LIMITED = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"(?:var)?char\((\d+)\)")
 _CHECKS, _LISTS_READS, _LISTS_WRITES = 3, 3, 7
 """Versions of the protocol from which on constraints are checked, and features are listed."""
 _WIDEST = 13
@@ -119,11 +121,7 @@ def rules_of(table: DeltaTable, *, local: bool) -> TableRules:
     }
     entries = ({"protocol": versions}, {"metaData": like})
     fields = {field["name"]: field.get("metadata") or {} for field in schema["fields"]}
-    lengths = {  # Spark alone looks at them, when it writes
-        f"{kind} of {name}": f"{quoted(name)} IS NULL OR char_length({quoted(name)}) <= {_LIMITED.sub('', kind)}"
-        for name, of_field in fields.items()
-        if _LIMITED.search(kind := str(of_field.get(_LIMIT, "")))
-    }
+    lengths = _lengths(fields)
     like["configuration"] = metadata.configuration | {f"{_CONSTRAINT}{name}": text for name, text in lengths.items()}
     conditions = [
         (name.removeprefix(_CONSTRAINT), text) for name, text in metadata.configuration.items() if name.startswith(_CONSTRAINT) and text is not None
@@ -143,6 +141,16 @@ def rules_of(table: DeltaTable, *, local: bool) -> TableRules:
         partitions=tuple(metadata.partition_columns),
         longest=_NAME if local else 0,
     )
+
+
+def _lengths(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Return names and conditions for the lengths that texts may have. Spark alone looks at them, when it writes; those of parts are left out."""
+    kinds = {name: str(of_field.get(_LIMIT, "")) for name, of_field in fields.items()}
+    return {
+        f"{kind} of {name}": f"{quoted(name)} IS NULL OR char_length({quoted(name)}) <= {found[1]}"
+        for name, kind in kinds.items()
+        if (found := _LIMITED.fullmatch(kind)) is not None
+    }
 
 
 def _expression(given: Any) -> str:
