@@ -144,7 +144,7 @@ def _check_same(source: Frame, taken: int, queue: str) -> None:
 
     Raises InputError for a micro-batch, which Spark never changes; there is a warning for other ones, which may have grown.
     """
-    if (rows := source.frame.count()) == taken:
+    if (rows := source.number()) is None or rows == taken:
         return
     name = f"{source.name[:1].upper()}{source.name[1:]}"
     text = (

@@ -89,6 +89,13 @@ class Frame(Source):
 
         return Take(what=self.name, batches=lambda: iter(()), reached=lambda: Reached(at), rows=lambda _spark, _then: self.frame, alone=True)
 
+    def number(self) -> int | None:
+        """Return how many rows it has now; None where Spark cannot read them any more."""
+        try:
+            return self.frame.count()
+        except Exception:  # noqa: BLE001  (Spark raises what it likes for what is gone)
+            return None
+
 
 def reader(spark: SparkSession) -> DataFrameReader:
     """Return Spark's reader, which fails for a file that is damaged or gone; settings of the session do not change that.

@@ -1,4 +1,4 @@
-"""Time: clocks, which every part of the product is handed, so that tests never wait; durations, and instants in people's time zones.
+"""Time: clocks, which every part of the product is handed, so that tests never wait; durations, instants in people's time zones, dates as text.
 
 People write durations ``30m``, ``1h30m``, ``5000ms``, ``90`` (seconds) or ``PT30M``, and read them as ``1 h 30 min``. pendulum reads those of
 ISO 8601; it is imported when there is one, for it takes longer than a command of the shell.

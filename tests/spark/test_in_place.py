@@ -1112,6 +1112,18 @@ def test_a_version_that_was_vacuumed_is_an_error(job: Job) -> None:
     assert job.queue.positions() == ()
 
 
+def test_a_table_may_be_taken_from_what_comes_next(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 10, bad=[]))
+    source = DeltaChanges(job.raw, start="latest")
+
+    first = job.receive(cast, key="one", source=source)
+    write_deltalake(job.raw, orders(10, 20, bad=[]), mode="append")
+    second = job.receive(cast, key="two", source=source)
+
+    assert (first.in_place["read"], second.in_place["read"]) == (0, 10)
+    assert DeltaTable(job.clean).to_pyarrow_table().sort_by("id")["id"].to_pylist() == [*range(10, 20)]
+
+
 @pytest.mark.parametrize("damage", ["gone", "no Parquet"])
 def test_versions_before_one_that_cannot_be_read_are_taken(job: Job, damage: str) -> None:
     for number in range(3):
@@ -1274,6 +1286,9 @@ def test_a_script_names_its_rows(job: Job, caplog: pytest.LogCaptureFixture) -> 
     assert not caplog.records
     protect(frame.union(frame), "orders", key="today", **given)
     assert "A DataFrame has 40 rows, and an earlier run with its key has put 20 into queue 'orders'" in caplog.text
+    gone = job.spark.read.schema(frame.schema).parquet(f"{job.raw}/*.parquet")
+    shutil.rmtree(job.raw)
+    assert protect(gone, "orders", key="today", **given).in_place["read"] == 20, "its rows are not needed any more"
     assert len(job.landed()) == 19
     with pytest.raises(InputError, match="no streaming query"):
         protect("orders", **given)(frame, 7)
