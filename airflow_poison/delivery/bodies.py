@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Finish = Callable[[Any], Any]
+
+np.empty((32 << 20) - (64 << 10), np.uint8)  # glibc keeps freed memory of up to that size from now on: else the pages of each array are made anew
 
 DEEPEST = 500
 """Objects and arrays of a body that stand within each other at most."""
@@ -62,17 +65,8 @@ def _decoded(bodies: pa.Array[Any], schema: pa.Schema, failures: dict[int, BodyE
     if fast is None:
         rows = [_slowly(place, body, schema, failures) for place, body in enumerate(bodies.to_pylist())]
         return [[row[number] for row in rows] for number in range(len(schema))]
-    decode, refused = fast
-    found: list[Any] = []
     slow = _suspects(bodies, schema)
-    offsets, data = _content(bodies)
-    content: Any = memoryview(data.data)  # a copy of each body as ``bytes`` costs as much as to decode it
-    for place, (begin, end) in enumerate(pairwise(offsets.tolist())):
-        try:
-            found.append(decode(content[begin:end]))
-        except refused:
-            slow.add(place)
-            found.append(_NOTHING)
+    found = _objects(bodies, *fast, slow)
     columns: list[list[Any]] = []
     for number, field in enumerate(schema):
         cells = list(map(attrgetter(f"f{number}"), found)) if not slow else [getattr(row, f"f{number}", None) for row in found]
@@ -85,6 +79,44 @@ def _decoded(bodies: pa.Array[Any], schema: pa.Schema, failures: dict[int, BodyE
 
 
 _NOTHING = object()
+
+
+def _objects(bodies: pa.Array[Any], decoder: Any, refused: tuple[type[Exception], ...], slow: set[int]) -> list[Any]:
+    """Return what the decoder makes of bodies, of one that it refuses nothing; add the places of these."""
+    if (lines := _lines(bodies)) is not None:
+        with suppress(*refused):
+            found: list[Any] = decoder.decode_lines(lines)
+            if len(found) == len(bodies):
+                return found
+    found, decode = [], decoder.decode
+    offsets, data = _content(bodies)
+    content: Any = memoryview(data.data)  # a copy of each body as ``bytes`` costs as much as to decode it
+    for place, (begin, end) in enumerate(pairwise(offsets.tolist())):
+        try:
+            found.append(decode(content[begin:end]))
+        except refused:
+            slow.add(place)
+            found.append(_NOTHING)
+    return found
+
+
+def _lines(bodies: pa.Array[Any]) -> memoryview | None:
+    """Return one text of bodies that begin with ``{`` and end with ``}``, each with its line end. None: one does not.
+
+    Between ``}`` and ``{`` a value of JSON has a comma, so no value goes on in the next line. As many values as lines are one of each.
+    """
+    offsets, data = _content(bodies)
+    firsts, lasts = offsets[:-1], offsets[1:] - 1
+    if bodies.null_count or not len(bodies) or (lasts < firsts).any() or not (data[firsts] == _OPEN).all():
+        return None
+    ends = data[lasts]
+    if (ends == _CLOSE).all():
+        of_all = pa.ListArray.from_arrays(pa.array([0, len(bodies)], pa.int32()), bodies)
+        joined = cast("Any", pc.binary_join(of_all, pa.scalar(b"\n", pa.large_binary())))
+        return memoryview(_content(joined)[1].data)
+    before = data[lasts - 1]
+    before[before == _RETURN] = data[lasts - 2][before == _RETURN]
+    return memoryview(data.data) if (ends == _FEED).all() and (before == _CLOSE).all() else None
 
 
 def _body(bodies: pa.Array[Any], place: int) -> bytes:
@@ -345,8 +377,8 @@ def _pa() -> Any:
 
 
 @lru_cache(16)
-def _typed_decoder(schema: pa.Schema) -> tuple[Callable[[bytes], Any], tuple[type[Exception], ...]] | None:
-    """Return what decodes a body to an object with the attributes f0, f1 ..., and what it raises; None: msgspec is not installed."""
+def _typed_decoder(schema: pa.Schema) -> tuple[Any, tuple[type[Exception], ...]] | None:
+    """Return msgspec's decoder of bodies to objects with the attributes f0, f1 ..., and what it raises; None: it is not installed."""
     try:
         import msgspec
     except ImportError:
@@ -355,7 +387,7 @@ def _typed_decoder(schema: pa.Schema) -> tuple[Callable[[bytes], Any], tuple[typ
         names = {f"f{number}": field.name for number, field in enumerate(schema)}
         fields = [(name, *_declared(field)) for name, field in zip(names, schema, strict=True)]
         record = msgspec.defstruct("Body", fields, rename=names, gc=False, kw_only=True)
-        return msgspec.json.Decoder(record).decode, (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+        return msgspec.json.Decoder(record), (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
     except (TypeError, ValueError, _NoAnnotationError):  # a type or a name that it does not take
         return None
 
@@ -499,7 +531,7 @@ def _places(mask: Any) -> list[int]:
     return cast("list[int]", pc.indices_nonzero(mask.fill_null(False)).to_pylist())  # noqa: FBT003  (Arrow's signature)
 
 
-_QUOTE, _COLON, _SPACE, _BACKSLASH, _OPEN, _CLOSE, _BRACKET = b'": \\{}['
+_QUOTE, _COLON, _SPACE, _BACKSLASH, _OPEN, _CLOSE, _BRACKET, _RETURN, _FEED = b'": \\{}[\r\n'
 _WITHOUT_CASE = 0xDF
 """Leaves out the bit by which ``{`` differs from ``[``."""
 _PIECE = 384 << 10
@@ -507,6 +539,8 @@ _PIECE = 384 << 10
 _WORD = 8
 _EACH_BYTE = np.uint64(0x0101010101010101)
 """Multiplied with a word, its first byte is the sum of its bytes."""
+_LAST = np.uint64(8 * (_WORD - 1))
+"""A word without these bits is its last byte."""
 _MOST_SPACES = 8
 _MASKS = np.array([(1 << (8 * width)) - 1 for width in range(_WORD + 1)], np.uint64)
 
@@ -529,7 +563,7 @@ def _nested(array: pa.Array[Any]) -> NDArray[np.intp]:
         return np.empty(0, np.intp)
     begins = ((data & _WITHOUT_CASE) == _BRACKET)[: len(data) // _WORD * _WORD].view(np.uint64)  # each byte of a word is 1 or 0
     firsts = np.minimum(offsets[:-1] // _WORD, len(begins) - 1)
-    counts = np.add.reduceat((begins * _EACH_BYTE) >> np.uint64(8 * (_WORD - 1)), firsts)
+    counts = np.add.reduceat((begins * _EACH_BYTE) >> _LAST, firsts)
     return np.flatnonzero(counts > DEEPEST)  # left out is the word in which a body ends: only ends stand there
 
 
@@ -598,24 +632,26 @@ def _repeating(array: pa.Array[Any], wanted: NDArray[np.uint64] | None = None) -
 def _naming_twice(array: pa.Array[Any], wanted: Sequence[str]) -> NDArray[np.intp]:
     """Return the places of bodies in which ``_repeating`` may find one of these names twice: all such, and some more.
 
-    A name is known by its quote and its last bytes before a colon.
+    A name is known by its last bytes and its quotes before a colon.
     """
     offsets, data = _content(array)
-    data = np.concatenate([np.zeros(_WORD, np.uint8), data])
-    colons = np.flatnonzero(data[_WORD + 1 :] == _COLON) + 1
-    before = data[colons + _WORD - 1]
-    quotes = colons[before == _QUOTE] - 1
-    ends = np.ndarray(len(data) - _WORD + 1, np.uint64, data, strides=(1,))[quotes]
+    if len(data) < _WORD:
+        return np.arange(len(array))
+    colons = np.flatnonzero(data == _COLON)
+    ends = np.ndarray(len(data) - _WORD + 1, np.uint64, data, strides=(1,))[np.maximum(colons - _WORD, 0)]
+    ends[:_WORD] <<= (8 * np.maximum(_WORD - colons[:_WORD], 0)).astype(np.uint64)
 
     def bodies_of(places: NDArray[np.intp]) -> NDArray[np.intp]:
         return np.searchsorted(offsets, places, side="right") - 1
 
-    found = [bodies_of(colons[before <= _SPACE])]
+    found = [bodies_of(colons[ends >> _LAST <= _SPACE])]
     for name in wanted:
-        end = f'"{name}'.encode()[-_WORD:]
+        end = f'"{name}"'.encode()[-_WORD:]
         unused = np.uint64(8 * (_WORD - len(end)))
-        here = bodies_of(quotes[ends >> unused == np.frombuffer(end.rjust(_WORD, b"\0"), np.uint64) >> unused])
-        found.append(here[1:][here[1:] == here[:-1]])
+        here = colons[ends >> unused == np.frombuffer(end.rjust(_WORD, b"\0"), np.uint64) >> unused]
+        if len(here) != len(array) or (here < offsets[:-1]).any() or (here > offsets[1:]).any():  # else each has one
+            here = bodies_of(here)
+            found.append(here[1:][here[1:] == here[:-1]])
     return np.unique(np.concatenate(found))
 
 

@@ -28,7 +28,7 @@ PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gz
 """Endings of names of compressed files, and how Arrow names what they are compressed with."""
 ROWS, BYTES = 10_000, 64 << 20
 """Of a batch, about."""
-_BLOCK, _TEXT = 128 << 10, 1 << 20
+_BLOCK, _TEXT = 128 << 10, 2 << 20
 """Bytes that are read at once: for a list of lines, and for one text of many."""
 _MARKS, _FEED = tuple(mark for mark, _ in MARKS), ord("\n")
 WIDTHS: Final[Mapping[str, int]] = {"utf-16": 2, "utf-32": 4}
