@@ -1,11 +1,13 @@
 # Everything a person does here. `make` alone lists it.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-# What takes long and adds least is marked: make test leaves it out, and make test-long runs it; what does so in Spark is for make faults.
+# What takes long and adds least is marked: make test leaves it out, and make test-long runs it; what takes minutes is for make faults.
 MARKED = -m "not long and not campaign"
 LONG = -m "long and not campaign"
-LONG_PARTS := test-long-others test-long-airflow
-PARTS := test-unit test-spark test-airflow test-passes test-store test-docs test-sessions test-front test-faults
+LONG_PARTS := test-long-others test-long-folders test-long-spark test-long-airflow
+# What is tested on each store but in an object store's memory: make test has its queues in this process, make test-long in folders.
+ON_EACH_STORE := tests/unit/passes tests/unit/desk tests/unit/sources tests/unit/watching
+PARTS := test-unit test-airflow test-spark test-store test-passes test-docs test-sessions test-front test-faults
 LIVE := test-live test-places test-tutorial test-buckets test-azure
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
 .PHONY: help setup lint format test test-long $(PARTS) $(LONG_PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables types pictures bench lock clean
@@ -66,14 +68,20 @@ format: setup  ## format and fix what can be fixed
 test: setup  ## the tests: the page, unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, each told when it has ended; SEED=... repeats a run
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
 
-test-long: setup  ## the tests that make test leaves out, as they take long; those of them with Spark are part of make faults
+test-long: setup  ## the tests that make test leaves out, as they take long, and the rules with queues in folders
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(LONG_PARTS)
 
 test-long-airflow: setup
 	$(PYTEST) tests/airflow $(LONG) $(addprefix --ignore ,$(SUBMITTED))
 
 test-long-others: setup
-	$(IN_MEMORY) $(PYTEST) tests/unit tests/store tests/sessions tests/faults $(LONG)
+	$(IN_MEMORY) $(PYTEST) tests/unit tests/store tests/sessions tests/faults tests/docs $(LONG) --ignore tests/docs/test_tutorial.py
+
+test-long-folders: setup
+	$(IN_MEMORY) $(PYTEST) $(ON_EACH_STORE) $(MARKED) -k "[delta or -delta]"
+
+test-long-spark: setup
+	$(PYTEST) tests/spark $(LONG) --ignore tests/spark/places
 
 test-front: setup  # the components of the page
 	$(if $(NODE),$(NPM) run test,@echo "NOT RUN: the tests of the page, for lack of Node 20.19 or newer")
@@ -82,10 +90,10 @@ test-live: setup  # an Airflow with all its processes
 	$(PYTEST) tests/live
 
 test-unit: setup
-	$(IN_MEMORY) $(PYTEST) tests/unit --ignore tests/unit/passes $(MARKED)
+	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) tests/unit --ignore tests/unit/passes $(MARKED)
 
 test-passes: setup
-	$(IN_MEMORY) $(PYTEST) tests/unit/passes $(MARKED)
+	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) tests/unit/passes $(MARKED)
 
 test-store: setup
 	$(IN_MEMORY) $(PYTEST) tests/store $(MARKED)
@@ -101,7 +109,7 @@ test-buckets: setup  # passes over queues in an object store; what is tested on 
 
 test-azure: setup  # the tests of all stores, over Azurite; needs Node
 	POISON_BUCKETS=azure $(IN_MEMORY) $(PYTEST) tests/store --ignore tests/store/s3 -k bucket $(MARKED)
-	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) tests/unit/passes tests/unit/desk tests/unit/sources tests/unit/watching -k memory -m "not campaign"
+	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) $(ON_EACH_STORE) -k memory -m "not campaign"
 
 test-sessions: setup
 	$(IN_MEMORY) $(PYTEST) tests/sessions $(MARKED)
@@ -123,12 +131,12 @@ live: $(LIVE)  ## the tests with real servers: an Airflow with all its processes
 compat: setup  ## the installed wheel in the oldest and the newest Airflow, Python and Spark that are declared, each in an environment below .compat
 	@bash tools/compat.sh
 
-faults: setup  ## kill, stop and fail everything at least 2,000 times (below 100 minutes), run the long tests with Spark and all examples of properties, then check the whole history; the last line is JSON; STORE=s3: over an object store, at least 500 times (below 60 minutes); FAULTS="--kills 10": a try
+faults: setup  ## kill, stop and fail everything at least 2,000 times (below 100 minutes), run the tests that take minutes and all examples of properties, then check the whole history; the last line is JSON; STORE=s3: over an object store, at least 500 times (below 60 minutes); FAULTS="--kills 10": a try
 ifeq ($(STORE),s3)
 	@$(BIN)/python -m tests.faults --store s3 $(FAULTS)
 else
 	@POISON_FAULTS=full $(PYTEST) -q tests/faults/test_power_loss.py tests/faults/test_damage.py tests/store/test_full_disk.py tests/unit/passes/test_results.py
-	@$(PYTEST) -q tests/spark --ignore tests/spark/places -m "campaign or long"
+	@$(PYTEST) -q tests/spark --ignore tests/spark/places -m campaign
 	@$(PYTEST) -q tests/unit tests/store tests/faults -m campaign
 	@$(PYTEST) -q tests/airflow -m campaign
 	@POISON_EXAMPLES=all $(IN_MEMORY) $(PYTEST) -q tests/unit tests/store tests/sessions -m "hypothesis and not campaign"

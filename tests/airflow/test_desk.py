@@ -260,7 +260,7 @@ POINTS = (
 )
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", [POINTS[0], *(pytest.param(point, marks=pytest.mark.long) for point in POINTS[1:])])
 def test_a_worker_that_is_killed_anywhere_goes_on_with_the_same_plan(table: QueueTable, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     monkeypatch.setenv("AIRFLOW_POISON_FAULT", f"{point}:kill")
     assert redrive_process.start("r1", chunk=3).ended().code == -signal.SIGKILL

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
     from tests.airflow.conftest import Ran
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("airflow.providers.openlineage")
 
 REJECT = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Reject")

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
     from .conftest import Ran
 
+pytestmark = pytest.mark.long
+
 CLOCK = SystemClock()
 FIRST, SECOND = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
 MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")

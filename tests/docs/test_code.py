@@ -74,6 +74,7 @@ def demo(home: Path) -> None:
     queue_with(home / ".demo" / "poison", "flights", policy, "good", "bad")
 
 
+LONG = {f"docs/how-to/{page}.md" for page in ("protect-a-job", "port-a-spark-job", "query-queue-tables")}
 PREPARED: dict[str, Callable[[Path], None]] = {
     "README.md": demo,
     "docs/how-to/query-queue-tables.md": poisoned,
@@ -82,7 +83,7 @@ PREPARED: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=name)
+@pytest.mark.parametrize("page", [pytest.param(page, id=name(page), marks=[pytest.mark.long] * (name(page) in LONG)) for page in WITH_CODE])
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if name(page) in PREPARED:
         PREPARED[name(page)](tmp_path)

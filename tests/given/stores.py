@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
 
 STORES = os.environ.get("POISON_STORES", "delta").split(",")
-"""Their names: a folder; in ``make live`` also memory and an object store. All of them are in each run of tests/store."""
+"""Their names: a folder, ``memory`` (so in ``make test``), ``bucket`` (in ``make live``). All of them are in each run of tests/store."""
 
 
 def local_store(name: str, folder: Path) -> QueueStore:

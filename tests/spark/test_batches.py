@@ -20,7 +20,7 @@ MESSAGES = 4_000
 CULPRITS = {41: "raise", 1000: "kill", 1001: "named", 2500: "hang", 3999: "kill"}
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_exactly_the_culprits_are_charged(tmp_path: Path, spark: SparkSession) -> None:
     work = Work(str(tmp_path / "store")).sent([CULPRITS.get(number, "good") for number in range(1, MESSAGES + 1)])
     receiving = replace(work.a_pass(spark), handler="tests.sessions.frame_handlers:script", batching=Batching("arrow", 1_500))

@@ -26,6 +26,7 @@ def start(line: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, process_group=0)
 
 
+@pytest.mark.long
 def test_a_source_is_received_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("in").mkdir()
@@ -38,7 +39,7 @@ def test_a_source_is_received_in_place(tmp_path: Path, monkeypatch: pytest.Monke
     assert json.loads(out)["in_place"] == {"read": 2, "landed": 1, "filtered": 0, "messages": 1}
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_an_interrupted_pass_on_spark_gives_its_claim_up_and_any_receive_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     main(["send", "orders", "one", "two", "three", "--store", "q", "--system", "Msmq4"])

@@ -22,7 +22,7 @@ CULPRITS = {40: "bad", 41: "exit", 1000: "kill", 1001: "kill", 1700: "segfault",
 LOUD = (42, 1002, 2502)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_exactly_the_culprits_are_charged(tmp_path: Path, spark: SparkSession) -> None:
     bodies = [CULPRITS.get(number, "print" if number in LOUD else "good") for number in range(1, MESSAGES + 1)]
     work = Work(str(tmp_path / "store")).sent(bodies)

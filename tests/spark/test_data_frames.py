@@ -144,7 +144,7 @@ def test_the_path_of_sparks_python_has_no_archive_of_spark_on_it(spark: SparkSes
     assert not [entry for entry in found["path"].splitlines() if "pyspark" in entry and entry.endswith((".zip", ".jar"))]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_ten_that_nobody_names_are_found_in_the_jvms_own_plan(tmp_path: Path, spark: SparkSession) -> None:
     lines: list[str] = []
     work = sent(tmp_path, bodies(MESSAGES, TEN))
@@ -158,7 +158,7 @@ def test_ten_that_nobody_names_are_found_in_the_jvms_own_plan(tmp_path: Path, sp
     assert units <= 3, "as it is, without those that failed alone, and once more where one of them was behind another"
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_python_functions_that_raise_and_die_are_found_by_the_task_that_failed(tmp_path: Path, spark: SparkSession) -> None:
     lines: list[str] = []
     culprits = {7: "raise", 201: "die"}
@@ -189,7 +189,7 @@ def test_a_unit_is_spread_as_it_is_said(tmp_path: Path, spark: SparkSession) -> 
     assert {*found.values()} == {*range(SPREAD)}
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_function_that_hangs_is_a_timeout_of_its_message(tmp_path: Path, spark: SparkSession) -> None:
     quick = replace(POLICY, receive_retry_count=0, transaction_timeout=timedelta(seconds=10))  # the start of Python counts
     work = sent(tmp_path, bodies(8, {3: "hang"}), quick)
@@ -232,7 +232,7 @@ BODIES = (
 )
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("schema", ["id int, amount string", "id int NOT NULL, amount string"])
 def test_a_body_fails_a_strict_job_when_it_does_not_fit_and_only_then(tmp_path: Path, spark: SparkSession, schema: str) -> None:
     table = sent(tmp_path, list(BODIES)).table()
@@ -313,7 +313,7 @@ def test_bodies_are_made_columns_of_some_megabytes_at_a_time(size: int) -> None:
     assert sizes == ([40] if size == 100 else [5] * 8)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("transform", [transforms.in_python, transforms.nothing_of_it, transforms.cast], ids=lambda function: function.__name__)
 def test_bodies_that_do_not_parse_are_found_whatever_is_made_of_the_others(
     tmp_path: Path, spark: SparkSession, transform: Callable[[DataFrame], DataFrame]
@@ -383,7 +383,7 @@ def test_messages_of_a_unit_may_have_counts_of_their_own(tmp_path: Path, spark: 
     assert frame.columns == [*FRAME_COLUMNS]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_what_is_behind_a_message_that_halts_the_queue_stays(tmp_path: Path, spark: SparkSession) -> None:
     work = sent(tmp_path, bodies(40, {7: "raise", 9: "raise"}), FAULT)
 
@@ -396,7 +396,7 @@ def test_what_is_behind_a_message_that_halts_the_queue_stays(tmp_path: Path, spa
     assert {row["abort_count"] for number, row in work.rows().items() if number > 7} == {0}
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_rows_that_are_mixed_are_transformed_as_one(tmp_path: Path, spark: SparkSession) -> None:
     work = sent(tmp_path, bodies(40, {7: "raise"}))
 
@@ -509,7 +509,7 @@ def test_a_name_that_cannot_be_imported_is_refused_before_anything_is_claimed(tm
         received(sent(tmp_path, bodies(3)), spark, Transformation("no_such_module:clean"))
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_jvm_that_is_killed_leaves_suspects_and_they_are_careful_units(tmp_path: Path, spark: SparkSession) -> None:
     work = sent(tmp_path, bodies(5))
     assert told(work.start_frames("killed"))["error"] == "SparkJobError"
@@ -543,7 +543,7 @@ def landed(work: Work, spark: SparkSession, transformation: Transformation, outp
     return sorted(DeltaTable(uri).to_pyarrow_table().to_pylist(), key=str) if output is None else []
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_the_rows_of_messages_that_settle_land_once_and_no_others(tmp_path: Path, spark: SparkSession) -> None:
     culprits = {7: "raise", 30: "raise"}
     work = sent(tmp_path, bodies(40, culprits))
@@ -578,7 +578,7 @@ def test_a_null_where_the_output_wants_a_value_charges_its_message(tmp_path: Pat
     assert sorted(work.rows()) == [7, 30]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_null_in_a_row_that_does_not_name_its_message_is_searched_for(tmp_path: Path, spark: SparkSession) -> None:
     work = sent(tmp_path, bodies(40, {7: "raise", 30: "raise"}))
 
@@ -590,7 +590,7 @@ def test_a_null_in_a_row_that_does_not_name_its_message_is_searched_for(tmp_path
     assert failed["message"] == "Column 'amount' of the output must have a value; the row has none."  # type: ignore[index]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("names", [True, False], ids=["named", "searched for"])
 def test_a_row_that_the_table_of_the_output_refuses_charges_its_message(tmp_path: Path, spark: SparkSession, names: bool) -> None:  # noqa: FBT001
     from deltalake import DeltaTable, write_deltalake
@@ -647,7 +647,7 @@ def test_a_row_with_each_type_lands_in_a_table_with_each_feature_and_one_that_is
     assert len(found) == 4 - len(refused)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_two_results_land_in_two_outputs(tmp_path: Path, spark: SparkSession) -> None:
     from deltalake import DeltaTable
 

@@ -334,6 +334,7 @@ def test_what_a_task_of_a_failed_job_still_writes_does_not_stop_the_next_job(job
     assert not job.poured
 
 
+@pytest.mark.long
 def test_instants_keep_their_zone_in_a_session_that_has_other_settings(job: Job) -> None:
     before = job.spark.conf.get(STAMPS)
     job.spark.conf.set(STAMPS, "INT96")
@@ -400,6 +401,7 @@ TYPES = """named_struct(
     'late', timestamp_micros(253402300799000000 + id * 1000000007000003), 'e', '')"""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["parquet", "orc"])
 def test_rows_of_all_types_come_back_from_a_retry_as_they_were(job: Job, tmp_path: Path, form: str) -> None:
     rows = job.spark.range(1, 25).selectExpr(
@@ -560,6 +562,7 @@ def test_cells_that_do_not_fit_are_null_and_the_row_says_so(job: Job) -> None:
     assert (rows[3]["n"], rows[3]["day"]) == (None, None), "null before, and no correction"
 
 
+@pytest.mark.long
 def test_keys_and_columns_that_must_have_a_value_are_never_made_null(job: Job) -> None:
     write_deltalake(job.raw, pa.table(CELLS))
 
@@ -661,6 +664,7 @@ def test_keys_replace_rows(job: Job) -> None:
     assert len(job.landed()) == 15
 
 
+@pytest.mark.long
 def test_a_plan_that_fails_for_no_row_alone_becomes_messages(job: Job) -> None:
     def late(df: DataFrame) -> DataFrame:
         return cast(df.repartition(2).sortWithinPartitions(f.expr("cast(amount AS int)")))
@@ -675,6 +679,7 @@ def test_a_plan_that_fails_for_no_row_alone_becomes_messages(job: Job) -> None:
     assert job.is_whole()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hidden", [True, False])
 def test_where_a_queue_hides_values_no_line_and_no_commit_has_one(job: Job, *, hidden: bool) -> None:
     def late(df: DataFrame) -> DataFrame:
@@ -692,7 +697,7 @@ def test_where_a_queue_hides_values_no_line_and_no_commit_has_one(job: Job, *, h
     assert any("CAST_INVALID_INPUT" in line for line in job.lines)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_row_that_hangs_is_found_when_no_row_moves_any_more(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("airflow_poison.spark.engine.STANDS_STILL_SECONDS", 20.0)
     ran = watched_runs(monkeypatch)
@@ -799,7 +804,8 @@ POINTS = [
 ]
 
 
-@pytest.mark.parametrize("point", [POINTS[1], *(pytest.param(each, marks=pytest.mark.long) for each in POINTS if each != POINTS[1])])
+@pytest.mark.long
+@pytest.mark.parametrize("point", [POINTS[1], *(pytest.param(each, marks=pytest.mark.campaign) for each in POINTS if each != POINTS[1])])
 def test_a_run_that_is_killed_is_done_again_and_each_row_is_there_once(job: Job, point: str) -> None:
     write_deltalake(job.raw, orders(0, ROWS))
 
@@ -812,7 +818,7 @@ def test_a_run_that_is_killed_is_done_again_and_each_row_is_there_once(job: Job,
     assert job.is_whole()
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_what_has_ended_two_runs_is_looked_at_row_by_row(job: Job) -> None:
     write_deltalake(job.raw, orders(0, 20))
     for _ in range(2):
@@ -898,6 +904,7 @@ def ignoring(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[No
         spark.conf.unset(name)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ignoring")
 def test_a_damaged_file_and_one_with_other_types_stop_no_other(job: Job, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
@@ -1067,6 +1074,7 @@ def test_folders_make_columns_that_are_text(job: Job, tmp_path: Path) -> None:
     assert job.landed() == ["{'id': 90, 'day': 1, 'h': 3}", "{'id': 91, 'day': 2, 'h': 4}"], "what the files have themselves"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("next_ones", [pa.table({"ID": pa.array([3], pa.int32()), "v": ["c"]}), pa.table({"id": [3]})])
 def test_messages_keep_columns_that_later_rows_do_not_have(job: Job, tmp_path: Path, next_ones: pa.Table) -> None:
     first = pa.table({"Id": pa.array([1, 2], pa.int64()), "v": ["a", "b"], "w": pa.array([1.5, 2.5], pa.float64())})
@@ -1235,6 +1243,7 @@ def streamed(job: Job, folder: Path) -> None:
     query.awaitTermination()
 
 
+@pytest.mark.long
 def test_a_stream_lands_each_row_once_also_when_its_checkpoint_is_behind(job: Job, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for place in range(3):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.passes.runs import ReceiveResult
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"), pytest.mark.long]
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(seconds=60))
 ROWS, BAD = 60, [7, 21, 50]
 GOOD = [each for each in range(ROWS) if each not in BAD]

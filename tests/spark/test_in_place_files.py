@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     Transform = Callable[[DataFrame], DataFrame]
 
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"), pytest.mark.long]
 POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
 
 
@@ -144,7 +144,7 @@ def counted(df: DataFrame) -> DataFrame:
     return df.selectExpr("cast(id AS int) AS number", *(f"`{name}`" for name in names))
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.long) for each in range(2, 6))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.campaign) for each in range(2, 6))])
 def test_csv_is_what_a_send_makes_of_it(tmp_path: Path, spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_PART", 500)
     rng = random.Random(seed)
@@ -214,7 +214,7 @@ def json_line(rng: random.Random, number: int) -> bytes:
     return text.encode() if rng.random() < 0.97 else text.encode()[:-3] + b'"\xff"}'
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.long) for each in range(2, 6))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.campaign) for each in range(2, 6))])
 def test_json_is_what_a_send_makes_of_it(tmp_path: Path, spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(frames, "_PART", 5_000)
     rng = random.Random(seed)
@@ -463,7 +463,7 @@ def content(form: str, folder: Path, spark: SparkSession) -> tuple[dict[str, byt
     return {"1.orc": next((folder / "written").glob("*.orc")).read_bytes()}, 1
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("form", [*CONTENT, "orc"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_run_that_is_killed_is_done_again_and_each_row_is_there_once(tmp_path: Path, spark: SparkSession, form: str, point: str) -> None:

@@ -69,7 +69,7 @@ def rerun(request: pytest.FixtureRequest, spark: SparkSession) -> Callable[[Work
     return lambda done: done.a_pass(spark, Ahead()).run("another")
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_pass_killed_with_all_its_processes_is_finished(tmp_path: Path, rerun: Callable[[Work], ReceiveResult]) -> None:
     killed = work(tmp_path, "all")
     driver = killed.start("killed")
@@ -83,7 +83,7 @@ def test_a_pass_killed_with_all_its_processes_is_finished(tmp_path: Path, rerun:
     assert_each_received_once(killed, result, suspects)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_pass_whose_jvm_was_killed_says_so_and_is_finished(tmp_path: Path, spark: SparkSession) -> None:
     killed = work(tmp_path, "jvm")
 
@@ -110,7 +110,7 @@ def test_a_pass_whose_python_worker_was_killed_says_so_and_is_finished(tmp_path:
     assert_each_received_once(killed, result, suspects)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_driver_that_slept_while_its_claim_was_finished_commits_nothing(
     tmp_path: Path, spark: SparkSession, request: pytest.FixtureRequest
 ) -> None:

@@ -103,7 +103,7 @@ def many(tmp_path: Path, spark: SparkSession) -> Many:
     return Many(DeltaStore(str(tmp_path / "store"), durable=False), spark)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_endpoints_of_halting_queues_share_the_cores_at_the_same_time(many: Many, tmp_path: Path) -> None:
     """Each is one Spark task; Spark has two cores here."""
     meeting = tmp_path / "meeting"
@@ -146,7 +146,7 @@ def test_every_queue_has_its_own_state_events_and_result(many: Many) -> None:
     assert result.halted == ["broker", "endpoint", "listener"]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_stop_ends_the_jobs_of_all_queues_and_the_next_run_goes_on(many: Many, tmp_path: Path) -> None:
     stop, begun = Stop(), [tmp_path / "orders", tmp_path / "bills"]
     tables = [many.table(place.name, FAULT, "good") for place in begun]

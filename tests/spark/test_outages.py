@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning
 OUTAGE = Outage(at_least=30, probe=10)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     ("policy", "messages"), [(Msmq4(receive_error_handling="Move"), 3_000), (ServiceBroker(), 200), (ServiceBroker(scope="conversation_group"), 200)]
 )
@@ -70,7 +70,7 @@ def test_every_task_stops_and_nothing_is_charged_until_the_database_is_back(
     assert table.snapshot().control.outage() is None
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_transformation_is_stopped_after_a_few_jobs_and_goes_on_when_the_database_is_back(tmp_path: Path, spark: SparkSession) -> None:
     clock, away = VirtualClock(), Path(tmp_path, "away")
     table = declare(DeltaStore(str(tmp_path / "store"), durable=False), "orders", Msmq4(receive_error_handling="Move"), clock)
@@ -111,7 +111,7 @@ def test_a_transformation_is_stopped_after_a_few_jobs_and_goes_on_when_the_datab
     assert table.snapshot().control.outage() is None
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_transformation_that_fails_of_what_comes_back_from_retry_charges_it(tmp_path: Path, spark: SparkSession) -> None:
     clock, policy = VirtualClock(), Msmq4(receive_retry_count=0, max_retry_cycles=1, receive_error_handling="Move")
     table = declare(DeltaStore(str(tmp_path / "store"), durable=False), "orders", policy, clock)

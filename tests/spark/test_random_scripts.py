@@ -31,7 +31,7 @@ def engine(spark: SparkSession) -> Callable[[], Engine]:
     return lambda: SupervisedEngine() if next(here) else SparkEngine(spark)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_passes_do_what_the_replay_does(system: str, engine: Callable[[], Engine], tmp_path: Path) -> None:
     for number, example in enumerate(varied_examples(system, most=3, in_tasks=True, most_passes=5)):

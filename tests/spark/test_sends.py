@@ -276,7 +276,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("setting", [{}, {"spark.sql.parquet.outputTimestampType": "INT96", "spark.sql.session.timeZone": "Europe/Berlin"}])
 def test_values_of_every_type_are_in_the_body(sent: Callable[..., SendResult], queue: Queue, spark: SparkSession, setting: dict[str, str]) -> None:
     before = {name: spark.conf.get(name) for name in setting}

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from airflow_poison.values.message import Message
     from tests.store.s3.conftest import Bucket
 
+pytestmark = pytest.mark.long
+
 DELAY = 0.05  # seconds that each request takes longer
 CLOCK = VirtualClock(LATER + timedelta(minutes=1))
 SUB_QUEUES = frozenset(SubQueue)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.given.proxy import Request
     from tests.store.s3.conftest import Bucket
 
+pytestmark = pytest.mark.long
+
 CLOCK = SystemClock()
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from tests.store.s3.conftest import Bucket
 
+pytestmark = pytest.mark.long
+
 SOON = 20.0  # seconds; a second or two but where nobody answers at all
 VERBS: dict[str, Callable[[BucketStore], object]] = {
     "create": lambda store: store.create("orders", CONTROL, NOW),

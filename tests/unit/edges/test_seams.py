@@ -145,6 +145,7 @@ def test_csv_and_pyarrow(form: str, content: bytes, encoding: str) -> None:
 @given(st.text(max_size=12) | st.sampled_from(["body::int = 1", "text::date < now()", "1/0 = 1", "list_sort(body)", "properties[5] = 'x'", "\x00"]))
 @example("not " * 400 + "true")
 @example("(" * 3_000)
+@pytest.mark.long
 def test_duckdb(poisoned: QueueTable, where: str) -> None:
     with suppress(PoisonError):
         find(poisoned, Selection(where=where))
