@@ -65,6 +65,7 @@ def test_wcf_43_without_retries_the_innocents_of_a_batch_are_poison_too(session:
     assert [type(report.decided.ends[row]) for row in (0, 1)] == [Park, Park]
 
 
+@pytest.mark.long
 def test_wcf_42_the_timeout_is_that_of_the_transaction_not_of_each_message(session: Opener, tmp_path: Path) -> None:
     """The first message takes half of 1.5 s, and the second has the other half; alone it has enough."""
     policy = batching(2, transaction_timeout=timedelta(seconds=1.5), receive_retry_count=1)
@@ -78,6 +79,7 @@ def test_wcf_42_the_timeout_is_that_of_the_transaction_not_of_each_message(sessi
     assert report.timeouts == 1
 
 
+@pytest.mark.long
 def test_wcf_42_a_batch_commits_when_most_of_its_time_is_over(session: Opener, tmp_path: Path) -> None:
     policy = batching(3, transaction_timeout=timedelta(seconds=2))
 

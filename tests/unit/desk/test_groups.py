@@ -140,6 +140,7 @@ def shown(found: tuple[ErrorGroup, ...]) -> Mapping[str, tuple[int, int, datetim
 
 @settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=st.lists(steps, max_size=14))
+@pytest.mark.long
 def test_groups_are_what_messages_and_failures_say_one_by_one(tmp_path: Path, history: list[Callable[[Watched], object]]) -> None:
     it = Watched(a_queue(MemoryStore(), tmp_path, POLICY).having(handler=Failing(str(tmp_path / "calls"))))
     begun: list[Callable[[Watched], object]] = [lambda it: it.send([0, 1, 2, 3, 0]), Watched.receive]

@@ -149,6 +149,7 @@ def test_waiters_that_come_one_by_one_cause_no_look_of_their_own(store: QueueSto
     assert within(10, scenario()) <= 4
 
 
+@pytest.mark.long
 def test_a_thousand_waiters_cost_one_look_an_interval(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path), durable=False)
     queues = [store.create(f"queue-{number}", CONTROL, NOW) for number in range(20)]

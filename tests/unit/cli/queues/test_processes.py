@@ -31,6 +31,7 @@ def start(line: str, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, process_group=0, **more)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["process", "none"])
 def test_an_interrupt_says_what_is_left_and_the_run_key_goes_on_at_once(poison: Callable[..., Ran], isolation: str) -> None:
     line = f"receive orders --handler tests.unit.cli.shop:linger --engine local --isolation {isolation} --store q"
