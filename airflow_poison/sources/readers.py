@@ -14,6 +14,7 @@ from __future__ import annotations
 import codecs
 import io
 from collections import Counter, deque
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -31,6 +32,7 @@ from airflow_poison.sources.text_lines import (
     Lines,
     Long,
     check_count,
+    has_lone_returns,
     one_line,
     opened,
     raise_of_the_disk,
@@ -45,14 +47,17 @@ from airflow_poison.values.texts import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from numpy.typing import NDArray
 
     RowsOfBodies = Callable[[pa.Array[Any]], tuple[pa.RecordBatch, Sequence[int]]]
 
 _RECORD_LINES = 1 << 20
 """A record has at most so many lines: each takes memory, also an empty one."""
 _QUOTE = '"'
+_FEED, _RETURN = b"\n\r"
 
 
 def twice_named(names: Sequence[str]) -> str | None:
@@ -89,7 +94,9 @@ class CsvRows:
     def __init__(self, name: str, content: Any, layout: Layout) -> None:
         self._name, self._layout = name, layout
         self._lines = Lines(content, layout.encoding, returns=True)
-        self._unread, self._again = iter(self._lines), deque[bytes]()
+        self._texts, self._unread, self._again = self._lines.texts(joined=True), iter(list[bytes]()), deque[bytes]()
+        self._text, self._at = b"", 0
+        """Lines that are not cut yet, and where the first of them begins."""
         self._number = self._accounted = self._lines.before
         self.columns: tuple[str, ...] = ()
         self.unusable: str | None = None
@@ -105,10 +112,27 @@ class CsvRows:
         """Yield the rows, and the malformed ones in batches of their own."""
         yield from self.take_header()
         yield from self._read_again()
+        yield from self._one_by_one()
+        while self._more():
+            if text := self._take_text():
+                rows = self._plain(text)
+                if rows is None:
+                    self._unread = iter(self._lines.cut(text, returns=True))
+                else:
+                    yield from self._filled()
+                    yield from rows
+            yield from self._one_by_one()
+        yield from self._filled()
+        yield from self._bad.rest()
+        check_count(self._name, self._number, self._accounted)
+        self._lines.finish(self._number)
+
+    def _one_by_one(self) -> Iterator[pa.RecordBatch]:
+        """Read the lines that are cut."""
         quote, codec, delimiter = _QUOTE.encode(self._lines.codec), self._lines.codec, self._layout.delimiter
         width = len(self.columns) if self.unusable is None else -1
         add, full, held = self._cells.extend, ROWS * max(width, 1), 0
-        for line in self._unread:
+        while (line := next(self._unread, None)) is not None:
             self._number += 1
             if quote not in line and type(line) is bytes:  # nearly all of them
                 try:
@@ -127,10 +151,41 @@ class CsvRows:
             if (record := self._record(line)) is not None:
                 yield from self._row(record)
             yield from self._read_again()
-        yield from self._filled()
-        yield from self._bad.rest()
-        check_count(self._name, self._number, self._accounted)
-        self._lines.finish(self._number)
+
+    def _plain(self, text: bytes) -> Iterator[pa.RecordBatch] | None:
+        """Read whole lines at once by Arrow. None: each has to be looked at alone."""
+        found = _at_once(text, self.columns, self._layout.delimiter) if self.unusable is None and self._lines.plain and self.columns else None
+        return None if found is None else self._read_plain(text, *found)
+
+    def _read_plain(self, text: bytes, rows: pa.Table, ends: NDArray[np.intp], odd: NDArray[np.intp]) -> Iterator[pa.RecordBatch]:
+        """Yield rows, and read what is none.
+
+        :param ends: of the lines. :param odd: which of them are no rows.
+        """
+        before = self._number
+        yield from rows.to_batches(max_chunksize=ROWS)
+        for place in odd.tolist():
+            self._number = before + place + 1
+            if (record := self._record(text[ends[place - 1] if place else 0 : ends[place]])) is not None:
+                yield from self._row(record)
+        self._number = before + len(ends)
+        self._accounted += len(ends) - len(odd)
+
+    def _more(self) -> bool:
+        """Have lines that are not read yet, cut or not; return whether there are some."""
+        while self._at == len(self._text):
+            read = next(self._texts, None)
+            if not isinstance(read, memoryview):
+                self._unread = iter(read or ())
+                return read is not None
+            self._text, self._at = bytes(read), 0
+        return True
+
+    def _take_text(self) -> bytes:
+        """Return the lines that are not cut yet."""
+        text = self._text[self._at :]
+        self._text, self._at = b"", 0
+        return text
 
     def _read_again(self) -> Iterator[pa.RecordBatch]:
         """Read the lines that a record which cannot be read has swallowed."""
@@ -141,6 +196,11 @@ class CsvRows:
 
     def _next(self) -> bytes | None:
         line = self._again.popleft() if self._again else next(self._unread, None)
+        while line is None and self._more():
+            if self._at < len(self._text):
+                end = self._text.index(b"\n", self._at) + 1
+                self._unread, self._at = iter(self._lines.cut(self._text[self._at : end], returns=True)), end
+            line = next(self._unread, None)
         self._number += line is not None
         return line
 
@@ -309,6 +369,68 @@ def _closing(line: str, begin: int) -> int:
     while end >= 0 and line.startswith(_QUOTE, end + 1):
         end = line.find(_QUOTE, end + 2)
     return end
+
+
+def _at_once(text: bytes, columns: Sequence[str], delimiter: str) -> tuple[pa.Table, NDArray[np.intp], NDArray[np.intp]] | None:
+    """Return the rows of whole lines of CSV in UTF-8, all cells text and an empty one null; where each line ends; and which lines are no rows.
+
+    None: Arrow may read a line in another way, as one with a quote that neither begins nor ends a cell, and is not one of two within.
+    """
+    import numpy as np
+
+    if len(sign := delimiter.encode()) > 1 or has_lone_returns(text):
+        return None
+    data, width, odd = np.frombuffer(text, np.uint8), len(columns), np.empty(0, np.intp)
+    lines = rows = np.flatnonzero(data == _FEED) + 1
+    places = np.flatnonzero((data == _FEED) | (data == ord(sign))) + 1
+    if _QUOTE.encode() in text:
+        quotes = np.flatnonzero(data == ord(_QUOTE))
+        if not _are_regular(data, quotes, sign):
+            return None
+        rows, places = (each[np.searchsorted(quotes, each) % 2 == 0] for each in (lines, places))
+        if np.diff(rows, prepend=0).max() > MAX_BODY_BYTES or np.diff(np.searchsorted(lines, rows), prepend=-1).max() > _RECORD_LINES:
+            return None
+    if len(places) != width * len(rows) or (places[width - 1 :: width] != rows).any():
+        if len(rows) < len(lines) or _QUOTE.encode() in text:
+            return None
+        odd = np.flatnonzero(np.diff(np.searchsorted(places, lines), prepend=-1) != width)
+        kept = np.ones(len(lines), bool)
+        kept[odd] = False
+        text = data[np.repeat(kept, np.diff(lines, prepend=0))].tobytes()
+    found = _by_arrow(text, columns, delimiter, newlines=len(rows) < len(lines))
+    return None if found is None or found.num_rows < len(rows) - len(odd) else (found, lines, odd)  # it leaves out blank lines
+
+
+def _by_arrow(text: bytes, columns: Sequence[str], delimiter: str, *, newlines: bool) -> pa.Table | None:
+    """Return rows as Arrow reads them; None: they have bytes that are no UTF-8, or begin with a mark, which it leaves out.
+
+    :param newlines: a cell has some.
+    """
+    import pyarrow as pa
+    from pyarrow import csv
+
+    kinds = dict.fromkeys(columns, pa.string())
+    reading = csv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=list(columns))
+    parsing = csv.ParseOptions(delimiter=delimiter, newlines_in_values=newlines)
+    converting = csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+    with suppress(pa.ArrowInvalid):
+        return None if text.startswith(codecs.BOM_UTF8) else csv.read_csv(io.BytesIO(text), reading, parsing, converting)
+    return None
+
+
+def _are_regular(data: NDArray[np.uint8], quotes: NDArray[np.intp], sign: bytes) -> bool:
+    """Whether each quote of whole lines begins or ends a cell, or is one of two within it."""
+    import numpy as np
+
+    if len(quotes) % 2:
+        return False
+    begins, ends = quotes[::2], quotes[1::2]
+    before, behind = data[begins - 1], data[ends + 1]  # a text ends with a line feed: before the first cell is one, too
+    twice = begins[1:] == ends[:-1] + 1
+    opens, closes = (np.isin(each, (ord(sign), _FEED, _RETURN)) for each in (before, behind))
+    opens[1:] |= twice
+    closes[:-1] |= twice
+    return bool(opens.all() and closes.all())
 
 
 SPARKS = ("orc", "avro")

@@ -95,7 +95,7 @@ def parts(path: Path, size: int, without: bytes) -> list[tuple[int, int, int]]:
         while length := content.readinto(block):
             text = held + block[:length]
             held = text[-1:] if text.endswith(b"\r") else b""
-            if (not at and text.startswith(_MARKS)) or _has_lone_returns(text[: len(text) - len(held)]) or (without and without in text):
+            if (not at and text.startswith(_MARKS)) or has_lone_returns(text[: len(text) - len(held)]) or (without and without in text):
                 return []
             cut = 0
             while (end := block.find(b"\n", max(begin + size - 1 - at, cut), length) + 1) > 0:
@@ -140,7 +140,7 @@ def texts_of(lines: memoryview) -> pa.Array[Any]:
     return pa.Array.from_buffers(pa.large_binary(), len(behind), [None, pa.py_buffer(offsets.data), pa.py_buffer(cast("bytes", lines))])
 
 
-def _has_lone_returns(text: bytes) -> bool:
+def has_lone_returns(text: bytes) -> bool:
     """Whether a carriage return stands elsewhere than before a line feed."""
     return b"\r" in text and text.count(b"\r") != text.count(b"\r\n")
 
@@ -354,7 +354,7 @@ class Lines:
         """Return the bodies that lines are; None: each is to be looked at alone."""
         if not self.plain or self._returns or any(isinstance(line, Long) for line in lines):
             return None
-        if _has_lone_returns(b"".join(lines)):
+        if has_lone_returns(b"".join(lines)):
             return None
         return [line.rstrip(b"\r\n") for line in lines]
 

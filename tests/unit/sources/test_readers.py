@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "/landing/a"
+of_each = Lines.texts
 
 
 def read(content: bytes, format_: str, **layout: Any) -> tuple[list[Any], list[tuple[bytes, str]]]:
@@ -287,7 +288,47 @@ def test_blocks_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = read(content, "csv")
     for size in range(1, len(content)):
         monkeypatch.setattr(text_lines, "_BLOCK", size)
+        monkeypatch.setattr(text_lines, "_TEXT", size)
         assert read(content, "csv") == whole, size
+
+
+CELLS = st.sampled_from(
+    [b"", b"a", b"b c", b'"q"', b'""', b'"x,y"', b'"x\ny"', b'"x""y"', b'""""', b"\xc3\xa9", b"\0", b" ", b"null", b"\xef\xbb\xbfz"]
+)
+ODD_ROWS = st.sampled_from([b"", b"a", b"a,b,c", b'a,"b', b'a,b"c', b'"a"b,c', b"\xe9,b", b",", b"a\rb,c", b"a,b\r"])
+ROWS_OF_CSV = st.one_of(st.tuples(CELLS, CELLS).map(b",".join), st.tuples(CELLS, CELLS).map(b",".join), ODD_ROWS)
+
+
+@given(
+    rows=st.lists(ROWS_OF_CSV),
+    end=st.sampled_from([b"\n", b"\n", b"\r\n"]),
+    last=st.sampled_from([b"", b"a,b", b'"a']),
+    block=st.sampled_from([8, 40, 1 << 20]),
+    width=st.sampled_from([1, 2, 2]),
+)
+@example(rows=[b'"",a', b',""'], end=b"\n", last=b"", block=40, width=2)
+@example(rows=[b"a,b,c", b"a", b"", b"a,b"], end=b"\n", last=b"", block=40, width=2)
+@example(rows=[b"a\rb,c", b"a,b\r"], end=b"\n", last=b"", block=40, width=2)
+@example(rows=[b"aaa,bbb", b"\xef\xbb\xbfz,a"], end=b"\n", last=b"", block=8, width=2)
+@example(rows=[b'a,b"c', b'"a"b,c"'], end=b"\n", last=b"", block=40, width=2)
+@example(rows=[], end=b"\n", last=b'"x\ny",b\rc,d', block=40, width=2)
+def test_rows_that_are_read_at_once_are_what_each_is_alone(rows: list[bytes], end: bytes, last: bytes, block: int, width: int) -> None:
+    content = end.join([*(row if width > 1 else row.partition(b",")[0] for row in rows), last])
+    header = ["a", "b"][:width]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_lines, "_TEXT", block)
+        patch.setattr(readers, "ROWS", 3)
+        at_once = read(content, "csv", header=header)
+        patch.setattr(text_lines, "_TEXT", 1 << 20)
+        patch.setattr(Lines, "texts", lambda lines, **_: of_each(lines, joined=False))
+        assert read(content, "csv", header=header) == at_once
+
+
+def test_a_line_without_quotes_that_is_no_row_leaves_the_others_to_arrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers.CsvRows, "_one_by_one", lambda _: iter(()))
+    assert read(b"a,b\n1,2\n\n3\n4,\n" + b'"5","6, ""7"""\n', "csv") == ([], []), "the last line has quotes, and one before is no row"
+    assert read(b"a,b\n1,2\n\n3\n4,\n", "csv")[0] == [["1", "2"], ["4", None]]
+    assert read(b'a,b\n1,2\n"5","6, ""7"""\n', "csv")[0] == [["1", "2"], ["5", '6, "7"']]
 
 
 def test_batches_are_small_and_rows_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -533,7 +574,8 @@ class Failing(io.BytesIO):
 @pytest.mark.parametrize("error", [RuntimeError("odd"), ValueError("odd"), MemoryError("odd"), OSError("odd"), OSError(errno.EINVAL, "odd")])
 @pytest.mark.parametrize("format_", ["json", "lines", "csv"])
 def test_whatever_a_library_raises_is_an_error_of_the_file(monkeypatch: pytest.MonkeyPatch, error: Exception, format_: str) -> None:
-    monkeypatch.setattr(text_lines, "_BLOCK", 4)
+    for size in ("_BLOCK", "_TEXT"):
+        monkeypatch.setattr(text_lines, size, 4)
     good, [(_, text)] = sorted_out(records(NAME, Layout(format_), Failing(error)))
     assert good == ([["1"]] * 3 if format_ == "csv" else [b"1"] * 4)
     assert "odd, behind line 4, byte 8 of its content" in text
