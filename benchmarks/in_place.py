@@ -11,7 +11,8 @@ Prints one line of JSON:
 | in_place_named_to_naive | the same with a verdict column, 1 % of the rows poison; without protection, the job drops the rows that it names |
 | in_place_thousandth_to_naive | the same with 0.1 % of the rows, 1,000 at most, that fail in a cast and are not named |
 | in_place_json_to_naive | a job that keeps two columns of lines of JSON of 1 KB (rows / 10 of them), beside the same job with Spark's reader |
-| in_place_to_delta, in_place_named_to_delta, in_place_json_to_delta | the same shares of the job that appends to a Delta table |
+| in_place_csv_to_naive | the first job with the rows in CSV, a tenth of them with a cell in quotes, beside the same job with Spark's reader |
+| in_place_to_delta and so on | the same shares of the job that appends to a Delta table |
 | in_place_memory_mb | how much the driver's Python grows in a run in which nothing fails, MiB |
 | in_place_bytes_in_queue | bytes in the queue's folder per row that lands |
 """
@@ -51,6 +52,11 @@ POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling
 def job(df: DataFrame) -> DataFrame:
     """Cast and compute: a row whose amount is no number fails."""
     return df.selectExpr("id", "upper(sku) AS sku", "cast(amount AS decimal(12, 2)) AS amount", "price * 1.19 AS price", "at")
+
+
+def of_texts(df: DataFrame) -> DataFrame:
+    """Do the same with columns that are text."""
+    return job(df.selectExpr("cast(id AS bigint) AS id", "sku", "amount", "cast(price AS double) AS price", "cast(at AS timestamp) AS at"))
 
 
 def named(df: DataFrame) -> DataFrame:
@@ -95,8 +101,9 @@ def _round(spark: SparkSession, folder: Path, number: int) -> dict[str, float]:
     with_verdict = _beside(spark, sources["named"], folder / "named", named, good)
     few = _protected(spark, sources["few"], folder / "few", job)
     lines = _beside(spark, _lines(folder / "lines", number // 10), folder / "json", kept)
+    texts = _beside(spark, _texts(spark, sources["clean"], folder / "texts"), folder / "csv", of_texts)
     stored = sum(path.stat().st_size for path in (folder / "clean" / "store").rglob("*") if path.is_file())
-    shares = {"in_place": clean, "in_place_named": with_verdict, "in_place_json": lines}
+    shares = {"in_place": clean, "in_place_named": with_verdict, "in_place_json": lines, "in_place_csv": texts}
     print(f"    {number:,} rows, a tenth of it lines of JSON; few fail: {few:.1f} s", flush=True)
     for name, seconds in shares.items():
         print(f"    {name}: " + ", ".join(f"{what} {each:.1f} s" for what, each in seconds._asdict().items()), flush=True)
@@ -149,9 +156,23 @@ def _lines(folder: Path, number: int) -> Path:
     return folder
 
 
+def _texts(spark: SparkSession, rows: Path, folder: Path) -> Path:
+    """Write rows as CSV, a tenth of them with a cell in quotes."""
+    sku = "if(id % 10 = 0, concat(sku, ', old'), sku) AS sku"
+    spark.read.parquet(str(rows)).selectExpr("id", sku, "amount", "price", "at").write.csv(str(folder), header=True, escape='"')
+    return folder
+
+
 def _naive(spark: SparkSession, source: Path, out: Path, transform: Callable[[DataFrame], DataFrame], form: str) -> float:
     started = time.perf_counter()
-    rows = spark.read.schema(SCHEMA).json(str(source)) if transform is kept else spark.read.parquet(str(source))
+    read = spark.read.option("header", value=True).option("escape", '"')
+    rows = (
+        read.csv(str(source))
+        if transform is of_texts
+        else read.schema(SCHEMA).json(str(source))
+        if transform is kept
+        else spark.read.parquet(str(source))
+    )
     transform(rows).write.format(form).mode("append").save(str(out))
     seconds = time.perf_counter() - started
     shutil.rmtree(out)
@@ -159,7 +180,8 @@ def _naive(spark: SparkSession, source: Path, out: Path, transform: Callable[[Da
 
 
 def _protected(spark: SparkSession, source: Path, folder: Path, transform: Callable[[DataFrame], DataFrame]) -> float:
-    kind, schema = ("json", SCHEMA) if transform is kept else ("parquet", None)
+    kinds: dict[object, tuple[str, str | None]] = {kept: ("json", SCHEMA), of_texts: ("csv", None)}
+    kind, schema = kinds.get(transform, ("parquet", None))
     queue, rows = Store(str(folder / "store")).declare("orders", POLICY), Files(f"{source}/*.{kind}", format=kind, settled=timedelta(0))
     started = time.perf_counter()
     result = queue.receive(None, POLICY, key="bench", spark=spark, transform=transform, schema=schema, source=rows, output=str(folder / "out"))
