@@ -82,7 +82,7 @@ _NOTHING = object()
 
 
 def _objects(bodies: pa.Array[Any], decoder: Any, refused: tuple[type[Exception], ...], slow: set[int]) -> list[Any]:
-    """Return what the decoder makes of bodies, of one that it refuses nothing; add the places of these."""
+    """Return bodies as the decoder has them, and ``_NOTHING`` in place of each that it refuses, whose place is added to ``slow``."""
     if (lines := _lines(bodies)) is not None:
         with suppress(*refused):
             found: list[Any] = decoder.decode_lines(lines)

@@ -403,6 +403,48 @@ def test_msgspec_and_json_text_make_the_same_of_every_body(ddl: str, bodies: lis
     assert_both_ways_agree(bodies, parse_ddl(ddl))
 
 
+PIECES = [
+    b'{"a": 1}',
+    b'{"a": 2}',
+    b'{"a":',
+    b"3}",
+    b'{"b": "}',
+    b'{"}',
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b" ",
+    b"\r",
+    b"\n",
+    b"}\n{",
+    b"\xef\xbb\xbf",
+    b"\0",
+]
+BESIDE = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(b"".join)
+
+
+@given(st.lists(st.one_of(st.sampled_from(PIECES[:2]), BESIDE), min_size=1, max_size=6), st.sampled_from([b"", b"\n", b"\r\n"]))
+@example([b'{"a": 1} {"a": 2}', b'{"a": {}', b"{}}", b'{"a": 3}'], b"")
+@example([b'{"a": 1}{"a": 2}', b'{"a":', b"3}"], b"\n")
+@example([b'{"a": 1, "b": "}', b'{"}'], b"\n")
+@example([b'{"a": 1}\n{"a": 2}', b'{"a": "}', b'{"}', b'{"a": 3}'], b"\n")
+@example([b'{"x":', b"{}}", b'{"a": 1} {"a": 2}'], b"\n")
+@example([b'{"x":', b"{}}", b'{"a": 1} {"a": 2}'], b"")
+@example([b'{"a": 1} ', b'{"a": 2}'], b"\n")
+def test_bodies_that_are_decoded_together_are_what_each_is_alone(bodies: list[bytes], end: bytes) -> None:
+    assert_both_ways_agree([body + end for body in bodies], parse_ddl("a int"))
+
+
+def test_objects_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "pairwise", lambda _: ())
+    for end in (b"", b"\n", b"\r\n"):
+        table, failures = columns_of([b'{"a": 1}' + end, b'{"b": [{}]}' + end], parse_ddl("a int"))
+        assert (table["a"].to_pylist(), failures) == ([1, None], {})
+
+
 @pytest.mark.parametrize("kind", SCALARS)
 @pytest.mark.parametrize("form", ["{}", "array<{}>", "struct<a: {}>", "map<string, {}>"])
 def test_msgspec_and_json_text_make_the_same_of_every_sample(kind: str, form: str) -> None:
