@@ -4,9 +4,8 @@ A reader counts what it has read: every line is a part of exactly one record, or
 (the column ``ERROR``), with the number of its line and its bytes; its neighbours are read. What ends a file early (a truncated gzip, a broken
 Parquet file) is one malformed record more. Only errors of the disk end a reader.
 
-CSV: its rows, from a tokenizer of our own, for which a broken record has neighbours.
-
-Arrow's reader and Python's drop rows, end at the first broken one, or cannot distinguish an empty cell from one of two quotes.
+CSV: its rows. Arrow reads lines whose quotes leave no doubt, many at once; all others go through a tokenizer of our own, for which a broken record
+has neighbours. Given a whole file, Arrow's reader and Python's drop rows, or end at the first broken one.
 """
 
 from __future__ import annotations
