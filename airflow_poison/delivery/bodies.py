@@ -649,7 +649,7 @@ def _naming_twice(array: pa.Array[Any], wanted: Sequence[str]) -> NDArray[np.int
         end = f'"{name}"'.encode()[-_WORD:]
         unused = np.uint64(8 * (_WORD - len(end)))
         here = colons[ends >> unused == np.frombuffer(end.rjust(_WORD, b"\0"), np.uint64) >> unused]
-        if len(here) != len(array) or (here < offsets[:-1]).any() or (here > offsets[1:]).any():  # else each has one
+        if len(here) != len(array) or (here < offsets[:-1]).any() or (here >= offsets[1:]).any():  # else each has one
             here = bodies_of(here)
             found.append(here[1:][here[1:] == here[:-1]])
     return np.unique(np.concatenate(found))
