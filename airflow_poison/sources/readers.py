@@ -157,9 +157,9 @@ class CsvRows:
         return None if found is None else self._read_plain(text, *found)
 
     def _read_plain(self, text: bytes, rows: pa.Table, ends: NDArray[np.intp], odd: NDArray[np.intp]) -> Iterator[pa.RecordBatch]:
-        """Yield rows, and read what is none.
+        """Yield rows, and read what is none; cut the lines behind them.
 
-        :param ends: of the lines. :param odd: which of them are no rows.
+        :param ends: of their lines. :param odd: which of these are no rows.
         """
         before = self._number
         yield from rows.to_batches(max_chunksize=ROWS)
@@ -169,6 +169,7 @@ class CsvRows:
                 yield from self._row(record)
         self._number = before + len(ends)
         self._accounted += len(ends) - len(odd)
+        self._unread = iter(self._lines.cut(text[ends[-1] :], returns=True))
 
     def _more(self) -> bool:
         """Have lines that are not read yet, cut or not; return whether there are some."""
@@ -373,7 +374,8 @@ def _closing(line: str, begin: int) -> int:
 def _at_once(text: bytes, columns: Sequence[str], delimiter: str) -> tuple[pa.Table, NDArray[np.intp], NDArray[np.intp]] | None:
     """Return the rows of whole lines of CSV in UTF-8, all cells text and an empty one null; where each line ends; and which lines are no rows.
 
-    None: Arrow may read a line in another way, as one with a quote that neither begins nor ends a cell, and is not one of two within.
+    Without the last lines where a cell begins in them and goes on. None: Arrow may read a line in another way, as one with a quote that neither
+    begins nor ends a cell, and is not one of two within.
     """
     import numpy as np
 
@@ -384,10 +386,11 @@ def _at_once(text: bytes, columns: Sequence[str], delimiter: str) -> tuple[pa.Ta
     places = np.flatnonzero((data == _FEED) | (data == ord(sign))) + 1
     if _QUOTE.encode() in text:
         quotes = np.flatnonzero(data == ord(_QUOTE))
-        if not _are_regular(data, quotes, sign):
-            return None
         rows, places = (each[np.searchsorted(quotes, each) % 2 == 0] for each in (lines, places))
-        if np.diff(rows, prepend=0).max() > MAX_BODY_BYTES or np.diff(np.searchsorted(lines, rows), prepend=-1).max() > _RECORD_LINES:
+        if len(quotes) % 2 and len(rows):  # a cell goes on behind the text
+            return _at_once(text[: rows[-1]], columns, delimiter)
+        longest, most = (np.diff(each, prepend=0).max(initial=0) for each in (rows, np.searchsorted(lines, rows) + 1))
+        if not _are_regular(data, quotes, sign) or longest > MAX_BODY_BYTES or most > _RECORD_LINES:
             return None
     if len(places) != width * len(rows) or (places[width - 1 :: width] != rows).any():
         if len(rows) < len(lines) or _QUOTE.encode() in text:

@@ -329,6 +329,7 @@ def test_a_line_without_quotes_that_is_no_row_leaves_the_others_to_arrow(monkeyp
     assert read(b"a,b\n1,2\n\n3\n4,\n" + b'"5","6, ""7"""\n', "csv") == ([], []), "the last line has quotes, and one before is no row"
     assert read(b"a,b\n1,2\n\n3\n4,\n", "csv")[0] == [["1", "2"], ["4", None]]
     assert read(b'a,b\n1,2\n"5","6, ""7"""\n', "csv")[0] == [["1", "2"], ["5", '6, "7"']]
+    assert read(b'a,b\n1,2\n"5","6\n\n', "csv")[0] == [["1", "2"]], "a cell goes on"
 
 
 def test_batches_are_small_and_rows_keep_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
