@@ -107,7 +107,7 @@ def _lines(bodies: pa.Array[Any]) -> memoryview | None:
     """
     offsets, data = _content(bodies)
     firsts, lasts = offsets[:-1], offsets[1:] - 1
-    if bodies.null_count or not len(bodies) or (lasts < firsts).any() or not (data[firsts] == _OPEN).all():
+    if bodies.null_count or not len(bodies) or (lasts <= firsts).any() or not (data[firsts] == _OPEN).all():
         return None
     ends = data[lasts]
     if (ends == _CLOSE).all():

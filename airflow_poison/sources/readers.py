@@ -384,7 +384,7 @@ def _at_once(text: bytes, columns: Sequence[str], delimiter: str) -> tuple[pa.Ta
     data, width, odd = np.frombuffer(text, np.uint8), len(columns), np.empty(0, np.intp)
     lines = rows = np.flatnonzero(data == _FEED) + 1
     places = np.flatnonzero((data == _FEED) | (data == ord(sign))) + 1
-    if _QUOTE.encode() in text:
+    if has_quotes := _QUOTE.encode() in text:
         quotes = np.flatnonzero(data == ord(_QUOTE))
         rows, places = (each[np.searchsorted(quotes, each) % 2 == 0] for each in (lines, places))
         if len(quotes) % 2 and len(rows):  # a cell goes on behind the text
@@ -393,7 +393,7 @@ def _at_once(text: bytes, columns: Sequence[str], delimiter: str) -> tuple[pa.Ta
         if not _are_regular(data, quotes, sign) or longest > MAX_BODY_BYTES or most > _RECORD_LINES:
             return None
     if len(places) != width * len(rows) or (places[width - 1 :: width] != rows).any():
-        if len(rows) < len(lines) or _QUOTE.encode() in text:
+        if has_quotes:
             return None
         odd = np.flatnonzero(np.diff(np.searchsorted(places, lines), prepend=-1) != width)
         kept = np.ones(len(lines), bool)

@@ -434,6 +434,8 @@ BESIDE = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(b"".join)
 @example([b'{"x":', b"{}}", b'{"a": 1} {"a": 2}'], b"\n")
 @example([b'{"x":', b"{}}", b'{"a": 1} {"a": 2}'], b"")
 @example([b'{"a": 1} ', b'{"a": 2}'], b"\n")
+@example([b"{"], b"")
+@example([b"{", b'{"a": 1}'], b"\n")
 def test_bodies_that_are_decoded_together_are_what_each_is_alone(bodies: list[bytes], end: bytes) -> None:
     assert_both_ways_agree([body + end for body in bodies], parse_ddl("a int"))
 
