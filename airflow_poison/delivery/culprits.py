@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -72,6 +73,35 @@ def one_culprit(rows: Rows, try_one: TryOne, *, ways: int) -> dict[int, Failure]
     return {} if failed is None else {int(rows[0]): failed.failure}
 
 
+def failing_pieces(number: int, fails: Callable[[int, int], bool], *, most: int) -> list[tuple[int, int]]:
+    """Return pieces of a number of rows, from one place to another, in which all rows are that fail. Rows of other pieces have succeeded once each.
+
+    The rows are cut into halves, and these again. Of two halves the second is not tried as a whole when the first has succeeded; each row by itself
+    is. It ends where many rows fail, as almost all pieces of a size do then.
+
+    :param fails: tries the rows from a place to another.
+    :param most: tries after which no piece is cut any more.
+    """
+    found, todo, tries = list[tuple[int, int]](), [(0, number)], 0
+    for depth in count():
+        found += [piece for piece in todo if piece[1] - piece[0] == 1]
+        todo = [piece for piece in todo if piece[1] - piece[0] > 1]
+        if not todo or tries >= most or (depth >= _LEAST_DEPTH and len(todo) > _MANY * 2**depth):
+            break
+        halves = list[tuple[int, int]]()
+        for first, end in todo:
+            middle = (first + end) // 2
+            is_first = fails(first, middle)
+            is_tried = is_first or end - middle == 1
+            is_second = not is_tried or fails(middle, end)
+            tries += 1 + is_tried
+            halves += [half for half, failed in (((first, middle), is_first), ((middle, end), is_second)) if failed]
+        todo = halves
+    return sorted(found + todo)
+
+
+_LEAST_DEPTH, _MANY = 4, 0.9
+"""Of sixteen pieces and more, when more than this part of them fails, smaller ones are not tried."""
 LEAST_PIECE, MOST_PIECE = 100, 1_000
 """Messages in a piece of a large batch that has failed. Smaller batches than the first are only made to search for culprits."""
 

@@ -117,6 +117,7 @@ class InPlaceOrder(NamedTuple):
     :param limit: seconds that a row may take.
     :param careful: whether rows are likely to fail: then the job is not tried as it is before.
     :param progress: called with a line when it has failed so. :param hides: whether the queue hides values: of errors the type alone is shown.
+    :param finds_outages: whether what a row fails with may be an outage: it is not charged here.
     :param checked: reads them, too, and makes a record of each file that cannot be read to its end (``Take.checked``); None: such a file fails a job.
     """
 
@@ -132,6 +133,7 @@ class InPlaceOrder(NamedTuple):
     careful: bool
     progress: Callable[[str], object]
     hides: bool
+    finds_outages: bool
     checked: Callable[[SparkSession, Any], DataFrame] | None
 
 

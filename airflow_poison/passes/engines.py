@@ -405,7 +405,8 @@ class RowsInPlace(Protocol):
     :ivar landed: files with the rows that land, below the order's place.
     :ivar is_there: whether they are where the output is: in its object store.
     :ivar counts: of rows (``COUNTS``); empty: all of them have to become messages.
-    :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where the transformation itself names them; else None.
+    :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where they have failed alone, or the transformation itself names
+        them; else None.
     """
 
     schema: str

@@ -235,6 +235,7 @@ def _order(  # noqa: PLR0917  (what is taken, and where it goes)
         checked=planned.checked,
         progress=lambda line: receiving.progress(f"queue {table.name}: {line}"),
         hides=Masking.recorded(snapshot.control.desk) is not None,
+        finds_outages=receiving.outage is not None,
     )
 
 

@@ -2,14 +2,17 @@
 it runs so that it writes those that fail apart from the others.
 
 What fails becomes messages, which a pass delivers as all others: it judges them, counts them, and may find that they succeed. Where the job itself
-fails, or its plan does not say which row is which, nothing is written, and all rows become messages. So it is on Spark Connect, whose plans cannot be
-changed, as soon as one row fails.
+fails, or its plan does not say which row is which, as on Spark Connect, whose plans cannot be changed, the rows are written with numbers, and pieces
+of them are transformed: the rows of small pieces that fail become messages. Where most pieces fail, nothing lands, and all rows become messages.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from contextlib import contextmanager, nullcontext
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 from itertools import chain
 from pathlib import Path
 from secrets import token_hex
@@ -22,25 +25,27 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_poison.delivery import bodies
+from airflow_poison.delivery.culprits import failing_pieces
 from airflow_poison.delivery.handlers import VERDICT, check_schema
 from airflow_poison.outputs.row_files import OWN, PARTITION, FileOfRows, Place, files_in
 from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import FAILED, NUMBER, PLACE, PLACE_BITS, ROW
-from airflow_poison.spark.function import called, check_result, expected, failure_of_job, lost
+from airflow_poison.spark.function import analyzed_plan, called, check_result, expected, failure_of_job, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, spark_errors, why
 from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
+from airflow_poison.spark.numbered import NotNumberedError, NumberedRows
 from airflow_poison.spark.python_errors import all_noted, errors_noted
 from airflow_poison.spark.send_stage import SendStage
-from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
+from airflow_poison.spark.units import NOT_THEIRS, NotCaught, failure_of_verdict, observed_in, raised_in_python, written
 from airflow_poison.store import disk
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.ddl import parse_ddl, quoted
 from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
-from airflow_poison.values.failures import Failure
+from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
-from airflow_poison.values.texts import literal_path, local_uri
+from airflow_poison.values.texts import counted, literal_path, local_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -59,12 +64,30 @@ _NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "
 """Types of columns of partitions whose values Delta's log has as SQL writes them."""
 
 
+MOST_TRIES, MOST_UNKNOWN = 400, 0.9
+"""Of rows of which some fail: so many pieces are tried, before all rows of those that fail become messages; and where more of the rows than this part
+would, all do."""
+_SAYS_EVERY = 10.0
+_OF_FILES = re.compile(r"input_file_|_metadata")
+
+
 class NotInPlaceError(Exception):
     """Rows have to become messages to see which of them fail."""
 
 
-class _JobFailedError(NotInPlaceError):
-    """A job has failed, and not for want of progress."""
+class _SomeFailError(NotInPlaceError):
+    """Some rows fail, and it is not known which."""
+
+
+class _JobFailedError(_SomeFailError):
+    """A job has failed, and not for want of progress.
+
+    :param failure: what a row is charged with that was the only one; None: the row is not behind it.
+    """
+
+    def __init__(self, text: str, failure: Failure | None) -> None:
+        super().__init__(text)
+        self.failure = failure
 
 
 class _Job(NamedTuple):
@@ -87,6 +110,20 @@ class _Job(NamedTuple):
     counts_itself: bool
 
 
+@dataclass(slots=True)
+class _Tried:
+    """The pieces that were transformed.
+
+    :param good: files with the rows that land; ``bad``: with those that fail. :param one_each: each row makes one at most, of itself alone.
+    """
+
+    good: list[str] = field(default_factory=list)
+    bad: list[str] = field(default_factory=list)
+    number: int = 0
+    said: float = field(default_factory=time.monotonic)
+    one_each: bool = False
+
+
 class InPlace:
     """Rows that are transformed where they are. Raises InputError for columns that no message has.
 
@@ -95,7 +132,8 @@ class InPlace:
     :ivar schema: of the rows, as DDL; empty: Spark cannot read them, for what ``why`` says.
     :ivar landed: files with the rows that land, below ``order.place``.
     :ivar counts: how many rows were read, of how many some land, and how many make no row: ``COUNTS``.
-    :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where the transformation itself names them; else None.
+    :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where they have failed alone, or the transformation itself names
+        them; else None.
     """
 
     def __init__(self, spark: SparkSession, order: InPlaceOrder, watched: Callable[[Callable[[], object]], bool], ready: Callable[[], None]) -> None:
@@ -120,6 +158,7 @@ class InPlace:
         self._failing, self._unfit = list[str](), list[str]()
         self._jobs = 0
         self._unnamed: set[int] | None = None
+        self._alone = dict[int, Failure]()
 
     def run(self) -> str:
         """Transform them; return why all have to become messages; empty: only those that fail. Raises TransformError, SparkJobError."""
@@ -129,7 +168,9 @@ class InPlace:
             self._run()
         except NotInPlaceError as error:
             self.discard()
-            return self.run() if self._check(str(error)) else str(error)
+            if self._check(str(error)):
+                return self.run()
+            return self._run_in_pieces(error) if isinstance(error, _SomeFailError) else str(error)
         return ""
 
     def _check(self, why: str) -> bool:
@@ -183,9 +224,9 @@ class InPlace:
                     yield cells.filter(pc.invert(is_record))
 
     def _failures(self, numbers: Sequence[int], said: Sequence[str | None]) -> list[Failure | None]:
-        """Return the failures of rows that the transformation itself names; None: what it raises is not known here."""
+        """Return the failures of rows that have failed alone, or that the transformation itself names; None: what it raises is not known here."""
         if self._unnamed is None:
-            return [None] * len(numbers)
+            return [self._alone.get(number) for number in numbers]
         known = {text: failure_of_verdict(text) for text in {*said} if text is not None and text != catching.RAISED}
         return [None if number in self._unnamed else known.get(text or "") for number, text in zip(numbers, said, strict=True)]
 
@@ -221,12 +262,13 @@ class InPlace:
 
         A plan that names rows fails for others seldom, so it is tried as it is also where messages of earlier runs are in the queue.
         """
-        job = self._planned(self._first)
+        self._check_place(self._first.sparkSession, self._order.outputs)
+        job = self._planned(_numbered(self._first))
         if is_connect(self._first.sparkSession):  # its plans cannot be changed
             self._run_as_it_is(job)
             return
         if (job.judged or not job.is_chain) and self._rows is not self._first:
-            job = self._planned(self._rows)
+            job = self._planned(_numbered(self._rows))
         if not job.is_chain or (self._order.careful and not job.judged):
             self._run_split(job)
             return
@@ -240,15 +282,123 @@ class InPlace:
                 raise
             self._order.progress(f"{error}: it runs once more, so that the rows that fail are found")
             self.discard()
-            self._run_split(self._planned(self._rows), error)
+            self._run_split(self._planned(_numbered(self._rows)), error)
 
-    def _planned(self, rows: DataFrame) -> _Job:
+    def _run_in_pieces(self, error: NotInPlaceError) -> str:
+        """Transform pieces of the rows, so that those that fail become messages with few others; return why all of them have to.
+
+        :param error: what all of them together have failed with.
+        """
+        try:
+            given = self._given()
+            if given is not None and given.number > 1:
+                self._order.progress(f"{error}: pieces of the rows are transformed, so that few become messages")
+                if self._land_pieces(given):
+                    return ""
+        except NotNumberedError:
+            pass
+        except NotInPlaceError as other:
+            error = other
+        self.discard()
+        return str(error)
+
+    def _given(self) -> NumberedRows | None:
+        """Write the rows as they are, with their numbers; None: the transformation may say in which file a row was, and is to be given no other."""
+        rows = _numbered(self._rows)
+        job = self._planned(rows)
+        if len(_OF_FILES.findall(analyzed_plan(job.plain))) > len(_OF_FILES.findall(analyzed_plan(job.whole))):
+            return None
+        with types_kept(rows.sparkSession):
+            files, _, _ = self._written(rows, (), self._folder())
+        return NumberedRows(self._place, files, rows.schema)
+
+    def _land_pieces(self, given: NumberedRows) -> bool:
+        """Transform pieces of rows; return whether enough of them land."""
+        tried = _Tried()
+        fails = partial(self._fails, given, tried)
+        pieces = list[tuple[int, int]]()
+        if fails(0, given.number):  # else those that fail are named, or raise where that is caught
+            pieces = failing_pieces(given.number, fails, most=MOST_TRIES)
+        unknown = sum(end - first for first, end in pieces)
+        known = given.number - unknown
+        self._order.progress(f"{counted(tried.number, 'piece')} transformed: {known:,} rows of {given.number:,} are known to land or to fail")
+        if unknown > MOST_UNKNOWN * given.number:
+            return False
+        named, found, folder = dict[int, str](), list[str](), self._folder()
+        for path in (path for path in tried.bad if not self._has_column(path, ROW)):
+            named.update(self._named_in(path))
+        if given.write_failed(*given.failed(pieces, named), partial(self._write, folder, found)) < len(named):
+            return False  # the transformation has made numbers of its own
+        if self._rows.columns[-1:] == [UNFIT]:
+            records = given.frame(self._rows.sparkSession).where(f"`{UNFIT}`").select(f"`{RECORD}`")
+            self._unfit = self._unfit_of(records, self._folder(), 0)
+        found += [path for path in tried.bad if self._has_column(path, ROW)]
+        one_each: bool | None = tried.one_each
+        if not one_each and not all(self._has_column(path, NUMBER) for path in tried.good):
+            one_each = True if sum(self._rows_in(tried.good)) <= known else None
+        self._finish(tried.good, found, given.number, one_each=one_each)
+        return True
+
+    def _fails(self, given: NumberedRows, tried: _Tried, first: int, end: int) -> bool:
+        """Transform the rows from a place to another; return whether one that is not known fails: then none lands."""
+        if time.monotonic() - tried.said > _SAYS_EVERY:
+            self._order.progress(f"{counted(tried.number, 'piece')} transformed: {sum(self._rows_in(tried.good)):,} rows land so far")
+            tried.said = time.monotonic()
+        tried.number += 1
+        job = self._planned(given.frame(self._rows.sparkSession, first, end))
+        try:
+            good, bad = self._written_apart(job)
+        except _SomeFailError as error:
+            if end - first == 1 and isinstance(error, _JobFailedError) and error.failure is not None and not self._order.finds_outages:
+                self._alone[given.number_at(first)] = error.failure
+            return True
+        tried.one_each = job.is_chain
+        tried.good += good
+        tried.bad += bad
+        return False
+
+    def _written_apart(self, job: _Job) -> tuple[list[str], list[str]]:
+        """Write the rows of a piece; return the files of those that land, and of those that fail, with what they were or with their numbers."""
+        frame = None if is_connect(job.whole.sparkSession) else catching.caught(job.plain, job.given, in_place=True)
+        names = [name for name in job.plain.columns if name not in {LOOKUP_ID, VERDICT}]
+        if frame is None and job.judged and LOOKUP_ID in job.plain.columns:
+            ours = f"{LOOKUP_ID} AS {NUMBER}", VERDICT, f"{VERDICT} IS NOT NULL AS {FAILED}"
+            frame = job.plain.selectExpr(*map(quoted, names), *ours)
+        if frame is None:
+            frame = (_without_named(job.plain) if job.judged else job.plain).drop(LOOKUP_ID)
+        folder = self._folder()
+        with types_kept(frame.sparkSession):
+            files, _, _ = self._written(*self._in_partitions(frame, FAILED), folder)
+        bad = [path for path in files if path.startswith(f"{folder}/{FAILED}=true/")]
+        return [path for path in files if path not in {*bad}], bad
+
+    def _named_in(self, path: str) -> Mapping[int, str]:
+        """Return what the transformation says of rows, by their numbers. Raises NotInPlaceError where it has none for one."""
+        with self._open(path) as file:
+            found: Any = file.read(columns=[NUMBER, VERDICT])
+        if found[NUMBER].null_count:
+            raise NotInPlaceError(f"the transformation names a row in {VERDICT} that has no {LOOKUP_ID}")
+        return dict(zip(found[NUMBER].to_pylist(), found[VERDICT].to_pylist(), strict=True))
+
+    def _has_column(self, path: str, name: str) -> bool:
+        with self._open(path) as file:
+            return name in file.schema_arrow.names
+
+    def _write(self, folder: str, files: list[str], beside: str, batches: Iterator[pa.RecordBatch]) -> None:
+        """Write a file of batches to a folder, under the name of another file, and note its path."""
+        if (first := next(batches, None)) is not None:
+            path = f"{folder}/{beside.rpartition('/')[2]}"
+            with self._made(path) as made, pq.ParquetWriter(made, first.schema) as writer:
+                for batch in chain((first,), batches):
+                    writer.write_batch(batch)
+            files.append(path)
+
+    def _planned(self, whole: DataFrame) -> _Job:
+        """Plan the transformation of rows with their numbers."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
         outputs, transformation = self._order.outputs, self._order.transformation
-        self._check_place(rows.sparkSession, outputs)
-        whole = rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
         seen, number, unfit = Observation(), f.count(f.lit(1)).alias("rows"), f.col(f"`{UNFIT}`")
         has_records = whole.columns[-2:] == [RECORD, UNFIT]
         if has_records or transformation.schema is not None:
@@ -261,7 +411,7 @@ class InPlace:
         check_result(result, outputs, transformation.name)
         found = written(result, outputs)
         plain = found.frames[outputs[0].name]
-        classic = not is_connect(rows.sparkSession)
+        classic = not is_connect(whole.sparkSession)
         counts_itself = classic and not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
         return _Job(whole, given, seen, plain, found.judged, has_records, classic and catching.is_chain(plain, given), counts_itself)
 
@@ -284,7 +434,7 @@ class InPlace:
         spark, folder = self._rows.sparkSession, self._folder()
         frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else None, catches=catches)
         if frame is None and (before is not None or job.judged):
-            raise before or NotInPlaceError("Spark does not say which rows of this plan fail")
+            raise before or _SomeFailError("Spark does not say which rows of this plan fail")
         one_each = None if frame is None else job.is_chain
         noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
         with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
@@ -393,7 +543,8 @@ class InPlace:
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
             failure = failure_of_job(error)
             said = failure.type if self._order.hides else f"{failure.type}: {next(iter(failure.text.splitlines()), '')}"
-            raise _JobFailedError(f"the job failed ({said})") from error
+            is_theirs = failure.kind is FailureKind.EXCEPTION and not NOT_THEIRS.search(str(error))
+            raise _JobFailedError(f"the job failed ({said})", failure if is_theirs else None) from error
         files = [path for path in self._place.files.names(folder) if path.endswith(".parquet")]
         here = sum(self._rows_in(files))
         there = here if counted is None else int(counted.get["rows"])
@@ -469,7 +620,7 @@ class InPlace:
                 rows = file.read(columns=[ROW, NUMBER])
             rows = rows.filter(pc.is_in(cast("Any", rows[NUMBER]), wanted))
             if rows[ROW].null_count:
-                raise NotInPlaceError("a Python function has raised for a row that is not known any more")
+                raise _SomeFailError("a Python function has raised for a row that is not known any more")
             if rows.num_rows:
                 with self._beside(path, "raised") as (target, made):
                     pq.write_table(rows.select([ROW]), made)
@@ -481,10 +632,21 @@ class InPlace:
         """Give the path of a new file beside another one, and a file of this machine that is there when the block has ended."""
         folder, _, name = path.rpartition("/")
         target = f"{folder}/{kind}-{name}"
-        with TemporaryDirectory(prefix="airflow-poison-rows-", dir=None if self.is_there else self._order.place) as here:
-            made = Path(here, name)
+        with self._made(target) as made:
             yield target, made
-            self._place.files.put(target, made)
+
+    @contextmanager
+    def _made(self, path: str) -> Iterator[Path]:
+        """Give the path of a file of this machine, which is at a path of the place when the block has ended."""
+        with TemporaryDirectory(prefix="airflow-poison-rows-", dir=None if self.is_there else self._order.place) as here:
+            made = Path(here, path.rpartition("/")[2])
+            yield made
+            self._place.files.put(path, made)
+
+
+def _numbered(rows: DataFrame) -> DataFrame:
+    """Return rows with their numbers, of which none is 0."""
+    return rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
 
 
 def _without_named(rows: DataFrame) -> DataFrame:
@@ -500,16 +662,16 @@ def _is_shared(spark: SparkSession, place: Place) -> bool:
     with TemporaryDirectory(prefix="airflow-poison-mark-") as folder:
         mark = Path(folder, "mark")
         mark.write_text(text, "utf-8")
-        place.files.put("mark", mark)
+        place.files.put("mark/mark", mark)
     try:
         with expected(spark):
-            return [row["value"] for row in spark.read.text(literal_path(f"{place.uri}/mark")).collect()] == [text]
+            return [row["value"] for row in spark.read.text(literal_path(f"{place.uri}/mark/mark")).collect()] == [text]
     except spark_errors() as error:
         if lost(error):
             raise SparkJobError(f"Spark cannot be asked: {why(error)}\nNothing was taken. Run the task again.") from error
         return False
     finally:
-        place.files.remove("")
+        place.files.remove("mark")
 
 
 def _observed(job: _Job, name: str) -> int | None:
@@ -584,7 +746,7 @@ def _raised(notes: Sequence[tuple[int, PythonErrors]], files: Sequence[Path]) ->
     try:
         return raised_in_python(notes, files, NUMBER)
     except NotCaught as error:
-        raise NotInPlaceError("a Python function has raised, and Spark does not say for which row") from error
+        raise _SomeFailError("a Python function has raised, and Spark does not say for which row") from error
 
 
 def columns_of(rows: DataFrame) -> str:

@@ -33,6 +33,7 @@ from pyspark.sql.types import IntegerType
 from airflow_poison import DeltaChanges, Files, Jdbc, Msmq4, Store, protect
 from airflow_poison.outputs.row_files import HIDDEN
 from airflow_poison.outputs.values import nullable
+from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.sources.source import Position, Take
 from airflow_poison.spark.in_place import InPlace
@@ -179,11 +180,11 @@ def test_what_succeeds_lands_as_without_protection_and_what_fails_is_in_the_queu
     out = (11 - 1) if transform is filtered else 0
     assert result.in_place == (
         {"read": ROWS, "landed": 0, "filtered": 0, "messages": ROWS}
-        if transform in {in_batches, in_pandas}
+        if transform is in_pandas
         else {"read": ROWS, "landed": ROWS - len(BAD) - out, "filtered": out, "messages": len(BAD)}
     )
     assert job.receive(transform).in_place == result.in_place, "a second run with the key reports what the first one did"
-    assert job.poured is (transform is in_batches), "an iterator is begun anew behind an error, so all rows are looked at one by one"
+    assert not job.poured
     assert job.is_whole()
     assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
 
@@ -402,8 +403,8 @@ TYPES = """named_struct(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", ["parquet", "orc"])
-def test_rows_of_all_types_come_back_from_a_retry_as_they_were(job: Job, tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize(("form", "fails"), [("parquet", "all"), ("orc", "all"), ("parquet", "one, of a job that fails as a whole")])
+def test_rows_of_all_types_come_back_from_a_retry_as_they_were(job: Job, tmp_path: Path, form: str, fails: str) -> None:
     rows = job.spark.range(1, 25).selectExpr(
         f"{TYPES} AS s",
         f"map('k', array(named_struct('of', {TYPES}, 'none', cast(NULL AS array<int>))), 'm', NULL) AS deep",
@@ -417,13 +418,17 @@ def test_rows_of_all_types_come_back_from_a_retry_as_they_were(job: Job, tmp_pat
     def all_fail(df: DataFrame) -> DataFrame:
         return df.withColumn("l", f.expr("l + cast(if(l > 0, 'bad', '0') AS bigint)"))
 
+    def one_fails(df: DataFrame) -> DataFrame:
+        return df.drop("lookup_id").repartition(2).sortWithinPartitions(f.expr("cast(if(i = 9, 'bad', '0') AS bigint)"))
+
     def none_fails(df: DataFrame) -> DataFrame:
         return df.drop("lookup_id")
 
+    failing, messages = (all_fail, 24) if fails == "all" else (one_fails, 1)
     options: dict[str, Any] = {"source": Files(f"{tmp_path}/landing/*.{form}", format=form, settled=timedelta(0))}
     policy = Msmq4(receive_retry_count=0, max_retry_cycles=1, retry_cycle_delay=timedelta(0), receive_error_handling="Move")
-    job.queue.receive(None, policy, key="one", spark=job.spark, transform=all_fail, output=job.clean, **options)
-    assert len(job.messages()) == 24
+    job.queue.receive(None, policy, key="one", spark=job.spark, transform=failing, output=job.clean, **options)
+    assert len(job.messages()) == messages
     job.queue.return_due(policy)
 
     job.queue.receive(None, policy, key="two", spark=job.spark, transform=none_fails, output=job.clean, **options)
@@ -664,27 +669,77 @@ def test_keys_replace_rows(job: Job) -> None:
     assert len(job.landed()) == 15
 
 
-@pytest.mark.long
-def test_a_plan_that_fails_for_no_row_alone_becomes_messages(job: Job) -> None:
-    def late(df: DataFrame) -> DataFrame:
-        return cast(df.repartition(2).sortWithinPartitions(f.expr("cast(amount AS int)")))
+def late(df: DataFrame) -> DataFrame:
+    """Fails as a whole: errors below a shuffle are not caught row by row."""
+    return df.repartition(2).sortWithinPartitions(f.expr("cast(amount AS int)")).selectExpr("id", "cast(amount AS int) AS amount", "price", "at")
+
+
+def names_its_file(df: DataFrame) -> DataFrame:
+    return in_batches(df.withColumn("price", f.expr("if(input_file_name() IS NULL, 1, price)")))
+
+
+def two_kinds(df: DataFrame) -> DataFrame:
+    return in_batches(df.repartition(2).sortWithinPartitions(f.expr("cast(if(id = 50, 'bad', '0') AS int)")))
+
+
+def ends_its_worker(df: DataFrame) -> DataFrame:
+    def made(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            if (batch["amount"] == "bad").any():
+                os._exit(3)
+            yield batch.assign(amount=batch["amount"].map(int))[["id", "amount"]]
+
+    return df.mapInPandas(made, "id int, amount int")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("transform", "bad", "messages", "of"),
+    [
+        (late, [7, 50], 2, "CAST_INVALID_INPUT"),
+        (two_kinds, [7], 2, "ValueError"),
+        (in_batches, [*range(0, 120, 2)], 120, "ValueError"),
+        (names_its_file, [7], 120, "ValueError"),
+        pytest.param(ends_its_worker, [7, 50], 2, "crashed", marks=pytest.mark.long),
+    ],
+    ids=["a shuffle", "two kinds of errors", "most pieces fail", "it reads the name of its file", "a worker ends"],
+)
+def test_of_a_job_that_fails_as_a_whole_the_rows_that_fail_are_found_in_pieces(
+    job: Job, transform: Transform, bad: list[int], messages: int, of: str
+) -> None:
+    write_deltalake(job.raw, orders(0, 100, bad=bad))
+    write_deltalake(job.raw, orders(100, 120, bad=bad), mode="append")
+
+    result = job.receive(transform)
+
+    failing = {*bad} if messages == 120 else {7, 50}
+    assert result.in_place == {"read": 120, "landed": 120 - messages, "filtered": 0, "messages": messages}
+    assert job.poured is (messages == 120)
+    landed: list[Any] = DeltaTable(job.clean).to_pyarrow_table()["id"].to_pylist()
+    assert sorted(landed) == [each for each in range(120) if each not in failing]
+    found = job.messages()
+    assert {row["body"]["id"] for row in found.values()} == failing
+    assert of in {row["last_error"]["type"] for row in found.values()}
+    assert result.poisoned == len(failing)
+    assert job.is_whole()
+    assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("outage", [None, Outage()], ids=["none", "an outage may be behind it"])
+def test_rows_that_have_failed_alone_in_a_job_have_had_their_first_delivery(job: Job, outage: Outage | None) -> None:
+    def mended_meanwhile(df: DataFrame) -> DataFrame:
+        return df.selectExpr("id", "7 AS amount") if any("rows read" in line for line in job.lines) else late(df)
 
     write_deltalake(job.raw, orders(0, 20))
 
-    job.receive(late)
+    result = job.receive(mended_meanwhile, outage=outage)
 
-    assert job.poured
-    assert len(job.landed()) == 19
-    assert [row["body"]["id"] for row in job.messages().values()] == [7]
-    assert job.is_whole()
+    assert result.in_place == {"read": 20, "landed": 19, "filtered": 0, "messages": 1}
+    assert (result.settled, result.poisoned) == ((0, 1) if outage is None else (1, 0))
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("hidden", [True, False])
 def test_where_a_queue_hides_values_no_line_and_no_commit_has_one(job: Job, *, hidden: bool) -> None:
-    def late(df: DataFrame) -> DataFrame:
-        return cast(df.repartition(2).sortWithinPartitions(f.expr("cast(amount AS int)")))
-
     Store(job.queue.table.root.rpartition("/")[0]).declare("orders", POLICY, mask=["$.amount"] if hidden else None)
     write_deltalake(job.raw, orders(0, 20))
     job.receive(late, key="no row alone")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.culprits import Failed, OrderedSearch, all_culprits, one_culprit
+from airflow_poison.delivery.culprits import Failed, OrderedSearch, all_culprits, failing_pieces, one_culprit
 from airflow_poison.values.failures import Failure, FailureKind
 
 if TYPE_CHECKING:
@@ -53,6 +53,40 @@ def test_one_that_fails_alone_is_found(bad: set[int], ways: int, marks: bool) ->
 
     assert len(found) == 1
     assert found.keys() <= bad
+
+
+@given(
+    number=st.integers(1, 300),
+    bad=st.sets(st.integers(0, 299), max_size=12),
+    together=st.sampled_from([2, 40, 10**6]),
+    most=st.sampled_from([1, 9, 1_000]),
+)
+def test_each_row_has_succeeded_once_or_is_in_a_piece_that_fails(number: int, bad: set[int], together: int, most: int) -> None:
+    trials, landed = Trials(bad, together=together), list[int]()
+
+    def fails(first: int, end: int) -> bool:
+        failed = trials.one(np.arange(first, end)) is not None
+        landed.extend(() if failed else range(first, end))
+        return failed
+
+    pieces = failing_pieces(number, fails, most=most)
+
+    left = [row for first, end in pieces for row in range(first, end)]
+    assert sorted(landed + left) == list(range(number))
+    assert {row for row in bad if row < number} <= {*left}
+    if most == 1_000 and together > 2 and len(bad) < 4 and number > 50:
+        assert {*left} <= bad, "each row by itself was tried"
+
+
+def test_the_search_for_pieces_ends_where_almost_all_fail_and_when_it_has_tried_enough() -> None:
+    many, some = Trials({*range(0, 10_000, 100)}), Trials({*range(0, 10_000, 1_000)})
+
+    assert failing_pieces(10_000, lambda first, end: many.one(np.arange(first, end)) is not None, most=1_000) == [
+        (first, first + 625) for first in range(0, 10_000, 625)
+    ]
+    assert len(many.sizes) == 30
+    pieces = failing_pieces(10_000, lambda first, end: some.one(np.arange(first, end)) is not None, most=40)
+    assert (len(pieces), len(some.sizes)) == (10, 44)
 
 
 @pytest.mark.parametrize("ways", [2, 16])
