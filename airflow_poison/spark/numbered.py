@@ -39,7 +39,7 @@ class _File(NamedTuple):
 
 
 class NumberedRows:
-    """Rows in files, with their numbers in the first column, ``lookup_id``; those of a file follow each other. Places of rows are from 0 on.
+    """Rows in files, with their numbers in the first column, ``lookup_id``; in each file they follow each other. Places of rows are from 0 on.
 
     :param schema: of the rows, as Spark has it. Raises NotNumberedError.
     """
