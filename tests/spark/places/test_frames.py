@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from deltalake import DeltaTable
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as f
 
 from airflow_poison import Store, protect
 from airflow_poison.delivery.handlers import Transformation
@@ -103,6 +104,27 @@ def test_a_job_is_protected_wherever_spark_is(place: Place, root: str) -> None:
     [failed] = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
     assert json.loads(failed["body"]) == {"id": 7, "amount": "bad"}
     assert queue.check().findings == ()
+
+
+def protected_python(root: str) -> Mapping[str, int]:
+    """Protect a job whose Python function raises for one of 300 rows."""
+
+    def number(text: str) -> int:
+        return int(text)
+
+    def parsed(df: DataFrame) -> DataFrame:
+        return df.select("id", f.udf(number, "int")("amount").alias("amount"))
+
+    frame = session().range(300).selectExpr("id", "if(id = 123, 'bad', cast(id AS string)) AS amount")
+    return protect(frame, "orders", key="one", store=f"{root}/queues", policy=ONCE, transform=parsed, output=f"{root}/clean").in_place
+
+
+def test_a_job_with_python_functions_keeps_its_good_rows_wherever_spark_is(place: Place, root: str) -> None:
+    assert place.call(protected_python, root) == {"read": 300, "landed": 299, "filtered": 0, "messages": 1}
+    assert landed(root) == [each for each in range(300) if each != 123]
+    queue = Store(f"{root}/queues").queue("orders")
+    [failed] = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
+    assert (json.loads(failed["body"]), failed["last_error"]["type"]) == ({"id": 123, "amount": "bad"}, "ValueError")
 
 
 def rows_of(number: int, bad: int | None = None) -> DataFrame:
