@@ -32,6 +32,7 @@ from airflow_poison.values.errors import PlanNotFoundError, PlanStateError, Quer
 from airflow_poison.values.schema import SubQueue
 from tests.airflow import redrive_process
 from tests.airflow.test_triggers import first, within
+from tests.given.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -237,12 +238,8 @@ def act_when(table: QueueTable, state: str, act: Callable[[PlanView], object]) -
     """Do something in a thread when the newest plan is in a state, and a message is in ``main``."""
 
     def look() -> None:
-        for _ in range(600):
-            found = plans(table)[:1]
-            if found and found[0].state == state and ids(table):
-                act(found[0])
-                return
-            time.sleep(0.05)
+        until(lambda: [plan.state for plan in plans(table)[:1]] == [state] and ids(table))
+        act(plans(table)[0])
 
     threading.Thread(target=look, daemon=True).start()
 
@@ -277,8 +274,7 @@ def test_two_workers_with_the_same_task_do_each_message_once(table: QueueTable, 
     stopped = redrive_process.start("r1", chunk=3)
     pid = stopped._process.pid
     assert pid is not None
-    while not is_stopped(pid):
-        time.sleep(0.05)
+    until(lambda: is_stopped(pid))
     monkeypatch.delenv("AIRFLOW_POISON_FAULT")
     assert "done 10 of 10 done" in redrive_process.start("r1", chunk=3).ended().printed
     while stopped._process.exitcode is None:  # it may stop at several points
@@ -297,8 +293,7 @@ def is_stopped(pid: int) -> bool:
 @pytest.mark.long
 def test_a_task_that_is_ended_pauses_the_plan_and_goes_on_when_it_runs_again(table: QueueTable) -> None:
     ending = redrive_process.start("r1", rate=1)
-    while not ids(table):
-        time.sleep(0.05)
+    until(lambda: ids(table))
     assert ending._process.pid is not None
     os.kill(ending._process.pid, signal.SIGTERM)
     ended = ending.ended()

@@ -27,6 +27,7 @@ from airflow_poison.taskgroups import retry_cycle
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import AlertError, ExecutorError, HandlerNotFoundError, PoisonMessageError, QueueNotFoundError, SettingError
 from airflow_poison.values.failures import ErrorHandler
+from tests.given.waiting import until
 from tests.sessions import sample_handlers
 
 if TYPE_CHECKING:
@@ -254,10 +255,7 @@ def test_a_kill_cancels_the_spark_job(spark: SparkSession) -> None:
 
     thread = threading.Thread(target=slow, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
-    while not spark.sparkContext.statusTracker().getActiveStageIds():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(spark.sparkContext.statusTracker().getActiveStageIds)
     QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads").on_kill()
     thread.join(timeout=30)
     assert not thread.is_alive()

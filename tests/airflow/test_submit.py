@@ -23,6 +23,7 @@ from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
+from tests.given.waiting import until
 from tests.spark.places.task import until_gone
 from tools.servers.spark import APPLICATION, QUICK, standalone
 
@@ -96,7 +97,6 @@ def writes(path: Path) -> Callable[[Message], None]:
 
     def write(message: Message) -> None:
         import os
-        import time
         from pathlib import Path
 
         with Path(name).open("a") as file:
@@ -163,13 +163,6 @@ def begun(
     thread = threading.Thread(target=execute, daemon=True)
     thread.start()
     return thread
-
-
-def until(happened: Callable[[], object], what: str) -> None:
-    overdue = time.monotonic() + 120
-    while not happened():
-        assert time.monotonic() < overdue, what
-        time.sleep(0.05)
 
 
 def called(path: Path) -> Counter[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import InputError, MessageNotFoundError, SettingError, SourceError
 from airflow_poison.values.fault_points import install
 from airflow_poison.values.schema import SubQueue
+from tests.given.waiting import until
 from tools.servers.kafka import Broker, running
 
 from .conftest import define_connection
@@ -55,8 +55,7 @@ def letters(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> str:
     """A topic of the test's own, behind the connection ``letters``."""
     name, admin = f"letters-{next(_numbers)}", AdminClient(dict(broker.settings))
     admin.create_topics([NewTopic(name, 1)])[name].result()
-    while name not in admin.list_topics(timeout=5).topics:
-        time.sleep(0.1)
+    until(lambda: name in admin.list_topics(timeout=5).topics)
     define_connection(monkeypatch, "letters", dict(broker.settings), conn_type="kafka")
     return name
 

@@ -46,6 +46,7 @@ from airflow_poison.values.events import acting
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.values.schema import CONVERSATION, SubQueue, table_schema
 from tests.airflow.conftest import define_connection
+from tests.given.waiting import happened, until
 from tools import api_types
 
 with warnings.catch_warnings():
@@ -223,9 +224,7 @@ class SlowReads:
         return {"asked": list(asked)}
 
     def until_begun(self, count: int) -> None:
-        deadline = time.monotonic() + 60
-        while len(self.begun) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: len(self.begun) >= count)
         assert len(self.begun) == count
 
 
@@ -241,9 +240,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowReads]:
 
 def until_asked(count: int) -> None:
     """Wait until so many reads go on or wait."""
-    deadline = time.monotonic() + 60
-    while len(served._going_on) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
+    happened(lambda: len(served._going_on) >= count, 60)
 
 
 def test_those_who_ask_for_the_same_share_one_read(browser: Browser, slow: SlowReads) -> None:

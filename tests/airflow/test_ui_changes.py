@@ -32,6 +32,7 @@ from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
 from airflow_poison.values.schema import SubQueue
 from tests.airflow.conftest import define_connection, serialize
+from tests.given.waiting import until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Airflow's own
@@ -593,13 +594,12 @@ class Desk:
         return self._told(self.poster.get("plan", queue="orders", plan=plan_id))
 
     def until(self, plan_id: str, *states: str) -> Any:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+        def has_ended() -> bool:
             seen = self.seen(plan_id)
-            if seen["state"] in states and seen["server"]["state"] != "running":
-                return seen
-            time.sleep(0.02)
-        pytest.fail(f"{states}: {seen}")
+            return seen["state"] in states and seen["server"]["state"] != "running"
+
+        until(has_ended, states)
+        return self.seen(plan_id)
 
     def places(self) -> dict[int, str]:
         rows = [row for file in self.table.snapshot().files for row in self.table.read(file).to_pylist()]
@@ -834,9 +834,7 @@ def test_few_plans_are_applied_at_once_and_the_others_wait_and_say_so(at_desk: D
     gate = Event()
     monkeypatch.setattr("airflow_poison.desk.applying.apply", lambda table, plan_id, *_, **__: (gate.wait(60), find_plan(table, plan_id))[1])
     begun = [at_desk.apply(selection={"lookup_ids": [number]}) for number in range(1, 5)]
-    deadline = time.monotonic() + 60
-    while at_desk.seen(begun[1]["plan"])["server"]["state"] != "running" and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: at_desk.seen(begun[1]["plan"])["server"]["state"] == "running")
     told = [at_desk.seen(each["plan"])["server"] for each in begun]
     assert [(each["state"], each["before"]) for each in told] == [("running", 0), ("running", 0), ("waiting", 0), ("waiting", 1)]
     monkeypatch.setattr("airflow_poison.ui.desk.MOST", 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from airflow_poison.passes.alter import alter, disable, enable, restart
@@ -16,6 +15,7 @@ from airflow_poison.values.schema import SubQueue
 from tests.faults import maintainers
 from tests.faults.workers import gives_up, send_as
 from tests.faults.world import DELAY, Strangers
+from tests.given.waiting import happened
 
 if TYPE_CHECKING:
     import random
@@ -96,11 +96,9 @@ def _holds_sends(actor: Actor) -> None:
     enable(actor.table, actor.clock)
 
 
-def wait_for(until: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool]) -> None:
     """Wait a while for what a verb needs."""
-    latest = time.monotonic() + _PATIENCE
-    while not until() and time.monotonic() < latest:
-        time.sleep(0.01)
+    happened(condition, _PATIENCE)
 
 
 def recovers_or_enables(actor: Actor) -> None:

@@ -696,9 +696,9 @@ def ends_its_worker(df: DataFrame) -> DataFrame:
     ("transform", "bad", "messages", "of"),
     [
         (late, [7, 50], 2, "CAST_INVALID_INPUT"),
-        (two_kinds, [7], 2, "ValueError"),
-        (in_batches, [*range(0, 120, 2)], 120, "ValueError"),
-        (names_its_file, [7], 120, "ValueError"),
+        pytest.param(two_kinds, [7], 2, "ValueError", marks=pytest.mark.long),
+        pytest.param(in_batches, [*range(0, 120, 2)], 120, "ValueError", marks=pytest.mark.long),
+        pytest.param(names_its_file, [7], 120, "ValueError", marks=pytest.mark.long),
         pytest.param(ends_its_worker, [7, 50], 2, "crashed", marks=pytest.mark.long),
     ],
     ids=["a shuffle", "two kinds of errors", "most pieces fail", "it reads the name of its file", "a worker ends"],
@@ -724,7 +724,7 @@ def test_of_a_job_that_fails_as_a_whole_the_rows_that_fail_are_found_in_pieces(
     assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
 
 
-@pytest.mark.parametrize("outage", [None, Outage()], ids=["none", "an outage may be behind it"])
+@pytest.mark.parametrize("outage", [None, pytest.param(Outage(), marks=pytest.mark.long)], ids=["none", "an outage may be behind it"])
 def test_rows_that_have_failed_alone_in_a_job_have_had_their_first_delivery(job: Job, outage: Outage | None) -> None:
     def mended_meanwhile(df: DataFrame) -> DataFrame:
         return df.selectExpr("id", "7 AS amount") if any("rows read" in line for line in job.lines) else late(df)
