@@ -163,7 +163,10 @@ def named(df: DataFrame) -> DataFrame:
     return df.selectExpr("lookup_id", "id", "try_cast(amount AS int) AS amount", "if(amount = 'bad', 'no amount', NULL) AS _poison")
 
 
-@pytest.mark.parametrize("transform", [cast, in_python, in_pandas, in_batches, joined, several, filtered, named], ids=lambda each: each.__name__)
+SOON = cast, in_python, in_pandas, joined, several, filtered, named
+
+
+@pytest.mark.parametrize("transform", [*SOON, pytest.param(in_batches, marks=pytest.mark.long)], ids=lambda each: each.__name__)
 def test_what_succeeds_lands_as_without_protection_and_what_fails_is_in_the_queue(job: Job, tmp_path: Path, transform: Transform) -> None:
     write_deltalake(job.raw, orders(0, ROWS))
 

@@ -116,7 +116,7 @@ def rows(table: pa.Table) -> list[str]:
 
 
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("function", JOBS)
+@pytest.mark.parametrize("function", [pytest.param(each, marks=[pytest.mark.long] if each == "enriched" else []) for each in JOBS])
 def test_a_job_is_protected_by_three_lines_and_lands_what_it_landed(function: str, tmp_path: Path, spark: SparkSession) -> None:
     before, bad = JOBS[function], {3, 17}
     after = protected(before, function)
