@@ -429,6 +429,16 @@ def failure_of_job(error: Exception) -> Failure:
     return Failure(FailureKind.EXCEPTION, type(error).__name__, cut(why(error), MAX_TEXT))
 
 
+_OF_ROW = re.compile(r"SQLSTATE: (?:2[1-3]|P0)")
+"""Classes of Spark's errors that are of values: cardinality, data, constraints, and what SQL raises itself."""
+
+
+def is_of_row(error: Exception) -> bool:
+    """Whether a job's error is of a value, or of a Python function, and not of a machine, a file or a network."""
+    text = str(error)
+    return _DIED.search(text) is None and (_PYTHON.search(text) is not None or _OF_ROW.search(text) is not None)
+
+
 def failure_of_python(text: str) -> Failure:
     """Return the failure that a traceback of Python in some text says: of errors in a chain, the one that was raised last."""
     python = _PYTHON.search(text)

@@ -32,18 +32,18 @@ from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import FAILED, NUMBER, PLACE, PLACE_BITS, ROW
-from airflow_poison.spark.function import analyzed_plan, called, check_result, expected, failure_of_job, lost
+from airflow_poison.spark.function import analyzed_plan, called, check_result, expected, failure_of_job, is_of_row, lost
 from airflow_poison.spark.jobs import is_connect, jobs_of, spark_errors, why
 from airflow_poison.spark.messages import given_schema, pieces, this_python, types_kept
 from airflow_poison.spark.numbered import NotNumberedError, NumberedRows
 from airflow_poison.spark.python_errors import all_noted, errors_noted
 from airflow_poison.spark.send_stage import SendStage
-from airflow_poison.spark.units import NOT_THEIRS, NotCaught, failure_of_verdict, observed_in, raised_in_python, written
+from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
 from airflow_poison.store import disk
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.ddl import parse_ddl, quoted
 from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
-from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.failures import Failure
 from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import counted, literal_path, local_uri
 
@@ -368,7 +368,7 @@ class InPlace:
             frame = (_without_named(job.plain) if job.judged else job.plain).drop(LOOKUP_ID)
         folder = self._folder()
         with types_kept(frame.sparkSession):
-            files, _, _ = self._written(*self._in_partitions(frame, FAILED), folder)
+            files, _, _ = self._written(*self._in_partitions(frame), folder)
         bad = [path for path in files if path.startswith(f"{folder}/{FAILED}=true/")]
         return [path for path in files if path not in {*bad}], bad
 
@@ -439,7 +439,7 @@ class InPlace:
         noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
         with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
             split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {FAILED}") if frame is None else frame
-            files, rows_written, repeated = self._written(*self._in_partitions(split, FAILED), folder)
+            files, rows_written, repeated = self._written(*self._in_partitions(split), folder)
             good, bad = ([path for path in files if path.startswith(f"{folder}/{FAILED}={fails}/")] for fails in ("false", "true"))
             if job.has_records:
                 self._find_unfit(job, _observed(job, "rows"))
@@ -512,12 +512,13 @@ class InPlace:
             raise SourceError("Records of the source were removed while it was read. Nothing was taken; run the task again.")
         return files
 
-    def _in_partitions(self, rows: DataFrame, failed: str = "false") -> tuple[DataFrame, Sequence[str]]:
+    def _in_partitions(self, rows: DataFrame) -> tuple[DataFrame, Sequence[str]]:
         """Return rows so that a file has rows of one partition of the output alone, and the columns by which they are written apart.
 
-        :param failed: the column that is true of rows that do not land.
+        Where rows say whether they fail, those that do are apart from the others.
         """
-        by = [failed] if failed in rows.columns else []
+        by = [FAILED] if FAILED in rows.columns else []
+        failed = FAILED if by else "false"
         rules, types = self._order.outputs[0].rules, dict(rows.dtypes)
         names = () if rules is None else rules.partitions
         if not names or not all(types.get(name) in _NAMING for name in names):
@@ -543,8 +544,7 @@ class InPlace:
                 raise SparkJobError(f"The Spark job failed: {why(error)}\nNothing was taken. Run the task again.") from error
             failure = failure_of_job(error)
             said = failure.type if self._order.hides else f"{failure.type}: {next(iter(failure.text.splitlines()), '')}"
-            is_theirs = failure.kind is FailureKind.EXCEPTION and not NOT_THEIRS.search(str(error))
-            raise _JobFailedError(f"the job failed ({said})", failure if is_theirs else None) from error
+            raise _JobFailedError(f"the job failed ({said})", failure if is_of_row(error) else None) from error
         files = [path for path in self._place.files.names(folder) if path.endswith(".parquet")]
         here = sum(self._rows_in(files))
         there = here if counted is None else int(counted.get["rows"])

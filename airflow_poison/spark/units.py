@@ -76,7 +76,7 @@ TIMES_SLOWER, ENOUGH = 20, 1_000
 _TOO_MUCH = re.compile(r"maxResultSize|exceeds the maximum")
 """What Spark says of a result that is too large for the driver."""
 _POOL = "spark.scheduler.pool"
-NOT_THEIRS = re.compile(rf"No space left on device|Disk quota exceeded|{UNREAD}")
+_NOT_THEIRS = re.compile(rf"No space left on device|Disk quota exceeded|{UNREAD}")
 _WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|ClosedChannelException|AsynchronousCloseException|EOFException")
 _KILLS_FOR = 30.0
 """So many seconds after a job was cancelled may Spark still kill a Python worker of its tasks that has been given to another task since: it does so
@@ -379,7 +379,7 @@ class SparkUnits:
         if isinstance(error, OSError):  # of files that this process reads
             raise error
         file = self._frames.unread(error)
-        if file is not None or NOT_THEIRS.search(str(error)):
+        if file is not None or _NOT_THEIRS.search(str(error)):
             said = why(error) if file is None else unread(f"{file}: it is damaged or gone")
             raise SparkJobError(f"The Spark job of pass {self._claim.key} failed: {said}\nNo message is charged, nothing was committed.") from error
 

@@ -163,6 +163,16 @@ def named(df: DataFrame) -> DataFrame:
     return df.selectExpr("lookup_id", "id", "try_cast(amount AS int) AS amount", "if(amount = 'bad', 'no amount', NULL) AS _poison")
 
 
+def test_pieces_land_in_partitions(job: Job) -> None:
+    write_deltalake(job.raw, orders(0, 20))
+    write_deltalake(job.clean, pa.table({"id": pa.array([], pa.int32()), "amount": pa.array([], pa.int32())}), partition_by=["amount"])
+
+    assert job.receive(in_batches).in_place == {"read": 20, "landed": 19, "filtered": 0, "messages": 1}
+
+    assert sorted(each["amount"] for each in DeltaTable(job.clean).to_pyarrow_table().to_pylist()) == [each for each in range(20) if each != 7]
+    assert job.is_whole()
+
+
 SOON = cast, in_python, in_pandas, joined, several, filtered, named
 
 
