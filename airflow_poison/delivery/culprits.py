@@ -73,19 +73,19 @@ def one_culprit(rows: Rows, try_one: TryOne, *, ways: int) -> dict[int, Failure]
     return {} if failed is None else {int(rows[0]): failed.failure}
 
 
-def failing_pieces(number: int, fails: Callable[[int, int], bool], *, most: int) -> list[tuple[int, int]]:
+def failing_pieces(number: int, fails: Callable[[int, int], bool], *, most: int, least: int = 1) -> list[tuple[int, int]]:
     """Return pieces of a number of rows, from one place to another, in which all rows are that fail. Rows of other pieces have succeeded once each.
 
     The rows are cut into halves, and these again. Of two halves the second is not tried as a whole when the first has succeeded; each row by itself
     is. It ends where many rows fail, as almost all pieces of a size do then.
 
     :param fails: tries the rows from a place to another.
-    :param most: tries after which no piece is cut any more.
+    :param most: tries after which no piece is cut any more. :param least: a piece of no more rows is not cut.
     """
     found, todo, tries = list[tuple[int, int]](), [(0, number)], 0
     for depth in count():
-        found += [piece for piece in todo if piece[1] - piece[0] == 1]
-        todo = [piece for piece in todo if piece[1] - piece[0] > 1]
+        found += [piece for piece in todo if piece[1] - piece[0] <= least]
+        todo = [piece for piece in todo if piece[1] - piece[0] > least]
         if not todo or tries >= most or (depth >= _LEAST_DEPTH and len(todo) > _MANY * 2**depth):
             break
         halves = list[tuple[int, int]]()

@@ -64,6 +64,9 @@ _NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "
 """Types of columns of partitions whose values Delta's log has as SQL writes them."""
 
 
+FEW, LEAST = 50_000, 10_000
+"""Of a session that runs parts of one plan, which finds those that fail in little time: so many rows all become messages, and so do those of so small
+a piece that fails. On Spark Connect each row is tried."""
 MOST_TRIES, MOST_UNKNOWN = 400, 0.9
 """Of rows of which some fail: so many pieces are tried, before all rows of those that fail become messages; and where more of the rows than this part
 would, all do."""
@@ -291,7 +294,7 @@ class InPlace:
         """
         try:
             given = self._given()
-            if given is not None and given.number > 1:
+            if given is not None and given.number > (1 if is_connect(self._first.sparkSession) else FEW):
                 self._order.progress(f"{error}: pieces of the rows are transformed, so that few become messages")
                 if self._land_pieces(given):
                     return ""
@@ -318,7 +321,8 @@ class InPlace:
         fails = partial(self._fails, given, tried)
         pieces = list[tuple[int, int]]()
         if fails(0, given.number):  # else those that fail are named, or raise where that is caught
-            pieces = failing_pieces(given.number, fails, most=MOST_TRIES)
+            least = 1 if is_connect(self._first.sparkSession) else LEAST
+            pieces = failing_pieces(given.number, fails, most=MOST_TRIES, least=least)
         unknown = sum(end - first for first, end in pieces)
         known = given.number - unknown
         self._order.progress(f"{counted(tried.number, 'piece')} transformed: {known:,} rows of {given.number:,} are known to land or to fail")

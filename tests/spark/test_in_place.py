@@ -36,6 +36,7 @@ from airflow_poison.outputs.values import nullable
 from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.sources.source import Position, Take
+from airflow_poison.spark import in_place
 from airflow_poison.spark.in_place import InPlace
 from airflow_poison.spark.messages import types_kept
 from airflow_poison.values.errors import InputError, OutputError, SettingError, SourceError, TransformError
@@ -163,6 +164,7 @@ def named(df: DataFrame) -> DataFrame:
     return df.selectExpr("lookup_id", "id", "try_cast(amount AS int) AS amount", "if(amount = 'bad', 'no amount', NULL) AS _poison")
 
 
+@pytest.mark.usefixtures("to_one_row")
 def test_pieces_land_in_partitions(job: Job) -> None:
     write_deltalake(job.raw, orders(0, 20))
     write_deltalake(job.clean, pa.table({"id": pa.array([], pa.int32()), "amount": pa.array([], pa.int32())}), partition_by=["amount"])
@@ -170,6 +172,39 @@ def test_pieces_land_in_partitions(job: Job) -> None:
     assert job.receive(in_batches).in_place == {"read": 20, "landed": 19, "filtered": 0, "messages": 1}
 
     assert sorted(each["amount"] for each in DeltaTable(job.clean).to_pyarrow_table().to_pylist()) == [each for each in range(20) if each != 7]
+    assert job.is_whole()
+
+
+def named_in_batches(df: DataFrame) -> DataFrame:
+    """Names rows whose number is 50 or 90, and raises for bad ones; makes two rows of each."""
+
+    def made(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            good = batch.assign(amount=batch["amount"].map(amount), _poison=batch["id"].map({50: "too many", 90: "too far"}))
+            yield good[["lookup_id", "id", "amount", "_poison"]]
+            yield good.assign(id=good["id"] + 1_000, _poison=None)[["lookup_id", "id", "amount", "_poison"]]
+
+    return df.mapInPandas(made, "lookup_id long, id int, amount int, _poison string")  # type: ignore[arg-type]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("keys", [{}, {"output_keys": ["id"]}], ids=["rows", "keys"])
+@pytest.mark.usefixtures("to_one_row")
+def test_rows_that_are_named_fall_out_of_pieces_whole(job: Job, keys: dict[str, Any]) -> None:
+    write_deltalake(job.raw, orders(0, 120, bad=[7]))
+
+    result = job.receive(named_in_batches, **keys)
+
+    assert result.in_place == {"read": 120, "landed": 117, "filtered": 0, "messages": 3}
+    good = [each for each in range(120) if each not in {7, 50, 90}]
+    landed: list[Any] = DeltaTable(job.clean).to_pyarrow_table()["id"].to_pylist()
+    assert sorted(landed) == sorted([*good, *(each + 1_000 for each in good)])
+    found = {row["body"]["id"]: row["last_error"] for row in job.messages().values()}
+    assert {each: (error["type"], error["message"]) for each, error in found.items()} == {
+        7: ("ValueError", "no such amount: bad"),
+        50: ("_poison", "too many"),
+        90: ("_poison", "too far"),
+    }
     assert job.is_whole()
 
 
@@ -193,13 +228,27 @@ def test_what_succeeds_lands_as_without_protection_and_what_fails_is_in_the_queu
     out = (11 - 1) if transform is filtered else 0
     assert result.in_place == (
         {"read": ROWS, "landed": 0, "filtered": 0, "messages": ROWS}
-        if transform is in_pandas
+        if transform in {in_batches, in_pandas}
         else {"read": ROWS, "landed": ROWS - len(BAD) - out, "filtered": out, "messages": len(BAD)}
     )
     assert job.receive(transform).in_place == result.in_place, "a second run with the key reports what the first one did"
-    assert not job.poured
+    assert job.poured is (transform is in_batches), "an iterator is begun anew behind an error, and of few rows each becomes a message"
     assert job.is_whole()
     assert not any(Path(job.clean, "_poison").rglob("*.parquet"))
+
+
+@pytest.mark.long
+def test_many_rows_are_cut_to_pieces_in_which_few_fail(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_place, "FEW", 500)
+    monkeypatch.setattr(in_place, "LEAST", 100)
+    write_deltalake(job.raw, orders(0, 2_000, bad=[7, 21, 1_500]))
+
+    result = job.receive(in_batches)
+
+    assert result.in_place == {"read": 2_000, "landed": 1_876, "filtered": 0, "messages": 124}
+    assert (result.settled, result.poisoned) == (121, 3)
+    assert len(job.landed()) == len({*job.landed()}) == 1_997
+    assert job.is_whole()
 
 
 def test_rows_that_the_job_names_have_had_their_first_delivery(job: Job) -> None:
@@ -417,6 +466,7 @@ TYPES = """named_struct(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("form", "fails"), [("parquet", "all"), ("orc", "all"), ("parquet", "one, of a job that fails as a whole")])
+@pytest.mark.usefixtures("to_one_row")
 def test_rows_of_all_types_come_back_from_a_retry_as_they_were(job: Job, tmp_path: Path, form: str, fails: str) -> None:
     rows = job.spark.range(1, 25).selectExpr(
         f"{TYPES} AS s",
@@ -705,6 +755,13 @@ def ends_its_worker(df: DataFrame) -> DataFrame:
     return df.mapInPandas(made, "id int, amount int")  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def to_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pieces cut to one row also in a session that searches parts of a plan, as on Spark Connect."""
+    monkeypatch.setattr(in_place, "FEW", 1)
+    monkeypatch.setattr(in_place, "LEAST", 1)
+
+
 @pytest.mark.parametrize(
     ("transform", "bad", "messages", "of"),
     [
@@ -716,6 +773,7 @@ def ends_its_worker(df: DataFrame) -> DataFrame:
     ],
     ids=["a shuffle", "two kinds of errors", "most pieces fail", "it reads the name of its file", "a worker ends"],
 )
+@pytest.mark.usefixtures("to_one_row")
 def test_of_a_job_that_fails_as_a_whole_the_rows_that_fail_are_found_in_pieces(
     job: Job, transform: Transform, bad: list[int], messages: int, of: str
 ) -> None:
@@ -738,6 +796,7 @@ def test_of_a_job_that_fails_as_a_whole_the_rows_that_fail_are_found_in_pieces(
 
 
 @pytest.mark.parametrize("outage", [None, pytest.param(Outage(), marks=pytest.mark.long)], ids=["none", "an outage may be behind it"])
+@pytest.mark.usefixtures("to_one_row")
 def test_rows_that_have_failed_alone_in_a_job_have_had_their_first_delivery(job: Job, outage: Outage | None) -> None:
     def mended_meanwhile(df: DataFrame) -> DataFrame:
         return df.selectExpr("id", "7 AS amount") if any("rows read" in line for line in job.lines) else late(df)
