@@ -292,6 +292,7 @@ class InPlace:
 
         :param error: what all of them together have failed with.
         """
+        self._unnamed = None
         try:
             given = self._given()
             if given is not None and given.number > (1 if is_connect(self._first.sparkSession) else FEW):
