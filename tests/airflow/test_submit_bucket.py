@@ -15,11 +15,12 @@ from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.passes.submitted import Submission
 from airflow_poison.values.clock import SystemClock
+from tests.given.waiting import until
 from tests.spark.places.servers import apart
 from tools.servers import s3 as server
 
 from .conftest import define_connection
-from .test_submit import CONF, POLICY, Store, begun, called, context, sent, until, writes
+from .test_submit import CONF, POLICY, Store, begun, called, context, sent, writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

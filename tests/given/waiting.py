@@ -17,6 +17,6 @@ def happened(condition: Callable[[], object], seconds: float) -> bool:
     return found
 
 
-def until(condition: Callable[[], object], what: object = "", seconds: float = 60) -> None:
+def until(condition: Callable[[], object], what: object = "", seconds: float = 120) -> None:
     """Wait until a condition is true; it is an error when it is not so in time."""
     assert happened(condition, seconds), what or condition
