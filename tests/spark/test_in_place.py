@@ -188,7 +188,7 @@ def named_in_batches(df: DataFrame) -> DataFrame:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("keys", [{}, {"output_keys": ["id"]}], ids=["rows", "keys"])
+@pytest.mark.parametrize("keys", [{}, pytest.param({"output_keys": ["id"]}, marks=pytest.mark.campaign)], ids=["rows", "keys"])
 @pytest.mark.usefixtures("to_one_row")
 def test_rows_that_are_named_fall_out_of_pieces_whole(job: Job, keys: dict[str, Any]) -> None:
     write_deltalake(job.raw, orders(0, 120, bad=[7]))
@@ -767,7 +767,7 @@ def to_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (late, [7, 50], 2, "CAST_INVALID_INPUT"),
         pytest.param(two_kinds, [7], 2, "ValueError", marks=pytest.mark.long),
-        pytest.param(in_batches, [*range(0, 120, 2)], 120, "ValueError", marks=pytest.mark.long),
+        pytest.param(in_batches, [*range(0, 120, 2)], 120, "ValueError", marks=pytest.mark.campaign),
         pytest.param(names_its_file, [7], 120, "ValueError", marks=pytest.mark.long),
         pytest.param(ends_its_worker, [7, 50], 2, "crashed", marks=pytest.mark.long),
     ],
