@@ -21,6 +21,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison import DeltaChanges, Files, Msmq4, Store, protect
+from airflow_poison.spark import in_place
 from airflow_poison.store.past import read_past
 
 if TYPE_CHECKING:
@@ -71,17 +72,29 @@ def work(kind: str, folder: str, rounds: str) -> None:
         KINDS[kind][1](Path(folder), spark)
 
 
-def received(folder: Path, spark: SparkSession, source: Any, **more: Any) -> None:
+def received(folder: Path, spark: SparkSession, source: Any, transform: Callable[[DataFrame], DataFrame] = checked, **more: Any) -> None:
     done = folder / "done"
     number = int(done.read_text()) if done.exists() else 0
     queue, output = Store(str(folder / "store")).queue("orders"), str(folder / "clean")
-    queue.receive(None, POLICY, key=f"round {number}", spark=spark, transform=checked, source=source, output=output, **more)
+    queue.receive(None, POLICY, key=f"round {number}", spark=spark, transform=transform, source=source, output=output, **more)
     (folder / "new").write_text(str(number + 1))
     (folder / "new").replace(done)
 
 
 def of_files(folder: Path, spark: SparkSession) -> None:
     received(folder, spark, Files(f"{folder}/in/*.parquet", format="parquet", settled=timedelta(0)))
+
+
+def as_a_whole(df: DataFrame) -> DataFrame:
+    """Do the same by a plan that fails as a whole."""
+    below = df.selectExpr("id", "cast(if(id % 17 = 3 AND id % 10 > 0, 'bad', text) AS int) AS number").repartition(2)
+    return below.where("id % 10 > 0")
+
+
+def of_pieces(folder: Path, spark: SparkSession) -> None:
+    """Have pieces of rows transformed, down to one row."""
+    in_place.FEW = in_place.LEAST = 1
+    received(folder, spark, DeltaChanges(str(folder / "raw")), transform=as_a_whole)
 
 
 def of_delta(folder: Path, spark: SparkSession) -> None:
@@ -134,6 +147,7 @@ def a_version(folder: Path, number: int) -> None:
 KINDS: dict[str, tuple[Callable[[Path, int], None], Callable[[Path, SparkSession], None]]] = {
     "files": (a_file, of_files),
     "delta": (a_version, of_delta),
+    "pieces": (a_version, of_pieces),
     "foreachBatch": (a_file, of_stream),
     "kafka": (records, of_kafka),
 }
