@@ -65,7 +65,7 @@ _NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "
 
 
 FEW, LEAST = 50_000, 10_000
-"""Of a session that runs parts of one plan, which finds those that fail in little time: so many rows all become messages, and so do those of so small
+"""Where a session runs parts of one plan, a pass finds rows that fail in little time: so many rows all become messages, and so do all rows of so small
 a piece that fails. On Spark Connect each row is tried."""
 MOST_TRIES, MOST_UNKNOWN = 400, 0.9
 """Of rows of which some fail: so many pieces are tried, before all rows of those that fail become messages; and where more of the rows than this part
