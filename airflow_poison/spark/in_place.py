@@ -65,8 +65,8 @@ _NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "
 
 
 FEW, LEAST = 50_000, 10_000
-"""Where a session runs parts of one plan, a pass finds rows that fail in little time: so many rows all become messages, and so do all rows of so small
-a piece that fails. On Spark Connect each row is tried."""
+"""Where a session runs parts of one plan, a pass finds rows that fail in little time: so many rows all become messages, and so do all rows of so
+small a piece that fails. On Spark Connect each row is tried."""
 MOST_TRIES, MOST_UNKNOWN = 400, 0.9
 """Of rows of which some fail: so many pieces are tried, before all rows of those that fail become messages; and where more of the rows than this part
 would, all do."""
@@ -253,6 +253,10 @@ class InPlace:
             yield from _rows_and_records(batch)
 
     @cached_property
+    def _is_connect(self) -> bool:
+        return is_connect(self._first.sparkSession)
+
+    @cached_property
     def _rows(self) -> DataFrame:
         """The rows with the records that they were, where they are records: a body goes to the JVM only where it may become a message."""
         if self._order.careful or self._order.transformation.schema is None:
@@ -267,7 +271,7 @@ class InPlace:
         """
         self._check_place(self._first.sparkSession, self._order.outputs)
         job = self._planned(_numbered(self._first))
-        if is_connect(self._first.sparkSession):  # its plans cannot be changed
+        if self._is_connect:  # its plans cannot be changed
             self._run_as_it_is(job)
             return
         if (job.judged or not job.is_chain) and self._rows is not self._first:
@@ -295,7 +299,7 @@ class InPlace:
         self._unnamed = None
         try:
             given = self._given()
-            if given is not None and given.number > (1 if is_connect(self._first.sparkSession) else FEW):
+            if given is not None and given.number > (1 if self._is_connect else FEW):
                 self._order.progress(f"{error}: pieces of the rows are transformed, so that few become messages")
                 if self._land_pieces(given):
                     return ""
@@ -322,7 +326,7 @@ class InPlace:
         fails = partial(self._fails, given, tried)
         pieces = list[tuple[int, int]]()
         if fails(0, given.number):  # else those that fail are named, or raise where that is caught
-            least = 1 if is_connect(self._first.sparkSession) else LEAST
+            least = 1 if self._is_connect else LEAST
             pieces = failing_pieces(given.number, fails, most=MOST_TRIES, least=least)
         unknown = sum(end - first for first, end in pieces)
         known = given.number - unknown
@@ -332,7 +336,7 @@ class InPlace:
         named, found, folder = dict[int, str](), list[str](), self._folder()
         for path in (path for path in tried.bad if not self._has_column(path, ROW)):
             named.update(self._named_in(path))
-        if given.write_failed(*given.failed(pieces, named), partial(self._write, folder, found)) < len(named):
+        if given.write_failed(pieces, named, partial(self._write, folder, found)) < len(named):
             return False  # the transformation has made numbers of its own
         if self._rows.columns[-1:] == [UNFIT]:
             records = given.frame(self._rows.sparkSession).where(f"`{UNFIT}`").select(f"`{RECORD}`")
@@ -364,7 +368,7 @@ class InPlace:
 
     def _written_apart(self, job: _Job) -> tuple[list[str], list[str]]:
         """Write the rows of a piece; return the files of those that land, and of those that fail, with what they were or with their numbers."""
-        frame = None if is_connect(job.whole.sparkSession) else catching.caught(job.plain, job.given, in_place=True)
+        frame = None if self._is_connect else catching.caught(job.plain, job.given, in_place=True)
         names = [name for name in job.plain.columns if name not in {LOOKUP_ID, VERDICT}]
         if frame is None and job.judged and LOOKUP_ID in job.plain.columns:
             ours = f"{LOOKUP_ID} AS {NUMBER}", VERDICT, f"{VERDICT} IS NOT NULL AS {FAILED}"
@@ -416,7 +420,7 @@ class InPlace:
         check_result(result, outputs, transformation.name)
         found = written(result, outputs)
         plain = found.frames[outputs[0].name]
-        classic = not is_connect(whole.sparkSession)
+        classic = not self._is_connect
         counts_itself = classic and not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
         return _Job(whole, given, seen, plain, found.judged, has_records, classic and catching.is_chain(plain, given), counts_itself)
 

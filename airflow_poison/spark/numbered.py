@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_poison.sources.source import UNFIT
@@ -15,7 +14,7 @@ from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import literal_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from pyspark.sql import DataFrame, SparkSession
@@ -88,35 +87,35 @@ class NumberedRows:
                 found.append(np.arange(file.first + max(first - before, 0), file.first + min(end - before, file.rows), dtype=np.int64))
         return np.concatenate(found)
 
-    def failed(self, pieces: Sequence[tuple[int, int]], named: dict[int, str]) -> tuple[pa.Array[Any], pa.Array[Any]]:
-        """Return numbers, ascending, of the rows of pieces and of named ones, and what the transformation says of the latter."""
-        numbers = np.concatenate([np.array(sorted(named), np.int64), *(self._numbers(*piece) for piece in pieces)])
-        order: Any = np.argsort(numbers, kind="stable")
-        said: Any = pa.array([named[number] for number in sorted(named)] + [None] * (len(numbers) - len(named)), pa.string())
-        return pa.array(numbers[order], pa.int64()), said.take(pa.array(order))
+    def write_failed(
+        self, pieces: Sequence[tuple[int, int]], named: Mapping[int, str], write: Callable[[str, Iterator[pa.RecordBatch]], None]
+    ) -> int:
+        """Have the rows of pieces and named ones written, but records that are no rows, as the column ``ROW``; return how many named ones there are.
 
-    def write_failed(self, numbers: pa.Array[Any], said: pa.Array[Any], write: Callable[[str, Iterator[pa.RecordBatch]], None]) -> int:
-        """Have the rows of these numbers written, but records that are no rows, as the column ``ROW``; return how many named ones there are.
-
+        :param named: what the transformation says of rows, by their numbers.
         :param write: called with the path of a file, and its batches.
         """
-        written = 0
-        wanted, whys = numbers.to_numpy(), cast("Any", said)
+        numbers = np.concatenate([np.array(sorted(named), np.int64), *(self._numbers(*piece) for piece in pieces)])
+        order: Any = np.argsort(numbers, kind="stable")
+        said: Any = pa.array([named[number] for number in sorted(named)] + [None] * (len(numbers) - len(named)), pa.string()).take(order)
+        wanted, written = numbers[order], 0
 
         def batches(file: _File) -> Iterator[pa.RecordBatch]:
             nonlocal written
             with self._open(file.path) as parquet:
                 for batch in parquet.iter_batches(_BATCH):
-                    places: Any = pc.index_in(batch.column(0), numbers)
-                    batch, places = batch.filter(is_one := places.is_valid()), places.filter(is_one)  # noqa: PLW2901
+                    given = batch.column(0).to_numpy()
+                    places: Any = np.minimum(np.searchsorted(wanted, given), len(wanted) - 1)
+                    here = wanted[places] == given
                     if UNFIT in batch.schema.names:
-                        fits = pc.invert(cast("Any", batch.column(UNFIT)))
-                        batch, places = batch.filter(fits).drop_columns([UNFIT]), places.filter(fits)  # noqa: PLW2901
-                    if batch.num_rows:
-                        row = pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))
-                        named = whys.take(places)
-                        written += len(named) - named.null_count
-                        ours = pa.StructArray.from_arrays([row, batch.column(0), named], names=["row", "id", "said"])
+                        here &= ~batch.column(UNFIT).to_numpy(zero_copy_only=False)
+                        batch = batch.drop_columns([UNFIT])  # noqa: PLW2901
+                    if here.any():
+                        rows: Any = batch.filter(pa.array(here))
+                        whys = said.take(pa.array(places[here]))
+                        written += len(whys) - whys.null_count
+                        row = pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
+                        ours = pa.StructArray.from_arrays([row, rows.column(0), whys], names=["row", "id", "said"])
                         yield pa.record_batch([ours], names=[ROW])
 
         for file in self._files:

@@ -41,7 +41,7 @@ def failed(rows: NumberedRows, pieces: list[tuple[int, int]], named: Mapping[int
         for each in (row[ROW] for batch in batches for row in batch.to_pylist()):
             found[each["id"]] = (each["row"], each["said"])
 
-    return rows.write_failed(*rows.failed(pieces, dict(named)), write), found
+    return rows.write_failed(pieces, named, write), found
 
 
 def test_places_are_in_the_order_of_numbers(tmp_path: Path) -> None:
