@@ -450,6 +450,7 @@ def test_a_paused_canary_is_a_canary_again(poisoned: Queue) -> None:
 # Whoever dies ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: f"{action.verb} {action.target}")
 @pytest.mark.parametrize("point", POINTS)
@@ -479,6 +480,7 @@ def test_who_dies_anywhere_does_each_message_once(poisoned: Queue, at_point: AtP
     assert is_whole(poisoned)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: f"{action.verb} {action.target}")
 @pytest.mark.parametrize("point", ["desk.undo.before_chunk", "store.bring_back.before_commit", "store.bring_back.after_commit", *POINTS[2:]])
@@ -500,6 +502,7 @@ def test_who_dies_undoing_undoes_the_rest(poisoned: Queue, at_point: AtPoint, po
     assert is_whole(poisoned)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("action", ACTIONS, ids=lambda action: f"{action.verb} {action.target}")
 @pytest.mark.parametrize("point", ["desk.apply.before_chunk", "store.replace.before_commit", "desk.apply.after_split"])

@@ -151,6 +151,7 @@ def test_it_can_be_switched_off(waiting: Queue) -> None:
 POINTS = ("desk.redrive.before_plan", "store.plan.after_commit", "desk.redrive.after_plan", "desk.redrive.before_seen", "desk.apply.before_chunk")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("point", POINTS)
 def test_who_dies_anywhere_does_each_message_once(waiting: Queue, at_point: AtPoint, point: str) -> None:
@@ -168,6 +169,7 @@ def test_who_dies_anywhere_does_each_message_once(waiting: Queue, at_point: AtPo
     assert (moved, len(plans(waiting.table))) == ([1, 2, 3, 4, 5, 6], 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("point", POINTS)
 def test_two_passes_at_the_same_time_redrive_once(waiting: Queue, at_point: AtPoint, point: str) -> None:

@@ -327,6 +327,7 @@ POINTS: tuple[str, ...] = (
 POINTS += ("store.replace.after_commit", "desk.apply.after_chunk", "desk.rules.before_telling", "desk.rules.after_telling")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("key", ["", "task"])
 @pytest.mark.parametrize("point", POINTS)
@@ -345,6 +346,7 @@ def test_who_dies_anywhere_does_each_message_once(poisoned: Queue, at_point: AtP
     assert_each_once(poisoned)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["delta"], indirect=True)
 @pytest.mark.parametrize("point", POINTS)
 def test_two_runs_at_the_same_time_do_each_message_once(poisoned: Queue, at_point: AtPoint, point: str) -> None:
