@@ -50,6 +50,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import struct
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -315,7 +316,7 @@ class Journal:
         try:
             self.log_descriptor = os.open(self.log_path, flags | os.O_APPEND, PRIVATE)
             if keeps_rows:
-                self.rows_descriptor = os.open(rows_path, flags | os.O_APPEND, PRIVATE)
+                self.rows_descriptor = os.open(rows_path, flags, PRIVATE)
             self.descriptor = os.open(hidden, flags, PRIVATE)
             fcntl.flock(self.descriptor, fcntl.LOCK_SH)
             reach("delivery.journal.before_name")
@@ -369,8 +370,10 @@ class Journal:
             return
         if self.rows_descriptor >= 0:
             self._share_columns(self._share)
-        for descriptor, path in ((self.log_descriptor, self.log_path), (self.rows_descriptor, rows_beside(self.path))):
-            begin, end = self._told.get(path.name, 0), os.fstat(descriptor).st_size if descriptor >= 0 else 0
+        log_end = os.fstat(self.log_descriptor).st_size
+        rows_end = rows_written(self.rows_descriptor).end if self.rows_descriptor >= 0 else 0
+        for descriptor, path, end in ((self.log_descriptor, self.log_path, log_end), (self.rows_descriptor, rows_beside(self.path), rows_end)):
+            begin = self._told.get(path.name, 0)
             if end > begin:
                 self._share(path.name, begin, _content(descriptor, begin, end))
                 self._told[path.name] = end
@@ -426,6 +429,26 @@ def _content(descriptor: int, begin: int, end: int) -> bytes:
 def rows_beside(journal: Path) -> Path:
     """Return where the rows that a journal's deliveries returned are."""
     return journal.with_suffix(".rows")
+
+
+class RowsWritten(NamedTuple):
+    """The first bytes of that file.
+
+    :param end: where the next record begins; 0: there is none.
+    :param last: where the record of the last whole batch begins; 0: there is none.
+    """
+
+    end: int
+    last: int
+
+
+ROWS_WRITTEN = struct.Struct("=QQ")
+
+
+def rows_written(descriptor: int) -> RowsWritten:
+    """Return how far the file of returned rows is written."""
+    found = os.pread(descriptor, ROWS_WRITTEN.size, 0)
+    return RowsWritten(*ROWS_WRITTEN.unpack(found)) if len(found) == ROWS_WRITTEN.size else RowsWritten(0, 0)
 
 
 COLUMNS_BEGINNING, COLUMNS_ENDING = "output-", ".columns"

@@ -100,7 +100,7 @@ class Appender:
 
     def __init__(self, descriptor: int, after: str) -> None:
         self._descriptor, self._after = descriptor, after
-        self._file = None if descriptor < 0 else _identity(descriptor)
+        self._file = None if descriptor < 0 else identity(descriptor)
 
     def write(self, content: bytes, what: Callable[[], str]) -> None:
         """Append all of this. Raises ServerSessionError, for what a handler has done to its process BrokenProcessError.
@@ -108,18 +108,19 @@ class Appender:
         :param what: says what it is, for the error.
         """
         try:
-            self._check()
+            check_open(self._descriptor, self._file)
             write_all(self._descriptor, content)
         except OSError as error:
-            if error.errno in _OF_THE_PROCESS:
-                text = f"{what()} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
-                raise BrokenProcessError(text) from error
-            raise ServerSessionError(f"{what()} cannot be written: {why(error)} ({file_of(self._descriptor)}). {self._after}") from error
+            raise not_written(error, what(), self._descriptor, self._after) from error
 
-    def _check(self) -> None:
-        """Raise OSError where the file was closed, and another one may have its number now."""
-        if _identity(self._descriptor) != self._file:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+def not_written(error: OSError, what: str, descriptor: int, after: str) -> ServerSessionError:
+    """Return why something cannot be written to an open file; BrokenProcessError for what a handler has done to its process."""
+    if error.errno in _OF_THE_PROCESS:
+        return BrokenProcessError(
+            f"{what} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
+        )
+    return ServerSessionError(f"{what} cannot be written: {why(error)} ({file_of(descriptor)}). {after}")
 
 
 def write_all(descriptor: int, content: bytes) -> None:
@@ -128,9 +129,16 @@ def write_all(descriptor: int, content: bytes) -> None:
         content = content[written:]
 
 
-def _identity(descriptor: int) -> tuple[int, int]:
+def identity(descriptor: int) -> tuple[int, int]:
+    """Return which file an open one is. Raises OSError."""
     found = os.fstat(descriptor)
     return found.st_dev, found.st_ino
+
+
+def check_open(descriptor: int, file: tuple[int, int] | None) -> None:
+    """Raise OSError where a file was closed, and another one may have its number now."""
+    if identity(descriptor) != file:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
 
 def why(error: OSError) -> str:

@@ -1,14 +1,20 @@
-"""Rows that deliveries returned, beside the journal: a record for each delivery, appended before the word that commits it.
+"""Rows that deliveries returned, beside the journal: a record for each delivery, stored before the word that commits it.
 
 A record names its messages and how often each had been rolled back before, so what a rolled-back delivery returned is never taken for what the
 committed one did. A delivery of several messages may have one record for all of them: it is whole or absent, as they commit together. A torn record
 was never counted by a word; a reader finds the next one by its mark.
+
+When all messages of a batch have been delivered one by one, one more record has all that they returned, as columns: of several records of a delivery
+the last one counts, so it is the only one that has to be read. The others are for the case that the process dies before.
+
+The file is mapped: what is stored there outlives the process as what is written does, and a row takes no call of the system.
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
+import mmap
 import os
 import secrets
 import struct
@@ -23,10 +29,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from airflow_poison.delivery import platform
 from airflow_poison.delivery.handlers import check_returned
-from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, columns_beside
-from airflow_poison.delivery.platform import Appender, why
-from airflow_poison.outputs.output import Fitting, Output, divided, joined, of_none, rows_returned, rows_together
+from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, ROWS_WRITTEN, columns_beside, rows_written
+from airflow_poison.delivery.platform import check_open, identity, not_written, why
+from airflow_poison.outputs.output import (
+    ONLY,
+    Fitting,
+    Output,
+    as_bytes,
+    divided,
+    joined,
+    of_none,
+    one_row,
+    rows_of,
+    rows_together,
+)
 from airflow_poison.outputs.values import filled, has_unknown, same_name
 from airflow_poison.values.errors import OutputRowError, ServerSessionError
 from airflow_poison.values.fault_points import reach
@@ -43,6 +61,8 @@ _MARK = b"rows"
 _HEAD = struct.Struct("<4sIII")  # mark, messages, size of what was returned, checksum of all that follows
 _ONE = struct.Struct("<qi")  # a lookup id, attempts; of several messages all lookup ids, then all attempts
 _PIECE = 1 << 20
+_LEAST_TOGETHER, _MOST_TOGETHER = 16, 16 << 20
+"""Of fewer messages that are delivered one by one, and of more bytes, each message has its own record alone."""
 NOTHING = b""
 """What a delivery that returned no rows has in its record."""
 
@@ -66,22 +86,59 @@ class Record(NamedTuple):
 
 
 class RowsWriter:
-    """The writing end; several processes may hold one (appends do not mix)."""
+    """The writing end; several processes may hold one, while one of them at a time appends. Its blocks are allocated before they are stored to."""
 
     def __init__(self, descriptor: int) -> None:
-        self._file = Appender(descriptor, "Nothing is lost, it is delivered again when the task runs again; free some space there first.")
+        self._descriptor = descriptor
+        self._file = None if descriptor < 0 else identity(descriptor)
+        self._written: memoryview | None = None
+        self._begin = self._until = 0
+        self._part = memoryview(b"")
 
     def append(self, records: Sequence[Record]) -> None:
-        """Write down what deliveries returned, in one write. Raises ServerSessionError when the disk is full."""
-        self._file.write(b"".join(_record(*record) for record in records), lambda: _what(sum(len(record.lookup_ids) for record in records)))
+        """Store what deliveries returned. Raises ServerSessionError when the disk is full."""
+        self._store(b"".join(_record(*record) for record in records), sum(len(record.lookup_ids) for record in records))
 
     def append_one(self, lookup_id: int, attempts: int, rows: bytes) -> None:
-        """Write down what the delivery of one message returned."""
-        self._file.write(_record((lookup_id,), (attempts,), rows), _what)
+        """Store what the delivery of one message returned."""
+        of = _ONE.pack(lookup_id, attempts)
+        self._store(_HEAD.pack(_MARK, 1, len(rows), zlib.crc32(rows, zlib.crc32(of))) + of + rows)
 
+    def append_whole(self, record: Record) -> None:
+        """Store what all messages of a batch returned, and that this is all of it."""
+        begin = self._store(_record(*record), len(record.lookup_ids))
+        assert self._written is not None, "it was stored"
+        self._written[1] = begin
 
-def _what(messages: int = 1) -> str:
-    return f"What {counted(messages, 'message')} returned"
+    def _store(self, content: bytes, messages: int = 1) -> int:
+        """Store this behind what there is; return where it begins."""
+        begin = ROWS_WRITTEN.size if self._written is None else self._written[0]
+        end = begin + len(content)
+        if end > self._until:
+            begin = self._map(len(content), messages)
+            end = begin + len(content)
+        assert self._written is not None, "it is mapped"
+        self._part[begin - self._begin : end - self._begin] = content
+        self._written[0] = end
+        return begin
+
+    def _map(self, size: int, messages: int) -> int:
+        """Map what is behind the last record, so many bytes at least; return where that is."""
+        try:
+            check_open(self._descriptor, self._file)
+            begin = max(rows_written(self._descriptor).end, ROWS_WRITTEN.size)
+            until = -(-(begin + size) // _PIECE) * _PIECE
+            platform.reserve(self._descriptor, until)
+            if self._written is None:
+                self._written = memoryview(mmap.mmap(self._descriptor, ROWS_WRITTEN.size)).cast("Q")
+            page = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+            self._part = memoryview(mmap.mmap(self._descriptor, until - page, offset=page))
+        except OSError as error:
+            what = f"What {counted(messages, 'message')} returned"
+            after = "Nothing is lost, it is delivered again when the task runs again; free some space there first."
+            raise not_written(error, what, self._descriptor, after) from error
+        self._begin, self._until = page, until
+        return begin
 
 
 def _record(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes) -> bytes:
@@ -122,7 +179,7 @@ class RowsReader:
     """
 
     def __init__(self, descriptor: int, *, at_end: bool = False) -> None:
-        self._descriptor, self._offset = descriptor, os.fstat(descriptor).st_size if at_end else 0
+        self._descriptor, self._offset = descriptor, max(rows_written(descriptor).end, ROWS_WRITTEN.size) if at_end else 0
 
     def news(self) -> Iterator[tuple[Sequence[int], Sequence[int], int, bytes]]:
         """Yield the records that have been appended since the last call: lookup ids, attempts, where the rows begin in the file, and those.
@@ -133,7 +190,7 @@ class RowsReader:
         while piece := os.pread(self._descriptor, max(_PIECE, len(held)), self._offset + len(held)):
             held += piece
             at = 0
-            while (found := _whole(held, at)) is not None:
+            while (found := _next_record(held, at)) is not None:
                 lookup_ids, attempts, begin, end = found
                 yield lookup_ids, attempts, self._offset + begin, held[begin:end]
                 at = end
@@ -145,6 +202,8 @@ class RowsReader:
 
         :param wanted: the attempts of each message before the delivery that counts, by lookup id.
         """
+        if (whole := self._whole(wanted)) is not None:
+            return [whole]
         records, last = list[ReturnedBy](), dict[int, int]()
         for lookup_ids, attempts, _, rows in self.news():
             for lookup_id, before in zip(lookup_ids, attempts, strict=True):
@@ -156,8 +215,19 @@ class RowsReader:
         counting = (record._replace(lookup_ids=[each for each in record.lookup_ids if last.get(each) == n]) for n, record in enumerate(records))
         return [record for record in counting if record.lookup_ids]
 
+    def _whole(self, wanted: Mapping[int, int]) -> ReturnedBy | None:
+        """Return the record of the whole batch, where it was written since the last call and has all of these messages."""
+        end, begin = rows_written(self._descriptor)
+        if not self._offset <= begin < end or (found := _next_record(os.pread(self._descriptor, end - begin, begin), 0)) is None:
+            return None
+        lookup_ids, attempts, first, behind = found
+        if behind < end - begin or not wanted.items() <= dict(zip(lookup_ids, attempts, strict=True)).items():
+            return None
+        self._offset = end
+        return ReturnedBy([*wanted], os.pread(self._descriptor, behind - first, begin + first))
 
-def _whole(content: bytes, start: int) -> tuple[Sequence[int], Sequence[int], int, int] | None:
+
+def _next_record(content: bytes, start: int) -> tuple[Sequence[int], Sequence[int], int, int] | None:
     """Return the first whole record from here on: lookup ids, attempts, where its rows begin and end; None: there is none yet."""
     while (at := content.find(_MARK, start)) >= 0:
         if at + _HEAD.size > len(content):
@@ -254,17 +324,33 @@ class Returned:
         self._alone = job.outputs[0].alone
         self.writer = RowsWriter(descriptor)
         self._fittings: dict[str, Fitting] = {}
+        self._last: Sequence[tuple[Any, ...]] = ()
         for output in job.outputs:
             known = learned.known(output.name)
             fixed = output.columns is not None and not output.evolve and not any(map(has_unknown, output.columns.types))
             learn = None if fixed else partial(learned.add, output)
             self._fittings[output.name] = Fitting(output if known is None else replace(output, schema=known), learn)
 
+        self._only = self._fittings[ONLY] if self._alone else None
+
     def rows(self, returned: object) -> bytes:
         """Return the rows of what a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""
+        if type(returned) is dict and self._only is not None and (row := self._only.simple_row(returned)) is not None:
+            self._last = (row,)
+            return one_row(row)
         if not isinstance(returned, GeneratorType):
             check_returned(returned)
-        return rows_returned(returned, self._fittings, alone=self._alone)
+        kept = rows_of(returned, self._fittings, alone=self._alone)
+        self._last = kept[0][1] if kept else ()
+        return as_bytes(kept)
+
+    def of_batch(self) -> BatchRows | None:
+        """Return what collects the rows of a batch whose messages are delivered one by one; None where they cannot be one table."""
+        return None if self._only is None else BatchRows(self.writer, self._only)
+
+    def of_last(self, rows: bytes) -> Sequence[tuple[Any, ...]]:
+        """Return what ``rows`` returned last as rows, or none."""
+        return self._last if rows else ()
 
     def of_several(self, returned: object, lookup_ids: Sequence[int]) -> tuple[bytes | list[bytes], dict[int, OutputRowError]]:
         """Return the rows of what a handler of batches returned, as they travel, together or of each message, and why rows do not fit, by place.
@@ -281,13 +367,48 @@ class Returned:
         found, wrong = [NOTHING] * len(lookup_ids), dict[int, OutputRowError]()
         for place, rows in own.items():
             try:
-                found[place] = rows_returned(rows, self._fittings, alone=self._alone)
+                found[place] = as_bytes(rows_of(rows, self._fittings, alone=self._alone))
             except OutputRowError as error:
                 wrong[place] = error
         if others:
-            kept = rows_returned(others, self._fittings, alone=self._alone)
+            kept = as_bytes(rows_of(others, self._fittings, alone=self._alone))
             found[-1] = joined(found[-1], kept if len(found) == 1 else of_none(kept))
         return found, wrong
+
+
+class BatchRows:
+    """What the messages of a batch returned that were delivered one by one: as columns, in one record when the batch is done."""
+
+    def __init__(self, writer: RowsWriter, fitting: Fitting) -> None:
+        self._writer, self._fitting = writer, fitting
+        self._ids: list[int] = []
+        self._attempts: list[int] = []
+        self._owners: list[int] = []
+        self._rows: list[tuple[Any, ...]] = []
+        self._left = _MOST_TOGETHER
+
+    def add(self, lookup_id: int, attempts: int, rows: Sequence[tuple[Any, ...]], size: int) -> None:
+        """Take what a message returned whose record was stored.
+
+        :param size: of the rows, in bytes as they travel.
+        """
+        self._ids.append(lookup_id)
+        self._attempts.append(attempts)
+        self._left -= size
+        if self._left > 0:
+            self._rows += rows
+            self._owners += [lookup_id] * len(rows)
+        else:
+            self._rows, self._owners = [], []
+
+    def close(self) -> None:
+        """Store the record, where it is worth it. What cannot be stored is no error: each message has its own."""
+        if len(self._ids) < _LEAST_TOGETHER or self._left <= 0:
+            return
+        content = self._fitting.together(ONLY, self._rows, self._owners)
+        if content is not None:
+            with suppress(ServerSessionError):
+                self._writer.append_whole(Record(self._ids, self._attempts, content))
 
 
 # Of earlier tries ------------------------------------------------------------------------------------------------------

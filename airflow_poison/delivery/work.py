@@ -27,7 +27,7 @@ from airflow_poison.delivery.returned import NOTHING, Record, Returned, keep_all
 from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
 from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
-from airflow_poison.outputs.output import is_rows
+from airflow_poison.outputs.output import is_rows, rows_kept
 from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Counts, Deliver, Dispose, Halt, Park, Return
 from airflow_poison.rules.loop import Host, ReceiveLoop
 from airflow_poison.values.errors import ServerSessionError
@@ -320,6 +320,7 @@ class BatchDelivery(JournalHost):
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
         returned = endpoint.returned
         super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.writer)
+        self._of_batch = None if returned is None else returned.of_batch()
         self._ids: list[int] = [] if returned is None else cast("list[int]", batch.column("lookup_id").to_pylist())
         self._endpoint, self._batch, self._now = endpoint, batch, self.now()
         self._entries = Entries(self.policy, batch, list(section.words), self._now)
@@ -342,6 +343,8 @@ class BatchDelivery(JournalHost):
             is_over = any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
             if self._observer is not None and not is_over:
                 self._observer.end()
+        if self._of_batch is not None:
+            self._of_batch.close()
         return self._has_halted
 
     def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
@@ -458,22 +461,32 @@ class BatchDelivery(JournalHost):
 
     def _write_down(self, row: int, returned: bytes) -> None:
         assert self._keep is not None
+        lookup_id, attempts = self._ids[row], self.words[row] >> 8 & MAX_ATTEMPTS
         try:
-            self._keep.append_one(self._ids[row], attempts_of(self.words[row]), returned)
+            self._keep.append_one(lookup_id, attempts, returned)
         except ServerSessionError as error:
             self._store(row, MessageState.UNTOUCHED)
             if isinstance(error, BrokenProcessError):
                 self._charge_if_first(row)
             raise
+        self._collect(lookup_id, attempts, returned)
         reach("delivery.returned.after_records")
+
+    def _collect(self, lookup_id: int, attempts: int, returned: bytes) -> None:
+        """Have what the last delivery returned in the record of the batch, too."""
+        if self._of_batch is not None and self._endpoint.returned is not None:
+            self._of_batch.add(lookup_id, attempts, self._endpoint.returned.of_last(returned), len(returned))
 
     def _keep_rows(self, entries: Sequence[BatchEntry], keep: RowsWriter) -> None:
         """Write down what a delivery returned that the receive loop commits."""
+        returned = [(entry, self._rows.get(entry.row, NOTHING)) for entry in entries]
         try:
             super()._keep_rows(entries, keep)
         except BrokenProcessError:
             self._charge_if_first(entries[0].row)
             raise
+        for entry, rows in returned if self._of_batch is not None else ():
+            self._of_batch.add(entry.lookup_id, attempts_of(self.words[entry.row]), [row for _, some in rows_kept(rows) for row in some], len(rows))
 
     def _charge_if_first(self, row: int) -> None:
         """Leave a message in flight that was the first of its process, so it has broken it: its parent charges what is in flight."""
@@ -538,6 +551,7 @@ class BatchDelivery(JournalHost):
         if self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
                 self._keep.append_one(entry.lookup_id, attempts_of(self.words[row]), self._endpoint.rows)
+                self._collect(entry.lookup_id, attempts_of(self.words[row]), self._endpoint.rows)
             else:
                 self._rows[row] = self._endpoint.rows
         return None

@@ -410,6 +410,17 @@ class Fitting:
         batch = pa.RecordBatch.from_arrays(cells, schema=pa.schema([(column.name, column.kind) for column in self._columns]))
         return batch if self._conditions is None or not batch.num_rows or self._conditions.broken_by(batch) is None else None
 
+    def together(self, name: str, rows: Sequence[tuple[Any, ...]], owners: Sequence[int]) -> bytes | None:
+        """Return rows that fit as ``rows_together`` does; None where a part of a column's type is not known yet.
+
+        :param owners: the lookup id of each row's message.
+        """
+        import pyarrow as pa
+
+        if any(column.fits is None or column.open for column in self._columns):
+            return None
+        return _together(name, to_batch(rows, pa.schema([(column.name, column.kind) for column in self._columns])), owners)
+
     def _broken_by(self, rows: Sequence[tuple[Any, ...]]) -> str | None:
         import pyarrow as pa
 
@@ -508,16 +519,14 @@ def _is_alike(given: pa.DataType, kind: pa.DataType) -> bool:
 # What a handler returned -----------------------------------------------------------------------------------------------
 
 
-def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: bool) -> bytes:
-    """Check what a handler returned; return its rows as they travel, empty for none. Raises OutputRowError.
+def rows_of(returned: object, fittings: Mapping[str, Fitting], *, alone: bool) -> list[tuple[str, list[tuple[Any, ...]]]]:
+    """Check what a handler returned; return the name of each output that has rows, and those. Raises OutputRowError.
 
     Rows are one mapping, Row, dataclass or named tuple, or any iterable of such; where there are several outputs, a mapping of their names to rows.
     """
     if returned is None:
-        return b""
+        return []
     if alone:
-        if type(returned) is dict and (row := fittings[ONLY].simple_row(returned)) is not None:
-            return pickle.dumps([(ONLY, [row])], pickle.HIGHEST_PROTOCOL)
         by_name: Mapping[Any, Any] = {ONLY: returned}
     elif isinstance(returned, Mapping):
         by_name = returned
@@ -531,7 +540,17 @@ def rows_returned(returned: object, fittings: Mapping[str, Fitting], *, alone: b
     other = next((name for name in by_name if name not in fittings), None)
     if other is not None:
         raise OutputRowError(f"The handler returned rows for {other!r}, which is no output; there are {', '.join(map(repr, fittings))}.")
+    return kept
+
+
+def as_bytes(kept: list[tuple[str, list[tuple[Any, ...]]]]) -> bytes:
+    """Return what ``rows_of`` returned as it travels, empty for no rows. ``rows_kept`` has it back."""
     return pickle.dumps(kept, pickle.HIGHEST_PROTOCOL) if kept else b""
+
+
+def one_row(row: tuple[Any, ...]) -> bytes:
+    """Return a row of the only output as it travels."""
+    return pickle.dumps(row, pickle.HIGHEST_PROTOCOL)
 
 
 def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping[str, Fitting], *, alone: bool) -> bytes | None:
@@ -553,7 +572,11 @@ def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping
     if (np.diff(places) < 0).any():  # as if each message had returned its own
         order = np.argsort(places, kind="stable")
         batch, places = batch.take(order), places[order]
-    return _TOGETHER + stream_of(batch, np.asarray(lookup_ids)[places], {_NAME: name.encode()}) if batch.num_rows else b""
+    return _together(name, batch, np.asarray(lookup_ids)[places])
+
+
+def _together(name: str, batch: pa.RecordBatch, owners: Sequence[int] | NDArray[np.int64]) -> bytes:
+    return _TOGETHER + stream_of(batch, owners, {_NAME: name.encode()}) if batch.num_rows else b""
 
 
 def _places_of(table: pa.Table, lookup_ids: Sequence[int]) -> NDArray[np.intp] | None:
@@ -714,23 +737,23 @@ def is_rows(returned: object) -> bool:
 
 
 def rows_kept(returned: bytes) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """Return what ``rows_returned`` made: the name of each output that has rows, and those."""
+    """Return what ``as_bytes`` or ``one_row`` made: the name of each output that has rows, and those."""
     if not returned:
         return []
-    found: list[tuple[str, list[tuple[Any, ...]]]] = pickle.loads(returned)  # noqa: S301  (our own bytes, of plain values)
-    return found
+    found: list[tuple[str, list[tuple[Any, ...]]]] | tuple[Any, ...] = pickle.loads(returned)  # noqa: S301  (our own bytes, of plain values)
+    return [(ONLY, [found])] if isinstance(found, tuple) else found
 
 
 def of_none(returned: bytes) -> bytes:
-    """Return what ``rows_returned`` made, marked as rows of many messages that do not say which one they are of."""
-    return pickle.dumps([(name + OF_NONE, rows) for name, rows in rows_kept(returned)], pickle.HIGHEST_PROTOCOL) if returned else b""
+    """Return what ``as_bytes`` made, marked as rows of many messages that do not say which one they are of."""
+    return as_bytes([(name + OF_NONE, rows) for name, rows in rows_kept(returned)])
 
 
 def joined(returned: bytes, more: bytes) -> bytes:
-    """Return what ``rows_returned`` made twice, as one."""
+    """Return what ``as_bytes`` made twice, as one."""
     if not (returned and more):
         return returned or more
-    return pickle.dumps(rows_kept(returned) + rows_kept(more), pickle.HIGHEST_PROTOCOL)
+    return as_bytes(rows_kept(returned) + rows_kept(more))
 
 
 def to_batch(rows: Sequence[tuple[Any, ...]], columns: pa.Schema) -> pa.RecordBatch:

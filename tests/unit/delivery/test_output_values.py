@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.delivery.landing_rows import _as_row, landings_of
 from airflow_poison.outputs import output_table
-from airflow_poison.outputs.output import ONLY, Fitting, Output, divided, outputs_of, rows_kept, rows_returned, to_batch
+from airflow_poison.outputs.output import ONLY, Fitting, Output, divided, outputs_of, rows_of, to_batch
 from airflow_poison.outputs.values import MISFITS, checked_by, delta_schema, delta_type, type_of
 from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError
@@ -318,7 +318,7 @@ PANDAS = pd.DataFrame({"n": pd.array([1, None], dtype="Int64"), "o": [np.array([
 def test_a_column_has_the_type_that_it_has_in_the_frame(frame: Any, kinds: dict[str, str], rows: list[Any]) -> None:
     fitting = a_fitting()
 
-    found = rows_kept(rows_returned(frame, {ONLY: fitting}, alone=True))
+    found = rows_of(frame, {ONLY: fitting}, alone=True)
 
     assert found == [(ONLY, rows)]
     assert {name: str(kind) for name, kind in columns_of(fitting).items()} == kinds
@@ -344,9 +344,9 @@ def test_one_value_changes_none_of_its_neighbours(frame: Any, wrong: int | None)
     for place, row in own.items():
         if place == wrong:
             with pytest.raises(OutputRowError, match="Column 'v'"):
-                rows_returned(row, fittings, alone=True)
+                rows_of(row, fittings, alone=True)
         else:
-            assert rows_returned(row, fittings, alone=True)
+            assert rows_of(row, fittings, alone=True)
 
 
 def test_an_instant_that_python_does_not_have_is_refused_alone() -> None:
@@ -354,14 +354,14 @@ def test_an_instant_that_python_does_not_have_is_refused_alone() -> None:
     fittings = {ONLY: a_fitting(parse_ddl("v timestamp_ntz"))}
     own, _ = divided(pa.table({"lookup_id": [1, 2], "v": column}), [1, 2], fittings, alone=True)
 
-    assert rows_returned(own[0], fittings, alone=True)
+    assert rows_of(own[0], fittings, alone=True)
     with pytest.raises(OutputRowError, match="does not fit"):
-        rows_returned(own[1], fittings, alone=True)
+        rows_of(own[1], fittings, alone=True)
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(OutputRowError, match="several columns 'a'"):
-        rows_returned(pa.table([[1], [2]], names=["a", "a"]), {ONLY: a_fitting()}, alone=True)
+        rows_of(pa.table([[1], [2]], names=["a", "a"]), {ONLY: a_fitting()}, alone=True)
 
 
 # All the way -----------------------------------------------------------------------------------------------------------
@@ -429,8 +429,7 @@ def test_what_lands_is_what_was_returned(data: st.DataObject) -> None:
         output = Output(uri=str(Path(folder) / "out"), schema=schema, delta=True)
         fitting = Fitting(output, None)
 
-        returned = rows_returned(pa.Table.from_pylist(rows, schema=schema) if frame else rows, {ONLY: fitting}, alone=True)
-        ((_, kept),) = rows_kept(returned)
+        ((_, kept),) = rows_of(pa.Table.from_pylist(rows, schema=schema) if frame else rows, {ONLY: fitting}, alone=True)
         staged = _as_row(output, to_batch(kept, schema), datetime.now(UTC), [1] * len(kept))
         (landing,) = landings_of(staged)
         output_table.land(output, landing.batches, "test", 1, "key")
@@ -461,7 +460,7 @@ def test_a_plain_dict_is_the_row_that_any_other_mapping_is(cells: dict[str, Any]
 
     def returned(row: Any) -> Any:
         try:
-            return rows_kept(rows_returned(row, {ONLY: Fitting(output, None)}, alone=True))
+            return rows_of(row, {ONLY: Fitting(output, None)}, alone=True)
         except OutputRowError as error:
             return str(error)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from airflow_poison.delivery.journal import ROWS_WRITTEN, rows_written
 from airflow_poison.delivery.returned import Record, Records, ReturnedBy, RowsReader, RowsWriter
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def descriptor(path: Path) -> Iterator[int]:
-    found = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    found = os.open(path, os.O_RDWR | os.O_CREAT)
     yield found
     os.close(found)
 
@@ -59,20 +60,35 @@ def test_of_two_records_of_one_delivery_the_last_counts(path: Path, descriptor: 
     assert committed(path, [7], [2]) == {7: b"rows"}
 
 
+def torn(descriptor: int, records: list[Record], left: int) -> None:
+    """Append records of which only the first bytes are stored: the process dies meanwhile."""
+    begin = rows_written(descriptor).end or ROWS_WRITTEN.size
+    RowsWriter(descriptor).append(records)
+    end = rows_written(descriptor).end
+    os.pwrite(descriptor, bytes(end - begin - left), begin + left)
+    os.pwrite(descriptor, ROWS_WRITTEN.pack(begin, 0), 0)
+
+
 @pytest.mark.parametrize("left", range(1, 44))
 def test_a_torn_record_is_passed_over(path: Path, descriptor: int, left: int) -> None:
     """Its bytes may hold what looks like the beginning of another one; what is returned ends as pickles do."""
-    writer, reader = RowsWriter(descriptor), RowsReader(descriptor)
-    writer.append([Record((1,), (0,), b"whole")])
-    size = os.fstat(descriptor).st_size
-    writer.append([Record((2,), (0,), b"rows rows torn rows.")])
-    os.ftruncate(descriptor, size + left)
-    assert by_message(reader.returned_by({1: 0, 2: 0, 3: 0})) == {1: b"whole"}
+    RowsWriter(descriptor).append([Record((1,), (0,), b"whole")])
+    torn(descriptor, [Record((2,), (0,), b"rows rows torn rows.")], left)
+    assert by_message(RowsReader(descriptor).returned_by({1: 0, 2: 0, 3: 0})) == {1: b"whole"}
 
-    writer.append([Record((3,), (0,), b"behind it")])
+    RowsWriter(descriptor).append([Record((3,), (0,), b"behind")])
 
-    assert by_message(reader.returned_by({1: 0, 2: 0, 3: 0})) == {3: b"behind it"}
-    assert committed(path, [1, 2, 3], [0, 0, 0]) == {1: b"whole", 3: b"behind it"}
+    assert by_message(RowsReader(descriptor).returned_by({1: 0, 2: 0, 3: 0})) == {1: b"whole", 3: b"behind"}
+    assert committed(path, [1, 2, 3], [0, 0, 0]) == {1: b"whole", 3: b"behind"}
+
+
+def test_a_record_that_was_stored_before_the_end_was_is_of_a_delivery_that_did_not_commit(path: Path, descriptor: int) -> None:
+    """The next process stores over it; what is left of it is no record."""
+    torn(descriptor, [Record((2,), (0,), b"the process died before its word")], 60)
+    RowsWriter(descriptor).append([Record((2,), (1,), b"rows")])
+
+    assert by_message(RowsReader(descriptor).returned_by({2: 1})) == {2: b"rows"}
+    assert committed(path, [2], [0]) == {}
 
 
 def test_who_begins_at_the_end_reads_what_comes_then(descriptor: int) -> None:
@@ -101,13 +117,13 @@ def test_a_record_of_several_messages_counts_for_those_whose_last_it_is(path: Pa
 
 @pytest.mark.parametrize("left", range(1, 16 + 3 * 12 + 20))
 def test_a_torn_record_of_several_messages_is_of_none(path: Path, descriptor: int, left: int) -> None:
-    writer = RowsWriter(descriptor)
-    writer.append([Record([1, 2, 3], [0, 0, 0], b"rows rows torn rows.")])
-    os.ftruncate(descriptor, left)
-    writer.append([Record((4,), (0,), b"behind it")])
+    torn(descriptor, [Record([1, 2, 3], [0, 0, 0], b"rows rows torn rows.")], left)
+    assert by_message(RowsReader(descriptor).returned_by(dict.fromkeys(range(1, 5), 0))) == {}
 
-    assert by_message(RowsReader(descriptor).returned_by(dict.fromkeys(range(1, 5), 0))) == {4: b"behind it"}
-    assert committed(path, [1, 2, 3, 4], [0] * 4) == {4: b"behind it"}
+    RowsWriter(descriptor).append([Record((4,), (0,), b"over it")])
+
+    assert by_message(RowsReader(descriptor).returned_by(dict.fromkeys(range(1, 5), 0))) == {4: b"over it"}
+    assert committed(path, [1, 2, 3, 4], [0] * 4) == {4: b"over it"}
 
 
 def test_a_record_larger_than_a_piece_is_read_whole(path: Path, descriptor: int) -> None:
@@ -116,3 +132,40 @@ def test_a_record_larger_than_a_piece_is_read_whole(path: Path, descriptor: int)
 
     assert RowsReader(descriptor).returned_by({1: 0, 5: 1, 9: 0}) == [([1, 9], rows), ([5], b"later")]
     assert committed(path, [5, 100_000], [1, 0]) == {5: b"later", 100_000: rows}
+
+
+def test_processes_append_one_after_the_other(path: Path, descriptor: int) -> None:
+    """A child dies, and the next one goes on; pieces of the file are mapped as they are needed."""
+    rows = [bytes([65 + place]) * 700_000 for place in range(6)]
+    writers = [RowsWriter(descriptor) for _ in range(3)]
+    for place, each in enumerate(rows):
+        writers[place % 3].append_one(place + 1, 0, each)
+
+    assert by_message(RowsReader(descriptor).returned_by(dict.fromkeys(range(1, 7), 0))) == dict(enumerate(rows, 1))
+    assert committed(path, [1, 6], [0, 0]) == {1: rows[0], 6: rows[5]}
+
+
+def test_the_record_of_a_whole_batch_is_read_alone(path: Path, descriptor: int) -> None:
+    writer = RowsWriter(descriptor)
+    writer.append_one(1, 0, b"of an earlier batch")
+    reader = RowsReader(descriptor, at_end=True)
+    for number in (2, 3):
+        writer.append_one(number, number, b"alone")
+    writer.append_whole(Record([2, 3], [2, 3], b"together"))
+
+    assert reader.returned_by({2: 2, 3: 3}) == [([2, 3], b"together")]
+    assert committed(path, [1, 2, 3], [0, 2, 3]) == {1: b"of an earlier batch", 2: b"together", 3: b"together"}
+
+
+def test_the_record_of_a_batch_that_is_not_whole_is_not_read_alone(descriptor: int) -> None:
+    """A process has died with the first message, so the next one knows of the second alone; or another one has written since."""
+    writer, reader = RowsWriter(descriptor), RowsReader(descriptor, at_end=True)
+    writer.append_one(1, 0, b"before the death")
+    writer.append_whole(Record([2], [0], b"after it"))
+    assert by_message(reader.returned_by({1: 0, 2: 0})) == {1: b"before the death", 2: b"after it"}
+
+    reader = RowsReader(descriptor, at_end=True)
+    assert reader.returned_by({2: 0}) == []
+    writer.append_whole(Record([2, 3], [0, 0], b"both"))
+    writer.append_one(3, 0, b"later")
+    assert by_message(reader.returned_by({2: 0, 3: 0})) == {2: b"both", 3: b"later"}

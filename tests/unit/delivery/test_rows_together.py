@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_poison.delivery.landing_rows import landing_rows, landings_of
 from airflow_poison.delivery.returned import ReturnedBy
-from airflow_poison.outputs.output import ONLY, Fitting, divided, is_together, outputs_of, rows_kept, rows_returned, rows_together, table_kept
+from airflow_poison.outputs.output import ONLY, Fitting, as_bytes, divided, is_together, outputs_of, rows_of, rows_together, table_kept
 from airflow_poison.values.errors import OutputRowError
 
 COLUMNS: dict[str, Any] = {
@@ -54,7 +54,7 @@ def fitting(*names: str, must: str = "") -> dict[str, Fitting]:
 def by_rows(table: pa.Table, lookup_ids: list[int], fittings: dict[str, Fitting]) -> list[Any]:
     own, others = divided(table, lookup_ids, fittings, alone=True)
     assert not others
-    return [rows_kept(rows_returned(own[place], fittings, alone=True)) if place in own else [] for place in range(len(lookup_ids))]
+    return [rows_of(own[place], fittings, alone=True) if place in own else [] for place in range(len(lookup_ids))]
 
 
 def together(table: Any, lookup_ids: list[int], fittings: dict[str, Fitting]) -> list[Any] | None:
@@ -136,7 +136,7 @@ def test_rows_that_travel_together_land_for_the_messages_that_they_count_for() -
     fields: list[Any] = [("n", pa.int64()), ("more", pa.int64()), ("later", pa.string())]
     known = pa.schema(fields)
     together = rows_together(pa.table({"lookup_id": [1, 1, 2, 3], "n": [10, 11, 20, 30]}), [1, 2, 3], fitting("n", "more"), alone=True)
-    alone = rows_returned({"n": 40, "more": 4}, fitting("n", "more"), alone=True)
+    alone = as_bytes(rows_of({"n": 40, "more": 4}, fitting("n", "more"), alone=True))
     assert together
     job: Any = SimpleNamespace(outputs=(output,), queue="orders", key="run")
     at = datetime(2026, 1, 1, tzinfo=UTC)
