@@ -24,7 +24,19 @@ import numpy as np
 from airflow_poison.delivery.batches import OrderedBatches
 from airflow_poison.delivery.dialogs import Dialogs
 from airflow_poison.delivery.failurelog import FailureLog, FailureReader
-from airflow_poison.delivery.journal import COUNT_MASK, SETTLED, STATE_MASK, Journal, MessageState, Section, attempts_of, counted, pending, state_of
+from airflow_poison.delivery.journal import (
+    COUNT_MASK,
+    SETTLED,
+    STATE_MASK,
+    Journal,
+    MessageState,
+    Section,
+    attempts_of,
+    counted,
+    pending,
+    release,
+    state_of,
+)
 from airflow_poison.delivery.outage import EndpointWatch, Watch
 from airflow_poison.delivery.returned import RowsWriter
 from airflow_poison.delivery.rows import BatchEntry, Entries, Rows, rows_of
@@ -80,6 +92,9 @@ class EndpointSession(ServerSession):
         delivery = _Delivery(self, batch, record)
         try:
             delivery.run()
+        except ServerSessionError:
+            release(record.words)
+            raise
         finally:
             if delivery.halt is not None:
                 self._halt()

@@ -111,16 +111,15 @@ class Appender:
             check_open(self._descriptor, self._file)
             write_all(self._descriptor, content)
         except OSError as error:
-            raise not_written(error, what(), self._descriptor, self._after) from error
+            raise not_written(error, what(), file_of(self._descriptor), self._after) from error
 
 
-def not_written(error: OSError, what: str, descriptor: int, after: str) -> ServerSessionError:
-    """Return why something cannot be written to an open file; BrokenProcessError for what a handler has done to its process."""
+def not_written(error: OSError, what: str, where: str, after: str) -> ServerSessionError:
+    """Return why something cannot be written; BrokenProcessError for what a handler has done to its process."""
     if error.errno in _OF_THE_PROCESS:
-        return BrokenProcessError(
-            f"{what} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
-        )
-    return ServerSessionError(f"{what} cannot be written: {why(error)} ({file_of(descriptor)}). {after}")
+        text = f"{what} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
+        return BrokenProcessError(text)
+    return ServerSessionError(f"{what} cannot be written: {why(error)} ({where}). {after}")
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -32,7 +32,7 @@ import numpy as np
 from airflow_poison.delivery import platform
 from airflow_poison.delivery.handlers import check_returned
 from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, ROWS_WRITTEN, columns_beside, rows_written
-from airflow_poison.delivery.platform import check_open, identity, not_written, why
+from airflow_poison.delivery.platform import BrokenProcessError, check_open, file_of, identity, not_written
 from airflow_poison.outputs.output import (
     ONLY,
     Fitting,
@@ -42,6 +42,7 @@ from airflow_poison.outputs.output import (
     joined,
     of_none,
     one_row,
+    rows_kept,
     rows_of,
     rows_together,
 )
@@ -86,7 +87,10 @@ class Record(NamedTuple):
 
 
 class RowsWriter:
-    """The writing end; several processes may hold one, while one of them at a time appends. Its blocks are allocated before they are stored to."""
+    """The writing end; several processes may hold one, while one of them at a time appends. Its blocks are allocated before they are stored to.
+
+    :ivar last: the rows that were encoded last, which ``append_one`` is given.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -94,15 +98,39 @@ class RowsWriter:
         self._written: memoryview | None = None
         self._begin = self._until = 0
         self._part = memoryview(b"")
+        self.last: Sequence[tuple[Any, ...]] = ()
+        self._of_batch: list[tuple[int, int, Sequence[tuple[Any, ...]]]] | None = None
+        self._left = 0
 
     def append(self, records: Sequence[Record]) -> None:
         """Store what deliveries returned. Raises ServerSessionError when the disk is full."""
         self._store(b"".join(_record(*record) for record in records), sum(len(record.lookup_ids) for record in records))
+        for (lookup_id, *_), (attempts, *_), returned in records if self._of_batch is not None else ():
+            self.last = [row for _, rows in rows_kept(returned) for row in rows]
+            self._collect(lookup_id, attempts, returned)
 
     def append_one(self, lookup_id: int, attempts: int, rows: bytes) -> None:
         """Store what the delivery of one message returned."""
-        of = _ONE.pack(lookup_id, attempts)
-        self._store(_HEAD.pack(_MARK, 1, len(rows), zlib.crc32(rows, zlib.crc32(of))) + of + rows)
+        content = _ONE.pack(lookup_id, attempts) + rows
+        self._store(_HEAD.pack(_MARK, 1, len(rows), zlib.crc32(content)) + content)
+        if self._of_batch is not None:
+            self._collect(lookup_id, attempts, rows)
+
+    def begin_batch(self) -> None:
+        """Collect from now on what each message of a batch returned."""
+        self._of_batch, self._left = [], _MOST_TOGETHER
+
+    def end_batch(self) -> Sequence[tuple[int, int, Sequence[tuple[Any, ...]]]]:
+        """Return what was collected: lookup ids, attempts, rows; nothing where it was too much."""
+        found, self._of_batch = self._of_batch, None
+        return found or ()
+
+    def _collect(self, lookup_id: int, attempts: int, returned: bytes) -> None:
+        assert self._of_batch is not None, "a batch was begun"
+        self._of_batch.append((lookup_id, attempts, self.last if returned else ()))
+        self._left -= len(returned)
+        if self._left < 0:
+            self._of_batch = None
 
     def append_whole(self, record: Record) -> None:
         """Store what all messages of a batch returned, and that this is all of it."""
@@ -136,7 +164,7 @@ class RowsWriter:
         except OSError as error:
             what = f"What {counted(messages, 'message')} returned"
             after = "Nothing is lost, it is delivered again when the task runs again; free some space there first."
-            raise not_written(error, what, self._descriptor, after) from error
+            raise not_written(error, what, file_of(self._descriptor), after) from error
         self._begin, self._until = page, until
         return begin
 
@@ -276,7 +304,8 @@ class LearnedColumns:
     def add(self, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
         """Add columns, and what was not known of types; return all. What others have learned meanwhile stays.
 
-        Raises ServerSessionError when the file cannot be written. A first row that comes second is checked against the first one.
+        Raises ServerSessionError when the file cannot be written, BrokenProcessError where a handler is to blame. A first row that comes second is
+        checked against the first one.
         """
         try:
             with open(self.path(output.name).with_suffix(".lock"), "ab", opener=private) as lock:
@@ -293,10 +322,8 @@ class LearnedColumns:
                     self.write(output.name, found)
                 return found
         except OSError as error:
-            raise ServerSessionError(
-                f"The columns of the output {output.name!r} cannot be written to {str(self._folder)!r}: {why(error)}. Nothing is lost; free some "
-                "space, or declare output_schema, then run the task again."
-            ) from error
+            after = "Nothing is lost; free some space, or declare output_schema, then run the task again."
+            raise not_written(error, f"The columns of the output {output.name!r}", str(self._folder), after) from error
 
     def write(self, name: str, columns: pa.Schema) -> None:
         """Set the columns of an output. Raises OSError."""
@@ -317,40 +344,58 @@ class Returned:
     """What deliveries return in one process: checked, and written down before their words.
 
     :param descriptor: of the file beside the journal; -1 where another process writes.
+    :ivar not_written: why columns could not be written down, which is no failure of the message that has them.
     """
 
     def __init__(self, job: StageJob, descriptor: int) -> None:
+        self.not_written: ServerSessionError | None = None
         learned = LearnedColumns(Path(job.journal_folder))
         self._alone = job.outputs[0].alone
         self.writer = RowsWriter(descriptor)
         self._fittings: dict[str, Fitting] = {}
-        self._last: Sequence[tuple[Any, ...]] = ()
         for output in job.outputs:
             known = learned.known(output.name)
             fixed = output.columns is not None and not output.evolve and not any(map(has_unknown, output.columns.types))
-            learn = None if fixed else partial(learned.add, output)
+            learn = None if fixed else partial(self._learned, learned, output)
             self._fittings[output.name] = Fitting(output if known is None else replace(output, schema=known), learn)
 
         self._only = self._fittings[ONLY] if self._alone else None
 
+    def _learned(self, learned: LearnedColumns, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
+        try:
+            return learned.add(output, news)
+        except BrokenProcessError:
+            raise
+        except ServerSessionError as error:
+            self.not_written = error
+            raise
+
     def rows(self, returned: object) -> bytes:
         """Return the rows of what a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""
         if type(returned) is dict and self._only is not None and (row := self._only.simple_row(returned)) is not None:
-            self._last = (row,)
+            self.writer.last = (row,)
             return one_row(row)
         if not isinstance(returned, GeneratorType):
             check_returned(returned)
         kept = rows_of(returned, self._fittings, alone=self._alone)
-        self._last = kept[0][1] if kept else ()
+        self.writer.last = kept[0][1] if kept else ()
         return as_bytes(kept)
 
-    def of_batch(self) -> BatchRows | None:
-        """Return what collects the rows of a batch whose messages are delivered one by one; None where they cannot be one table."""
-        return None if self._only is None else BatchRows(self.writer, self._only)
+    def begin_batch(self) -> None:
+        """Begin a batch whose messages are delivered one by one."""
+        if self._only is not None:
+            self.writer.begin_batch()
 
-    def of_last(self, rows: bytes) -> Sequence[tuple[Any, ...]]:
-        """Return what ``rows`` returned last as rows, or none."""
-        return self._last if rows else ()
+    def end_batch(self) -> None:
+        """Store one record of all that its messages returned, where it is worth it. What cannot be stored is no error: each message has its own."""
+        stored = self.writer.end_batch()
+        if self._only is None or len(stored) < _LEAST_TOGETHER:
+            return
+        owners = [lookup_id for lookup_id, _, rows in stored for _ in rows]
+        content = self._only.together(ONLY, [row for _, _, rows in stored for row in rows], owners)
+        if content is not None:
+            with suppress(ServerSessionError):
+                self.writer.append_whole(Record([lookup_id for lookup_id, _, _ in stored], [attempts for _, attempts, _ in stored], content))
 
     def of_several(self, returned: object, lookup_ids: Sequence[int]) -> tuple[bytes | list[bytes], dict[int, OutputRowError]]:
         """Return the rows of what a handler of batches returned, as they travel, together or of each message, and why rows do not fit, by place.
@@ -374,41 +419,6 @@ class Returned:
             kept = as_bytes(rows_of(others, self._fittings, alone=self._alone))
             found[-1] = joined(found[-1], kept if len(found) == 1 else of_none(kept))
         return found, wrong
-
-
-class BatchRows:
-    """What the messages of a batch returned that were delivered one by one: as columns, in one record when the batch is done."""
-
-    def __init__(self, writer: RowsWriter, fitting: Fitting) -> None:
-        self._writer, self._fitting = writer, fitting
-        self._ids: list[int] = []
-        self._attempts: list[int] = []
-        self._owners: list[int] = []
-        self._rows: list[tuple[Any, ...]] = []
-        self._left = _MOST_TOGETHER
-
-    def add(self, lookup_id: int, attempts: int, rows: Sequence[tuple[Any, ...]], size: int) -> None:
-        """Take what a message returned whose record was stored.
-
-        :param size: of the rows, in bytes as they travel.
-        """
-        self._ids.append(lookup_id)
-        self._attempts.append(attempts)
-        self._left -= size
-        if self._left > 0:
-            self._rows += rows
-            self._owners += [lookup_id] * len(rows)
-        else:
-            self._rows, self._owners = [], []
-
-    def close(self) -> None:
-        """Store the record, where it is worth it. What cannot be stored is no error: each message has its own."""
-        if len(self._ids) < _LEAST_TOGETHER or self._left <= 0:
-            return
-        content = self._fitting.together(ONLY, self._rows, self._owners)
-        if content is not None:
-            with suppress(ServerSessionError):
-                self._writer.append_whole(Record(self._ids, self._attempts, content))
 
 
 # Of earlier tries ------------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ class Child:
         load_types(job.unprocessable)
         self._journal, self._said = journal, output.path_beside(journal.path)
         self._carried = carry_by_value(job, job.policy, job.clock, *job.unprocessable)
-        self._takes_batches = job.batching is not None
+        self._makes_columns = job.batching is not None or bool(job.outputs)
         self.timeout = job.policy.effective_transaction_timeout.total_seconds()
         self._process: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
@@ -128,7 +128,7 @@ class Child:
 
     def start(self) -> None:
         """Start a child; what it answers first is for ``refusal``."""
-        if self._takes_batches:
+        if self._makes_columns:
             zygote.preload("pandas")  # Arrow looks for it when it makes columns of Python values
         said = output.create(self._said)
         try:

@@ -20,14 +20,25 @@ from airflow_poison.delivery.culprits import LEAST_PIECE
 from airflow_poison.delivery.failurelog import FailureLog, Rollback
 from airflow_poison.delivery.handler_wrappers import frame_handler, session_handler
 from airflow_poison.delivery.handlers import check_returned, load_handler, load_types
-from airflow_poison.delivery.journal import COUNT_MASK, IS_SETTLED, MAX_ATTEMPTS, ONE_ATTEMPT, STATE_MASK, MessageState, Section, attempts_of, counted
+from airflow_poison.delivery.journal import (
+    COUNT_MASK,
+    IS_SETTLED,
+    MAX_ATTEMPTS,
+    ONE_ATTEMPT,
+    STATE_MASK,
+    MessageState,
+    Section,
+    attempts_of,
+    counted,
+    release,
+)
 from airflow_poison.delivery.outage import BatchWatch, Watch, first_delivery
 from airflow_poison.delivery.platform import BrokenProcessError
 from airflow_poison.delivery.returned import NOTHING, Record, Returned, keep_all
 from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
 from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
-from airflow_poison.outputs.output import is_rows, rows_kept
+from airflow_poison.outputs.output import is_rows
 from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Counts, Deliver, Dispose, Halt, Park, Return
 from airflow_poison.rules.loop import Host, ReceiveLoop
 from airflow_poison.values.errors import ServerSessionError
@@ -100,13 +111,18 @@ class Endpoint:
         self._watch = None if job.detection is None else Watch(job.detection, job.clock.now)
 
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
-        """Deliver what is not settled; return whether a message halted the endpoint."""
+        """Deliver what is not settled; return whether a message halted the endpoint. Raises ServerSessionError; nothing is charged for it."""
         self.batches += 1
-        if self.job.batching is None:
-            return BatchDelivery(self, batch, section).run()
-        from airflow_poison.delivery.batches import FrameDelivery
+        try:
+            if self.job.batching is None:
+                return BatchDelivery(self, batch, section).run()
+            from airflow_poison.delivery.batches import FrameDelivery
 
-        return FrameDelivery(self, batch, section).run()
+            return FrameDelivery(self, batch, section).run()
+        except ServerSessionError as error:
+            if self.returned is not None and error is self.returned.not_written:
+                release(section.as_array())
+            raise
 
     def watch(self, batch: pa.RecordBatch) -> Watch | None:
         """Return what looks for outages among the deliveries of a batch; None where they are not looked for."""
@@ -157,8 +173,13 @@ class Endpoint:
         return failure, (change if failure is None else None)
 
     def failure(self, error: BaseException) -> Failure:
-        """Classify what a handler raised; the text of a plain exception is made when it is needed, and most never are."""
+        """Classify what a handler raised; the text of a plain exception is made when it is needed, and most never are.
+
+        Raises ServerSessionError for what is no failure of its message.
+        """
         self.only_here(error)
+        if self.returned is not None and error is self.returned.not_written:
+            raise error
         if self.job.policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
             self._raised = error
             return RAISED
@@ -320,7 +341,6 @@ class BatchDelivery(JournalHost):
     def __init__(self, endpoint: Endpoint, batch: pa.RecordBatch, section: Section) -> None:
         returned = endpoint.returned
         super().__init__(endpoint.job, section, endpoint.log, None if returned is None else returned.writer)
-        self._of_batch = None if returned is None else returned.of_batch()
         self._ids: list[int] = [] if returned is None else cast("list[int]", batch.column("lookup_id").to_pylist())
         self._endpoint, self._batch, self._now = endpoint, batch, self.now()
         self._entries = Entries(self.policy, batch, list(section.words), self._now)
@@ -337,14 +357,16 @@ class BatchDelivery(JournalHost):
     def run(self) -> bool:
         """Deliver until the batch is done, a message halts the endpoint, or an outage is found; return whether a message halted it."""
         rows = [row for row, value in enumerate(self.words) if not IS_SETTLED[value & STATE_MASK]]
+        if self._endpoint.returned is not None:
+            self._endpoint.returned.begin_batch()
         self._first_row = rows[0] if rows else -1
         if self._observer is None or not self._observer.begin(rows):
             ladders = self._ladders()
             is_over = any(self._some_alone(rows[start : start + SLICE], ladders) for start in range(0, len(rows), SLICE))
             if self._observer is not None and not is_over:
                 self._observer.end()
-        if self._of_batch is not None:
-            self._of_batch.close()
+        if self._endpoint.returned is not None:
+            self._endpoint.returned.end_batch()
         return self._has_halted
 
     def _some_alone(self, rows: list[int], ladders: Sequence[Ladder] | None) -> bool:
@@ -355,7 +377,8 @@ class BatchDelivery(JournalHost):
         columns = self._endpoint.columns(self._batch.slice(first, rows[-1] - first + 1))
         words, at, view, handler = self.words, self._endpoint.at, Message.view, self._endpoint.handler
         in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
-        endpoint, lands = self._endpoint, self._keep is not None
+        endpoint, keeps = self._endpoint, self._endpoint.returned
+        take = endpoint.take if keeps is None else keeps.rows
         for row in rows:
             if ladders is None or words[row] or (rung := ladders[row].first) is None:
                 if self._through_the_loop(self._entries.entry(row), None):
@@ -365,13 +388,13 @@ class BatchDelivery(JournalHost):
             words[row] = in_flight
             at[0] = row
             try:
-                if (returned := handler(view(columns, row - first, counts.abort_count, counts.move_count))) is not None:
-                    endpoint.take(returned)
+                returned = handler(view(columns, row - first, counts.abort_count, counts.move_count))
+                rows_of_it = NOTHING if returned is None else take(returned)
             except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
                 failure = endpoint.failure(error)
             else:
-                if lands:
-                    self._write_down(row, NOTHING if returned is None else endpoint.rows)
+                if keeps is not None:
+                    self._write_down(row, rows_of_it or NOTHING)
                 words[row] = committed
                 continue
             if self._again(
@@ -461,32 +484,22 @@ class BatchDelivery(JournalHost):
 
     def _write_down(self, row: int, returned: bytes) -> None:
         assert self._keep is not None
-        lookup_id, attempts = self._ids[row], self.words[row] >> 8 & MAX_ATTEMPTS
         try:
-            self._keep.append_one(lookup_id, attempts, returned)
+            self._keep.append_one(self._ids[row], self.words[row] >> 8 & MAX_ATTEMPTS, returned)
         except ServerSessionError as error:
             self._store(row, MessageState.UNTOUCHED)
             if isinstance(error, BrokenProcessError):
                 self._charge_if_first(row)
             raise
-        self._collect(lookup_id, attempts, returned)
         reach("delivery.returned.after_records")
-
-    def _collect(self, lookup_id: int, attempts: int, returned: bytes) -> None:
-        """Have what the last delivery returned in the record of the batch, too."""
-        if self._of_batch is not None and self._endpoint.returned is not None:
-            self._of_batch.add(lookup_id, attempts, self._endpoint.returned.of_last(returned), len(returned))
 
     def _keep_rows(self, entries: Sequence[BatchEntry], keep: RowsWriter) -> None:
         """Write down what a delivery returned that the receive loop commits."""
-        returned = [(entry, self._rows.get(entry.row, NOTHING)) for entry in entries]
         try:
             super()._keep_rows(entries, keep)
         except BrokenProcessError:
             self._charge_if_first(entries[0].row)
             raise
-        for entry, rows in returned if self._of_batch is not None else ():
-            self._of_batch.add(entry.lookup_id, attempts_of(self.words[entry.row]), [row for _, some in rows_kept(rows) for row in some], len(rows))
 
     def _charge_if_first(self, row: int) -> None:
         """Leave a message in flight that was the first of its process, so it has broken it: its parent charges what is in flight."""
@@ -551,7 +564,6 @@ class BatchDelivery(JournalHost):
         if self._keep is not None:
             if delivery.at_most_once:  # a second record: the first says that it was committed before it was delivered
                 self._keep.append_one(entry.lookup_id, attempts_of(self.words[row]), self._endpoint.rows)
-                self._collect(entry.lookup_id, attempts_of(self.words[row]), self._endpoint.rows)
             else:
                 self._rows[row] = self._endpoint.rows
         return None

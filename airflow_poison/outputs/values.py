@@ -392,6 +392,8 @@ def _real(width: int) -> Checked:
     narrow = _NARROW.get(width)
 
     def fits(value: Any) -> float:
+        if narrow is None and type(value) is float:
+            return value
         number = value if type(value) is float else _float(_scalar(value))
         if narrow is not None:
             try:

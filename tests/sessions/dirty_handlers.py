@@ -218,10 +218,10 @@ def script(message: Message) -> None:  # noqa: C901, PLR0912, PLR0915  (one bran
             pass
 
 
-def row_of(message: Message) -> dict[str, int]:
+def row_of(message: Message) -> dict[str, object]:
     """Do what the body says, and return a row."""
     script(message)
-    return {"n": message.lookup_id}
+    return {"n": message.lookup_id, "text": "x" * (2_000_000 if message.text == "large" else 1)}
 
 
 def _in_a_thread(work: Any) -> None:

@@ -171,12 +171,21 @@ def test_a_process_that_can_record_nothing_more_is_started_anew_and_no_other_mes
 
 
 def test_rows_that_cannot_be_recorded_charge_the_message_that_has_broken_its_process(session: Opener, tmp_path: Path) -> None:
-    settings: Any = {"policy": policy(transaction_timeout=timedelta(seconds=20)), "outputs": outputs_of(str(tmp_path / "out"))}
-    report = session("tests.sessions.dirty_handlers:row_of", **settings).deliver(batch_of(["ok", "file-size", "ok", "ok"]))
+    """No file of the process can grow; where there is room for the rows of others, they are recorded."""
+    settings: Any = {
+        "policy": policy(transaction_timeout=timedelta(seconds=20)),
+        "outputs": outputs_of(str(tmp_path / "out"), schema="n long, text string"),
+    }
+    opened = session("tests.sessions.dirty_handlers:row_of", **settings)
+    report = opened.deliver(batch_of(["file-size", "ok", "file-size", "ok"]))
 
-    assert told(report.words) == [COMMITTED, (MessageState.ENDED, 3, 3), COMMITTED, COMMITTED]
-    assert "A handler has limited or closed the files of its process" in report.failures[1].trace
+    assert told(report.words) == [(MessageState.ENDED, 3, 3), COMMITTED, COMMITTED, COMMITTED]
+    assert "A handler has limited or closed the files of its process" in report.failures[0].trace
     assert len(report.returned) == 3
+
+    report = opened.deliver(batch_of(["ok", "large", "ok"], 4))
+    assert told(report.words) == [COMMITTED, COMMITTED, COMMITTED]
+    assert (len(report.returned), report.restarts) == (3, 1)
 
 
 @pytest.mark.parametrize("kind", ["batches", "calls"])

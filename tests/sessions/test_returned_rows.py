@@ -8,15 +8,21 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pytest
+
 from airflow_poison.delivery import returned
+from airflow_poison.delivery.handlers import Batching
+from airflow_poison.delivery.journal import STATE_MASK, MessageState, attempts_of, sections
 from airflow_poison.outputs.output import is_together, outputs_of, rows_kept, table_kept
+from airflow_poison.rules.service_broker import ServiceBroker
+from airflow_poison.values.errors import ServerSessionError
 from tests.given.messages import batch_of
 from tests.sessions.conftest import policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import pytest
+    from pathlib import Path
 
     from airflow_poison.delivery.returned import ReturnedBy
     from airflow_poison.values.message import Message
@@ -64,6 +70,13 @@ WAYS: dict[str, Callable[[Message], Any]] = {
 }
 
 
+def columns_of(given: Any) -> list[dict[str, Any]]:
+    """Return a row with a column that is named by the body."""
+    if isinstance(given, pa.Table):
+        return [{"lookup_id": row["lookup_id"], row["body"].decode(): 1} for row in given.to_pylist()]
+    return [{given.text: 1}]
+
+
 def land(message: Message) -> Any:
     """Return rows in the way that the body says."""
     return WAYS[message.text](message)
@@ -102,7 +115,7 @@ def delivered(session: Opener, given: list[str], **job: Any) -> Sequence[Returne
 def test_it_is_in_one_record_and_what_the_records_of_each_have(session: Opener, isolation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (whole,) = delivered(session, bodies(), isolation=isolation)
     assert is_together(whole.rows)
-    monkeypatch.setattr(returned.BatchRows, "close", lambda _: None)
+    monkeypatch.setattr(returned.Returned, "end_batch", lambda _: None)
     assert len(delivered(session, bodies(), isolation="none")) == 28
 
 
@@ -114,6 +127,23 @@ def test_a_few_messages_have_their_own_records_alone(session: Opener) -> None:
 def test_of_much_each_message_has_its_own_record(session: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(returned, "_MOST_TOGETHER", 1_000)
     assert len(delivered(session, ["one"] * 40, isolation="none")) == 40
+
+
+@pytest.mark.parametrize("kind", ["alone", "frames", "ordered"])
+def test_columns_that_cannot_be_written_down_are_no_failure_of_a_message(session: Opener, journals: Path, isolation: str, kind: str) -> None:
+    """As where the disk is full; the next run delivers the message again, and it has lost no attempt."""
+    of_kinds: dict[str, dict[str, Any]] = {"alone": {}, "frames": {"batching": Batching("arrow")}, "ordered": {"policy": ServiceBroker()}}
+    opened = session(columns_of, isolation=isolation, outputs=outputs_of("/nowhere/out", evolve=True), **of_kinds[kind])
+    opened.deliver(batch_of(["a"]))
+    (journals / "output-output.lock").unlink()
+    (journals / "output-output.lock").mkdir()
+
+    with pytest.raises(ServerSessionError, match=r"columns of the output 'output' cannot be written: Is a directory.*free some space"):
+        opened.deliver(batch_of(["b"], 1))
+
+    opened.close()
+    (_, section) = [each for path in journals.glob("*.journal") for each in sections(path.read_bytes())]
+    assert (attempts_of(section.words).tolist(), (section.words & STATE_MASK).tolist()) == ([0], [MessageState.UNTOUCHED])
 
 
 def test_where_the_process_dies_each_message_has_its_own_record_again(session: Opener) -> None:
