@@ -25,6 +25,7 @@ from airflow_poison.delivery.wire import (
     BROKEN,
     DONE,
     NOT_FOUND,
+    NOT_WRITTEN,
     READY,
     SEVERAL,
     UNLOAD,
@@ -96,16 +97,18 @@ def main(zygote: int, *descriptors: int) -> NoReturn:
         code = 70
         with suppress(OSError):
             os.write(TRACEBACKS, f"{error}\n".encode())
+    except platform.NotWrittenError as error:
+        code = _last_words(sock, ChildReport(NOT_WRITTEN, str(error)))
     except BaseException as error:  # noqa: BLE001  (the last frame of this process)
-        code = _last_words(sock, error)
+        failure = failure_of(error)
+        code = _last_words(sock, ChildReport(BROKEN, f"{failure.type}: {failure.text}\n{failure.trace}"))
     _flush()
     os._exit(code)
 
 
-def _last_words(sock: socket.socket, error: BaseException) -> int:
-    failure = failure_of(error)
+def _last_words(sock: socket.socket, report: ChildReport) -> int:
     with suppress(Exception):
-        wire.send(sock, ChildReport(BROKEN, f"{failure.type}: {failure.text}\n{failure.trace}"))
+        wire.send(sock, report)
     return 70
 
 

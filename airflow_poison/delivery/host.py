@@ -38,6 +38,7 @@ from airflow_poison.delivery.journal import (
     state_of,
 )
 from airflow_poison.delivery.outage import EndpointWatch, Watch
+from airflow_poison.delivery.platform import NotWrittenError
 from airflow_poison.delivery.returned import RowsWriter
 from airflow_poison.delivery.rows import BatchEntry, Entries, Rows, rows_of
 from airflow_poison.delivery.session import BatchRecord, BatchReport, Decided, ServerSession, lookup_ids_of
@@ -92,7 +93,7 @@ class EndpointSession(ServerSession):
         delivery = _Delivery(self, batch, record)
         try:
             delivery.run()
-        except ServerSessionError:
+        except NotWrittenError:
             release(record.words)
             raise
         finally:

@@ -92,6 +92,10 @@ class BrokenProcessError(ServerSessionError):
     """The handler has changed this process so that it can no longer record results: the size of files is limited, or files were closed."""
 
 
+class NotWrittenError(ServerSessionError):
+    """What a message returned cannot be checked, for the columns of its output cannot be written down: nothing is charged for that."""
+
+
 class Appender:
     """Appends to a file that is open; several processes may append to one.
 

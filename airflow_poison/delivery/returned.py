@@ -32,7 +32,7 @@ import numpy as np
 from airflow_poison.delivery import platform
 from airflow_poison.delivery.handlers import check_returned
 from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, ROWS_WRITTEN, columns_beside, rows_written
-from airflow_poison.delivery.platform import BrokenProcessError, check_open, file_of, identity, not_written
+from airflow_poison.delivery.platform import BrokenProcessError, NotWrittenError, check_open, file_of, identity, not_written
 from airflow_poison.outputs.output import (
     ONLY,
     Fitting,
@@ -304,7 +304,7 @@ class LearnedColumns:
     def add(self, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
         """Add columns, and what was not known of types; return all. What others have learned meanwhile stays.
 
-        Raises ServerSessionError when the file cannot be written, BrokenProcessError where a handler is to blame. A first row that comes second is
+        Raises NotWrittenError when the file cannot be written, BrokenProcessError where a handler is to blame. A first row that comes second is
         checked against the first one.
         """
         try:
@@ -323,7 +323,8 @@ class LearnedColumns:
                 return found
         except OSError as error:
             after = "Nothing is lost; free some space, or declare output_schema, then run the task again."
-            raise not_written(error, f"The columns of the output {output.name!r}", str(self._folder), after) from error
+            failed = not_written(error, f"The columns of the output {output.name!r}", str(self._folder), after)
+            raise (failed if isinstance(failed, BrokenProcessError) else NotWrittenError(str(failed))) from error
 
     def write(self, name: str, columns: pa.Schema) -> None:
         """Set the columns of an output. Raises OSError."""
@@ -344,11 +345,9 @@ class Returned:
     """What deliveries return in one process: checked, and written down before their words.
 
     :param descriptor: of the file beside the journal; -1 where another process writes.
-    :ivar not_written: why columns could not be written down, which is no failure of the message that has them.
     """
 
     def __init__(self, job: StageJob, descriptor: int) -> None:
-        self.not_written: ServerSessionError | None = None
         learned = LearnedColumns(Path(job.journal_folder))
         self._alone = job.outputs[0].alone
         self.writer = RowsWriter(descriptor)
@@ -356,19 +355,10 @@ class Returned:
         for output in job.outputs:
             known = learned.known(output.name)
             fixed = output.columns is not None and not output.evolve and not any(map(has_unknown, output.columns.types))
-            learn = None if fixed else partial(self._learned, learned, output)
+            learn = None if fixed else partial(learned.add, output)
             self._fittings[output.name] = Fitting(output if known is None else replace(output, schema=known), learn)
 
         self._only = self._fittings[ONLY] if self._alone else None
-
-    def _learned(self, learned: LearnedColumns, output: Output, news: Mapping[str, pa.DataType]) -> pa.Schema:
-        try:
-            return learned.add(output, news)
-        except BrokenProcessError:
-            raise
-        except ServerSessionError as error:
-            self.not_written = error
-            raise
 
     def rows(self, returned: object) -> bytes:
         """Return the rows of what a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""

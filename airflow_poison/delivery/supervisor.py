@@ -32,6 +32,7 @@ from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, PrivateBatch, 
 from airflow_poison.delivery.wire import (
     DONE,
     NOT_FOUND,
+    NOT_WRITTEN,
     READY,
     SEVERAL,
     SLOT_BYTES,
@@ -306,9 +307,8 @@ class Children:
             self._started(child, answer)
         elif isinstance(answer, ChildReport) and answer.what != DONE:
             self.bury(child, patience=0.0)
-            child.told = ServerSessionError(
-                f"The server session failed by itself, not by a message; nothing is lost, run the task again. {answer.text}"
-            )
+            by_itself = f"The server session failed by itself, not by a message; nothing is lost, run the task again. {answer.text}"
+            child.told = platform.NotWrittenError(answer.text) if answer.what == NOT_WRITTEN else ServerSessionError(by_itself)
         else:
             child.told, child.busy = answer, False
 

@@ -24,7 +24,7 @@ _LENGTH = struct.Struct(">I")
 _MAX_DESCRIPTORS = 6
 NUMBERS = struct.Struct("=4i")
 _EMPTY = _LENGTH.pack(0)
-NOT_FOUND, BROKEN, READY, DONE = "not found", "broken", "ready", "done"
+NOT_FOUND, BROKEN, NOT_WRITTEN, READY, DONE = "not found", "broken", "not written", "ready", "done"
 
 
 class CallReturned:

@@ -33,7 +33,7 @@ from airflow_poison.delivery.journal import (
     release,
 )
 from airflow_poison.delivery.outage import BatchWatch, Watch, first_delivery
-from airflow_poison.delivery.platform import BrokenProcessError
+from airflow_poison.delivery.platform import BrokenProcessError, NotWrittenError
 from airflow_poison.delivery.returned import NOTHING, Record, Returned, keep_all
 from airflow_poison.delivery.rows import BatchEntry, Entries, OneRow
 from airflow_poison.delivery.verdicts import PrivateBatch, failure_of, kind_of
@@ -111,7 +111,7 @@ class Endpoint:
         self._watch = None if job.detection is None else Watch(job.detection, job.clock.now)
 
     def deliver(self, batch: pa.RecordBatch, section: Section) -> bool:
-        """Deliver what is not settled; return whether a message halted the endpoint. Raises ServerSessionError; nothing is charged for it."""
+        """Deliver what is not settled; return whether a message halted the endpoint. Raises ServerSessionError."""
         self.batches += 1
         try:
             if self.job.batching is None:
@@ -119,9 +119,8 @@ class Endpoint:
             from airflow_poison.delivery.batches import FrameDelivery
 
             return FrameDelivery(self, batch, section).run()
-        except ServerSessionError as error:
-            if self.returned is not None and error is self.returned.not_written:
-                release(section.as_array())
+        except NotWrittenError:
+            release(section.as_array())
             raise
 
     def watch(self, batch: pa.RecordBatch) -> Watch | None:
@@ -175,10 +174,10 @@ class Endpoint:
     def failure(self, error: BaseException) -> Failure:
         """Classify what a handler raised; the text of a plain exception is made when it is needed, and most never are.
 
-        Raises ServerSessionError for what is no failure of its message.
+        Raises NotWrittenError, which is no failure of its message.
         """
         self.only_here(error)
-        if self.returned is not None and error is self.returned.not_written:
+        if type(error) is NotWrittenError:
             raise error
         if self.job.policy.stateless and kind_of(error, self._unprocessable) is FailureKind.EXCEPTION:
             self._raised = error
