@@ -40,7 +40,7 @@ from airflow_poison.delivery.wire import (
 )
 from airflow_poison.delivery.work import Endpoint
 from airflow_poison.rules.decisions import Counts
-from airflow_poison.values.errors import HandlerNotFoundError
+from airflow_poison.values.errors import HandlerNotFoundError, ServerSessionError
 from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def main(zygote: int, *descriptors: int) -> NoReturn:
         code = 70
         with suppress(OSError):
             os.write(TRACEBACKS, f"{error}\n".encode())
-    except platform.NotWrittenError as error:
+    except ServerSessionError as error:
         code = _last_words(sock, ChildReport(NOT_WRITTEN, str(error)))
     except BaseException as error:  # noqa: BLE001  (the last frame of this process)
         failure = failure_of(error)
