@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 _MARK = b"rows"
 _HEAD = struct.Struct("<4sIII")  # mark, messages, size of what was returned, checksum of all that follows
 _ONE = struct.Struct("<qi")  # a lookup id, attempts; of several messages all lookup ids, then all attempts
-_PIECE = 1 << 20
+_FIRST_PIECE, _PIECE = 1 << 16, 1 << 20
+"""The file grows in the first ones, which are enough for most tasks of many, up to the size of a later one."""
 _LEAST_TOGETHER, _MOST_TOGETHER = 16, 16 << 20
 """Of fewer messages that are delivered one by one, and of more bytes, each message has its own record alone."""
 NOTHING = b""
@@ -155,7 +156,8 @@ class RowsWriter:
         try:
             check_open(self._descriptor, self._file)
             begin = max(rows_written(self._descriptor).end, ROWS_WRITTEN.size)
-            until = -(-(begin + size) // _PIECE) * _PIECE
+            piece = _PIECE if begin + size > _PIECE else _FIRST_PIECE
+            until = -(-(begin + size) // piece) * piece
             platform.reserve(self._descriptor, until)
             if self._written is None:
                 self._written = memoryview(mmap.mmap(self._descriptor, ROWS_WRITTEN.size)).cast("Q")

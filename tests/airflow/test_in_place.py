@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pytest
 from airflow.sdk import DAG
 from deltalake import DeltaTable, write_deltalake
 
@@ -29,6 +30,7 @@ def cleaned(df: DataFrame) -> DataFrame:
     return df.selectExpr("id", "cast(amount AS int) AS amount")
 
 
+@pytest.mark.long
 def test_a_retry_cycle_takes_its_source_in_place_and_its_retries_end_in_poison(
     store: QueueStore, run_dag: Callable[..., Ran], tmp_path: Path
 ) -> None:

@@ -765,7 +765,7 @@ def to_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("transform", "bad", "messages", "of"),
     [
-        (late, [7, 50], 2, "CAST_INVALID_INPUT"),
+        pytest.param(late, [7, 50], 2, "CAST_INVALID_INPUT", marks=pytest.mark.long),
         pytest.param(two_kinds, [7], 2, "ValueError", marks=pytest.mark.long),
         pytest.param(in_batches, [*range(0, 120, 2)], 120, "ValueError", marks=pytest.mark.campaign),
         pytest.param(names_its_file, [7], 120, "ValueError", marks=pytest.mark.long),

@@ -145,6 +145,12 @@ def test_processes_append_one_after_the_other(path: Path, descriptor: int) -> No
     assert committed(path, [1, 6], [0, 0]) == {1: rows[0], 6: rows[5]}
 
 
+def test_a_file_with_few_rows_is_small(descriptor: int) -> None:
+    """A stage may have thousands of tasks, and each has a file."""
+    RowsWriter(descriptor).append_one(1, 0, b"x" * 1_000)
+    assert os.fstat(descriptor).st_size == 1 << 16
+
+
 def test_the_record_of_a_whole_batch_is_read_alone(path: Path, descriptor: int) -> None:
     writer = RowsWriter(descriptor)
     writer.append_one(1, 0, b"of an earlier batch")
