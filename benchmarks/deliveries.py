@@ -1,4 +1,6 @@
-"""CPU time of a delivery in one process, without Spark: good, failing and delivered again, hopeless. ``python -m benchmarks.deliveries [messages]``.
+"""CPU time of a delivery in one process, without Spark: good, with a row that lands, failing and delivered again, hopeless.
+
+``python -m benchmarks.deliveries [messages]``.
 
 It runs the receive stage inline over messages of 100 bytes whose handler does nothing but return or raise, settlement included, and prints one
 line of JSON: microseconds of CPU for each delivery, the least of several rounds. Other processes of the machine move it little.
@@ -12,10 +14,13 @@ import sys
 import tempfile
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.delivery.handlers import resolve_handler
+from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.delivery.stage import StageJob, deliver_partition
+from airflow_poison.outputs.output import outputs_of
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import SystemClock
 from benchmarks.sessions import batches, nothing
@@ -25,11 +30,17 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from airflow_poison.outputs.output import Output
     from airflow_poison.values.message import Message
 
 ROUNDS = 7
 POLICY = Msmq4(retry_cycle_delay=timedelta(0), receive_error_handling="Move")
 DELIVERIES = POLICY.receive_retry_count + 1
+
+
+def landing(message: Message) -> dict[str, object]:
+    """Return a row."""
+    return {"id": message.lookup_id, "amount": 1.5}
 
 
 def flaky(message: Message) -> None:
@@ -48,12 +59,15 @@ def telling(message: Message) -> None:
     raise ValueError(f"order {message.lookup_id} can never be processed")
 
 
-def microseconds(handler: Callable[[Message], object], given: Sequence[pa.RecordBatch], number: int) -> float:
+def microseconds(handler: Callable[[Message], object], given: Sequence[pa.RecordBatch], number: int, outputs: tuple[Output, ...] = ()) -> float:
     """Return the CPU time of a message."""
     found = []
     for _ in range(ROUNDS):
         with tempfile.TemporaryDirectory() as folder:
-            job = StageJob("bench", POLICY, resolve_handler(handler), folder, SystemClock(), isolation="none")
+            job = StageJob("bench", POLICY, resolve_handler(handler), folder, SystemClock(), isolation="none", outputs=outputs)
+            for output in outputs:
+                assert output.columns is not None, "they are declared"
+                LearnedColumns(Path(folder)).write(output.name, output.columns)
             gc.collect()
             started = time.process_time()
             for _rows in deliver_partition(job, "0", given):
@@ -68,6 +82,7 @@ def main(number: int = 20_000) -> None:
     good = microseconds(nothing, given, number)
     figures = {
         "good": good,
+        "with a row": microseconds(landing, given, number, outputs_of("/nowhere", schema="id long, amount double")),
         "failing": (microseconds(flaky, given, number) - good) / 2,
         "hopeless": microseconds(hopeless, given, number) / DELIVERIES,
         "hopeless, texts that differ": microseconds(telling, given, number) / DELIVERIES,
