@@ -378,6 +378,7 @@ class BatchDelivery(JournalHost):
         in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
         endpoint, keeps = self._endpoint, self._endpoint.returned
         take = endpoint.take if keeps is None else keeps.rows
+        inline = endpoint.job.isolation == "none"  # elsewhere a fork has no words to store
         for row in rows:
             if ladders is None or words[row] or (rung := ladders[row].first) is None:
                 if self._through_the_loop(self._entries.entry(row), None):
@@ -389,6 +390,8 @@ class BatchDelivery(JournalHost):
             try:
                 returned = handler(view(columns, row - first, counts.abort_count, counts.move_count))
                 rows_of_it = NOTHING if returned is None else take(returned)
+                if inline:
+                    endpoint.only_here()
             except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
                 failure = endpoint.failure(error)
             else:

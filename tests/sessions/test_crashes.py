@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -144,3 +146,24 @@ def test_a_fork_that_returns_from_the_handler_delivers_nothing(session: Opener, 
     session().deliver(batch_of(["fork-return", *[f"count {calls}"] * 200]))
 
     assert len(calls.read_text().splitlines()) == 200
+
+
+_INLINE = """
+import sys
+from pathlib import Path
+from tests.given.messages import batch_of
+from tests.sessions.conftest import opened_session, policy
+
+folder = Path(sys.argv[1])
+session = opened_session("tests.sessions.sample_handlers:script", journal_folder=folder, policy=policy(), isolation="none")
+report = session.deliver(batch_of(["fork-return", *[f"count {folder / 'calls'}"] * 2000]))
+with (folder / "ends").open("a") as file:
+    print(len(report.words), file=file)
+"""
+
+
+def test_a_fork_that_returns_from_a_handler_in_the_worker_itself_is_no_second_worker(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _INLINE, str(tmp_path)], check=True, timeout=60)
+    time.sleep(0.5)
+    assert len((tmp_path / "calls").read_text().splitlines()) == 2_000
+    assert (tmp_path / "ends").read_text() == "2001\n"
