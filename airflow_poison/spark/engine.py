@@ -17,6 +17,7 @@ from airflow_poison.spark.function import check
 from airflow_poison.spark.in_place import InPlace, NotInPlaceError
 from airflow_poison.spark.jobs import is_connect, readable_error
 from airflow_poison.spark.nodes import NodeSite, check_outputs
+from airflow_poison.spark.session import check_running
 from airflow_poison.spark.shares import LEFT, SharedSite, deliver_only, deliver_share, plan_shares, read_share
 from airflow_poison.spark.transform import transform_claim
 from airflow_poison.store.objects import side_by_side
@@ -104,9 +105,12 @@ class SparkEngine:
     :param spark: the session, classic or of Spark Connect.
     :param progress: called with a line whenever another task of the stage has ended.
     :param parallelism: how many tasks a pass has; None: as many as run at the same time.
+    :raises SparkJobError: the session has ended.
     """
 
     def __init__(self, spark: SparkSession, progress: Callable[[str], None] = lambda _line: None, *, parallelism: int | None = None) -> None:
+        if not is_connect(spark):
+            check_running(spark)
         self._spark = spark
         self._progress = progress
         self._executors = Executors(spark, parallelism)

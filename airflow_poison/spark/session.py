@@ -91,16 +91,44 @@ def _of_workers(master: str) -> dict[str, str]:
 
 
 def running_session() -> SparkSession | None:
-    """Return the classic Spark session of this process, whichever thread has started it; None when there is none."""
+    """Return the classic Spark session of this process, whichever thread has started it; None when there is none.
+
+    Raises SparkJobError where its JVM has ended.
+    """
     if _classic_context() is None:
         return None
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     try:
-        return SparkSession.active()
+        spark = SparkSession.active()
     except PySparkRuntimeError:
         return None
+    except ConnectionError as error:
+        raise SparkJobError(_JVM_GONE) from error
+    check_running(spark)
+    return spark
+
+
+_JVM_GONE = (
+    "Spark has ended in this process: its JVM is gone, most often for lack of memory (spark.driver.memory). Nothing was committed. Run it again in a "
+    "new process: no other JVM can be started in this one."
+)
+
+
+def check_running(spark: SparkSession) -> None:
+    """Raise SparkJobError for a classic session that has ended."""
+    from py4j.protocol import Py4JError
+
+    try:
+        context = spark.sparkContext._jsc  # noqa: SLF001  (there is no public way)
+        stopped = context is None or context.sc().isStopped()
+    except (ConnectionError, Py4JError) as error:
+        raise SparkJobError(_JVM_GONE) from error
+    if stopped:
+        raise SparkJobError(
+            "This Spark session was stopped. Nothing was committed. Make a new one, SparkSession.builder.getOrCreate(), and run it again."
+        )
 
 
 def _classic_context() -> object:
