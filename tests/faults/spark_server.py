@@ -58,7 +58,8 @@ def session() -> pyspark.sql.SparkSession:
 
 def main() -> None:
     """Run the JVM until standard input ends."""
-    further = {"spark.driver.memory": "1g", "spark.python.worker.faulthandler.enabled": "false"}
+    # what dead drivers have left in it stays there
+    further = {"spark.driver.memory": "3g", "spark.python.worker.faulthandler.enabled": "false"}
     gateway = get_session("local[2]", further).sparkContext._gateway
     assert gateway is not None
     print(json.dumps({_PORT: str(gateway.gateway_parameters.port), _SECRET: gateway.gateway_parameters.auth_token}), flush=True)  # noqa: T201
