@@ -7,7 +7,7 @@ LONG = -m "long and not campaign"
 LONG_PARTS := test-long-others test-long-folders test-long-spark test-long-airflow
 # What is tested on each store but in an object store's memory: make test has its queues in this process, make test-long in folders.
 ON_EACH_STORE := tests/unit/passes tests/unit/desk tests/unit/sources tests/unit/watching
-PARTS := test-unit test-airflow test-spark test-store test-passes test-docs test-sessions test-front test-faults
+PARTS := test-unit test-airflow test-spark test-store test-passes test-sessions test-front test-docs test-faults
 LIVE := test-live test-places test-tutorial test-buckets test-azure
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
 .PHONY: help setup lint format test test-long $(PARTS) $(LONG_PARTS) $(LIVE) live compat faults demo demo-conversations demo-sources docs tables types pictures bench lock clean

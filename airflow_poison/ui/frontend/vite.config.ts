@@ -21,5 +21,12 @@ export default defineConfig(({ command }) => ({
     rolldownOptions: { external: Object.keys(AIRFLOW), output: { globals: AIRFLOW } },
   },
   define: command === "build" ? { "process.env.NODE_ENV": JSON.stringify("production") } : {},
-  test: { environment: "jsdom", setupFiles: ["tests/setup.ts"], include: ["tests/**/*.test.{ts,tsx}"], restoreMocks: true, testTimeout: 120_000 },
+  test: {
+    environment: "jsdom",
+    setupFiles: ["tests/setup.ts"],
+    include: ["tests/**/*.test.{ts,tsx}"],
+    restoreMocks: true,
+    testTimeout: 120_000,
+    isolate: false, // each file would load all of Chakra again
+  },
 }));
