@@ -93,7 +93,7 @@ class BrokenProcessError(ServerSessionError):
 
 
 class NotWrittenError(ServerSessionError):
-    """What a message returned cannot be checked, for the columns of its output cannot be written down: nothing is charged for that."""
+    """A process that delivers cannot write what it has to, such as the columns of an output: no message is charged for that."""
 
 
 class Appender:
@@ -118,12 +118,12 @@ class Appender:
             raise not_written(error, what(), file_of(self._descriptor), self._after) from error
 
 
-def not_written(error: OSError, what: str, where: str, after: str) -> ServerSessionError:
-    """Return why something cannot be written; BrokenProcessError for what a handler has done to its process."""
+def not_written(error: OSError, what: str, where: str, after: str, kind: type[ServerSessionError] = ServerSessionError) -> ServerSessionError:
+    """Return why something cannot be written, an error of this kind; BrokenProcessError for what a handler has done to its process."""
     if error.errno in _OF_THE_PROCESS:
         text = f"{what} cannot be written: {why(error)}. A handler has limited or closed the files of its process, which is started anew."
         return BrokenProcessError(text)
-    return ServerSessionError(f"{what} cannot be written: {why(error)} ({where}). {after}")
+    return kind(f"{what} cannot be written: {why(error)} ({where}). {after}")
 
 
 def write_all(descriptor: int, content: bytes) -> None:

@@ -32,7 +32,7 @@ import numpy as np
 from airflow_poison.delivery import platform
 from airflow_poison.delivery.handlers import check_returned
 from airflow_poison.delivery.journal import COLUMNS_BEGINNING, COLUMNS_ENDING, ROWS_WRITTEN, columns_beside, rows_written
-from airflow_poison.delivery.platform import BrokenProcessError, NotWrittenError, check_open, file_of, identity, not_written
+from airflow_poison.delivery.platform import NotWrittenError, check_open, file_of, identity, not_written
 from airflow_poison.outputs.output import (
     ONLY,
     Fitting,
@@ -112,8 +112,7 @@ class RowsWriter:
 
     def append_one(self, lookup_id: int, attempts: int, rows: bytes) -> None:
         """Store what the delivery of one message returned."""
-        content = _ONE.pack(lookup_id, attempts) + rows
-        self._store(_HEAD.pack(_MARK, 1, len(rows), zlib.crc32(content)) + content)
+        self._store(_framed(_ONE.pack(lookup_id, attempts), 1, rows))
         if self._of_batch is not None:
             self._collect(lookup_id, attempts, rows)
 
@@ -176,7 +175,12 @@ def _record(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes) -> 
         of = _ONE.pack(lookup_ids[0], attempts[0])
     else:
         of = np.array(lookup_ids, "<i8").tobytes() + np.array(attempts, "<i4").tobytes()
-    return _HEAD.pack(_MARK, len(lookup_ids), len(rows), zlib.crc32(rows, zlib.crc32(of))) + of + rows
+    return _framed(of, len(lookup_ids), rows)
+
+
+def _framed(of: bytes, messages: int, rows: bytes) -> bytes:
+    content = of + rows
+    return _HEAD.pack(_MARK, messages, len(rows), zlib.crc32(content)) + content
 
 
 def records_of(lookup_ids: Sequence[int], attempts: Sequence[int], rows: bytes | Sequence[bytes]) -> list[Record]:
@@ -325,8 +329,7 @@ class LearnedColumns:
                 return found
         except OSError as error:
             after = "Nothing is lost; free some space, or declare output_schema, then run the task again."
-            failed = not_written(error, f"The columns of the output {output.name!r}", str(self._folder), after)
-            raise (failed if isinstance(failed, BrokenProcessError) else NotWrittenError(str(failed))) from error
+            raise not_written(error, f"The columns of the output {output.name!r}", str(self._folder), after, NotWrittenError) from error
 
     def write(self, name: str, columns: pa.Schema) -> None:
         """Set the columns of an output. Raises OSError."""

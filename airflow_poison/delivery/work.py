@@ -146,13 +146,14 @@ class Endpoint:
         self.only_here()
         return None
 
-    def take(self, returned: object) -> None:
-        """Take what the handler returned. Raises OutputRowError, HandlerNotRunError."""
+    def take(self, returned: object) -> bytes:
+        """Take what the handler returned; return its rows. Raises OutputRowError, HandlerNotRunError."""
         if self.returned is not None:
             self.rows = self.returned.rows(returned)
         else:
             check_returned(returned)
             self._not_landed += is_rows(returned)
+        return self.rows
 
     def take_not_landed(self) -> int:
         """Return how many calls have returned rows although no output is declared, since this was asked last."""
@@ -376,8 +377,7 @@ class BatchDelivery(JournalHost):
         columns = self._endpoint.columns(self._batch.slice(first, rows[-1] - first + 1))
         words, at, view, handler = self.words, self._endpoint.at, Message.view, self._endpoint.handler
         in_flight, committed = int(MessageState.IN_FLIGHT), int(MessageState.COMMITTED)
-        endpoint, keeps = self._endpoint, self._endpoint.returned
-        take = endpoint.take if keeps is None else keeps.rows
+        endpoint, lands = self._endpoint, self._keep is not None
         inline = endpoint.job.isolation == "none"  # elsewhere a fork has no words to store
         for row in rows:
             if ladders is None or words[row] or (rung := ladders[row].first) is None:
@@ -389,14 +389,14 @@ class BatchDelivery(JournalHost):
             at[0] = row
             try:
                 returned = handler(view(columns, row - first, counts.abort_count, counts.move_count))
-                rows_of_it = NOTHING if returned is None else take(returned)
+                rows_returned = NOTHING if returned is None else endpoint.take(returned)
                 if inline:
                     endpoint.only_here()
             except BaseException as error:  # noqa: BLE001  (as in Endpoint.call)
                 failure = endpoint.failure(error)
             else:
-                if keeps is not None:
-                    self._write_down(row, rows_of_it or NOTHING)
+                if lands:
+                    self._write_down(row, rows_returned)
                 words[row] = committed
                 continue
             if self._again(
@@ -487,7 +487,7 @@ class BatchDelivery(JournalHost):
     def _write_down(self, row: int, returned: bytes) -> None:
         assert self._keep is not None
         try:
-            self._keep.append_one(self._ids[row], self.words[row] >> 8 & MAX_ATTEMPTS, returned)
+            self._keep.append_one(self._ids[row], attempts_of(self.words[row]), returned)
         except ServerSessionError as error:
             self._store(row, MessageState.UNTOUCHED)
             if isinstance(error, BrokenProcessError):
