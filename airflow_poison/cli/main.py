@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from airflow_poison.cli import changes, decisions, dialogs, plans, receive, rules, send, settings, show
+from airflow_poison.cli import changes, decisions, dialogs, plans, receive, send, settings, show
 from airflow_poison.cli.values import completes
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ COMMANDS: Final = (
     changes.restart,
     decisions.decide,
     decisions.recover,
-    rules.rules,
+    settings.rules,
     changes.maintain,
-    rules.mask,
+    settings.mask,
     show.check,
     settings.policies,
     settings.simulate,

@@ -73,7 +73,7 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
 
     :param patience: how long passes are waited for; None: without an end.
     """
-    from airflow_poison.cli.plan_text import print_plan, said
+    from airflow_poison.cli.tables import print_plan, said
 
     fastest, chunk = rate(args.rate), _number("--chunk", args.chunk)
     if not args.dry_run:
@@ -98,7 +98,7 @@ def act(args: Namespace, action: PlanAction, *, canary: Canary | None = None, pa
 
 def _go_on(args: Namespace, queue: Queue, plan: str, patience: timedelta | None) -> None:
     """Apply a plan with its progress; an interrupt pauses it. Prints what was done."""
-    from airflow_poison.cli.plan_text import progress, progress_bar
+    from airflow_poison.cli.tables import progress, progress_bar
     from airflow_poison.values.errors import PlanStateError
 
     with progress_bar(queue.find_plan(plan), plan) as show, _interrupts() as interrupted:
@@ -120,7 +120,7 @@ def _ways_on(view: PlanView) -> str:
 
 def _report(args: Namespace, queue: Queue, view: PlanView) -> None:
     """Print the state of a plan. Ends with exit code 1 when it is not done."""
-    from airflow_poison.cli.plan_text import progress, unfit
+    from airflow_poison.cli.tables import progress, unfit
     from airflow_poison.desk.plans import paused_by, why_stopped
 
     tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.", *unfit(view))
@@ -420,7 +420,7 @@ def cancel(args: Namespace) -> None:
 
 
 def _show_state(args: Namespace, view: PlanView) -> None:
-    from airflow_poison.cli.plan_text import progress
+    from airflow_poison.cli.tables import progress
 
     tell(args.output, view.to_dict(), f"Plan {view.plan} is {progress(view)}.")
 
@@ -448,7 +448,7 @@ def undo(args: Namespace) -> None:
     their files. Asks first on a terminal. Exit code 0: undone, as far as it can be, 1: there is no such plan, not wanted, or passes hold some of the
     messages, 2: it cannot be undone; 130: interrupted.
     """
-    from airflow_poison.cli.plan_text import progress, progress_bar, said
+    from airflow_poison.cli.tables import progress, progress_bar, said
 
     check_asking(args)
     queue = queue_of(args)

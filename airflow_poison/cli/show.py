@@ -475,7 +475,7 @@ def plans(args: Namespace) -> None:
 
     List the plans of a queue, the newest first, or show one. Exit code 0: shown, 1: there is none, 2: it could not be shown.
     """
-    from airflow_poison.cli.plan_text import print_plan, print_plans
+    from airflow_poison.cli.tables import print_plan, print_plans
 
     queue = queue_of(args)
     if args.plan is not None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply, kept
-from airflow_poison.desk.masking import configure
 from airflow_poison.desk.plans import cancel, facts_of, find_plan, plan, record
 from airflow_poison.desk.queries import groups
+from airflow_poison.desk.rules import configure
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.declaration import Canary
 from airflow_poison.store.control import QueueState

@@ -1,4 +1,7 @@
-"""Rules of a queue: automatic actions on poison. A table; the first rule that a message meets has it, as IBM's dead-letter handler does it."""
+"""Settings of a queue's desk, recorded in the queue: its mask, and its rules.
+
+Rules: automatic actions on poison. A table; the first rule that a message meets has it, as IBM's dead-letter handler does it.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.desk.actions import PlanAction, Verb
-from airflow_poison.desk.masking import configure
 from airflow_poison.desk.selection import Selection
 from airflow_poison.rules.settings import as_seconds, choice, duration, put, seconds, whole_number
 from airflow_poison.store import object_store_of
 from airflow_poison.values.errors import SettingError
+from airflow_poison.values.events import Event, EventType
+from airflow_poison.values.masking import PART, SINCE, Masking
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import Plain, nearest
 
@@ -189,3 +193,37 @@ def rules_before(control: Control) -> tuple[tuple[Rule, ...], SettingError | Non
         except SettingError as error:
             return checked_rules(given[: number - 1]), error
     return checked_rules(given), None
+
+
+def configure(table: QueueTable, clock: Clock, **parts: object) -> Mapping[str, object]:
+    """Record parts of a queue's desk, in one commit, and return all; the others stay. Nothing happens when they are so already.
+
+    :param parts: plain JSON values by name, as each part's ``to_dict`` gives them; None takes one out.
+    """
+    now = clock.now()
+
+    def change(control: Control) -> Control:
+        wanted = {name: value for name, value in {**control.desk, **parts}.items() if value is not None}
+        if wanted.get(PART) != control.desk.get(PART):
+            wanted[SINCE] = now.isoformat()
+        return control if wanted == control.desk else replace(control, desk=wanted)
+
+    def told(before: Control, after: Control) -> list[Event]:
+        names = sorted(name for name in parts if before.desk.get(name) != after.desk.get(name))
+        return [Event(EventType.POLICY_CHANGED, now, details={"desk": ", ".join(names)})] if names else []
+
+    return table.alter(change, told, now).desk
+
+
+def declare_mask(table: QueueTable, clock: Clock, mask: object) -> Masking | None:
+    """Record which values of its messages a queue hides, in one commit, where they are others than before; return the mask.
+
+    Whatever is shown or written down from then on has none of them; failures that were recorded before are shown without them.
+
+    :param mask: a path, or a list of paths; an empty one: nothing is hidden any more.
+    Raises SettingError for what is no path.
+    """
+    masking = Masking.read(mask)
+    if Masking.recorded(table.snapshot().control.desk) != masking:
+        configure(table, clock, **{PART: None if masking is None else list(masking.paths)})
+    return masking

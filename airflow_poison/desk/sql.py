@@ -11,19 +11,19 @@ import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal, InvalidOperation
 from functools import partial
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.desk.masking import add_functions, hidden_properties, is_before, literal, literals
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import QueryError, QueryTimeoutError
-from airflow_poison.values.masking import Masking
+from airflow_poison.values.masking import EDITS, HIDDEN, SINCE, HiddenValues, Masking
 from airflow_poison.values.schema import EVENT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import duckdb
 
@@ -739,3 +739,52 @@ def _tree(engine: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
     [(found,)] = engine.execute("select json_serialize_sql(?)", [query]).fetchall()
     tree: dict[str, Any] = json.loads(found)
     return tree
+
+
+_SKEW = timedelta(minutes=10)
+"""So much may the clocks of a sender and of the user who set the mask differ."""
+
+
+def is_before(file: DataFile, desk: Mapping[str, object]) -> bool:
+    """Whether a file may have failures that were recorded before the mask was what it is: failures of later messages have nothing hidden in them."""
+    since = desk.get(SINCE)
+    return since is None or file.min_enqueued_at is None or file.min_enqueued_at < datetime.fromisoformat(str(since)) + _SKEW
+
+
+def hidden_properties(masking: Masking) -> str:
+    """Return the expression for properties without what is hidden; what people have edited is hidden whole."""
+    names = [EDITS, *(name for name in masking.property_names if name is not None)]
+    hidden = "true" if None in masking.property_names else f"list_contains({literals(names)}, e.key)"
+    return f"map_from_entries([{{'k': e.key, 'v': case when {hidden} then {literal(HIDDEN)} else e.value end}} for e in map_entries(properties)])"
+
+
+def add_functions(engine: duckdb.DuckDBPyConnection, masking: Masking) -> None:
+    """Let queries hide values, a vector of messages at a time. The engine reads annotations, so they name nothing that only types need."""
+    import pyarrow as pa
+
+    def hidden(bodies: Any) -> Any:
+        return pa.array([None if body is None else masking.body(body) for body in bodies.to_pylist()], pa.binary())
+
+    def of_texts(hide: Callable[[HiddenValues, str], str]) -> Callable[..., Any]:
+        def shown(bodies: Any, properties: Any, texts: Any) -> Any:
+            rows = zip(bodies.to_pylist(), properties.to_pylist(), texts.to_pylist(), strict=True)
+            return pa.array([text and hide(masking.values(body or b"", json.loads(cell or "{}")), text) for body, cell, text in rows], pa.string())
+
+        return shown
+
+    add: Any = partial(engine.create_function, type="arrow", null_handling="special")  # its types know only the names of its own enumerations
+    said = ["BLOB", "VARCHAR", "VARCHAR"]
+    add("masked_body", hidden, ["BLOB"], "BLOB")
+    add("masked_text", of_texts(HiddenValues.hide), said, "VARCHAR")
+    add("masked_trace", of_texts(HiddenValues.hide_trace), said, "VARCHAR")
+
+
+def literals(texts: Sequence[str]) -> str:
+    """Return a list of texts as SQL."""
+    return f"[{', '.join(literal(text) for text in texts)}]"
+
+
+def literal(text: str) -> str:
+    """Return a text as SQL."""
+    quoted = text.replace("'", "''")
+    return f"'{quoted}'"

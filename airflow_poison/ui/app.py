@@ -21,7 +21,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from pydantic import AwareDatetime
 
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.ui import answers, decisions, desk, page_data, posts, shapes
+from airflow_poison.ui import answers, desk, page_data, posts, shapes
 from airflow_poison.ui.answers import HEADERS, ConnId, answer, answered, tag_of, tagged, written
 from airflow_poison.values.events import EventType
 from airflow_poison.values.schema import SubQueue
@@ -109,7 +109,7 @@ async def _script(request: Request) -> Response:
 
 
 def _decisions(user: GetUserDep, queue: QueueName | None = None, conn_id: ConnId = QueueHook.default_conn_name) -> Response:
-    return answered(written(decisions.pending(user, conn_id, queue)))
+    return answered(written(posts.pending(user, conn_id, queue)))
 
 
 def _rights(found: Annotated[dict[str, object], Depends(answers.rights)]) -> Response:

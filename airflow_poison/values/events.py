@@ -86,7 +86,7 @@ class Event:
     :param abort_count: the message's abort count after the event.
     :param move_count: the message's move count after the event.
     :param details: further facts as text, for example ``place`` (sub-queue or queue the message went to) or ``error``.
-    :param error: the error group of the failure that has caused it; empty: none has. Written, and read by columns alone (``desk.failures``).
+    :param error: the error group of the failure that has caused it; empty: none has. Written, and read by columns alone (``desk.queries``).
     """
 
     type: EventType

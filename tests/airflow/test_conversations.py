@@ -25,8 +25,7 @@ from airflow_poison.operators.dialogs import (
     span,
 )
 from airflow_poison.operators.manage import QueueInspectOperator, QueueRecoverOperator
-from airflow_poison.operators.queues import QueueToReceive
-from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.receive import QueueReceiveOperator, QueueToReceive
 from airflow_poison.passes.alter import disable
 from airflow_poison.passes.conversations import conversations
 from airflow_poison.passes.engines import LocalEngine

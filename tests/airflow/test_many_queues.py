@@ -12,8 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow_poison import ActivationSpecification, Message, Msmq4, PoisonSubQueue, ServiceBroker
 from airflow_poison.hooks.connection import cores_of
 from airflow_poison.hooks.poison import QueueHook
-from airflow_poison.operators.queues import QueueToReceive
-from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.receive import QueueReceiveOperator, QueueToReceive
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from airflow_poison.operators.queues import Entry
+    from airflow_poison.operators.receive import Entry
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
 

@@ -11,8 +11,7 @@ from airflow.sdk import DAG, task
 from airflow_poison import Message, Msmq4
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.manage import QueueInspectOperator, QueueRemoveOperator
-from airflow_poison.operators.queues import QueueToReceive
-from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.receive import QueueReceiveOperator, QueueToReceive
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.taskgroups import retry_cycle
 from airflow_poison.values.errors import SettingError

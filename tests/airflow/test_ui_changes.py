@@ -19,8 +19,8 @@ from fastapi.routing import APIRoute
 
 from airflow_poison import Msmq4
 from airflow_poison.desk.actions import PlanAction, Verb
-from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import find_plan, plan, record
+from airflow_poison.desk.rules import declare_mask
 from airflow_poison.desk.selection import Selection
 from airflow_poison.desk.sql import Limits
 from airflow_poison.passes.alter import declare

@@ -24,8 +24,7 @@ from airflow_poison.operators.manage import (
     QueueRemoveOperator,
     QueueReturnOperator,
 )
-from airflow_poison.operators.queues import QueueToReceive
-from airflow_poison.operators.receive import QueueReceiveOperator
+from airflow_poison.operators.receive import QueueReceiveOperator, QueueToReceive
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.operators.submit import QueueReceiveSubmitOperator
 from airflow_poison.sensors import (

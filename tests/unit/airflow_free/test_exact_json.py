@@ -13,7 +13,7 @@ PACKAGE = Path(airflow_poison.__file__).parent
 READERS = {"load", "loads", "JSONDecoder"}
 NOT_BODIES = {
     "values/json_text.py": "reads bodies exactly",
-    "cli/rules.py": "what people give or set",
+    "cli/settings.py": "what people give or set",
     "cli/values.py": "what people give or set",
     "desk/actions.py": "what people give or set",
     "hooks/connection.py": "what people give or set",
@@ -29,7 +29,6 @@ NOT_BODIES = {
     "delivery/recovered.py": "what the package itself writes into the queue's table, its stage and its notes",
     "delivery/failurelog.py": "what the package itself writes into the queue's table, its stage and its notes",
     "delivery/returned.py": "what the package itself writes into the queue's table, its stage and its notes",
-    "desk/masking.py": "what the package itself writes into the queue's table, its stage and its notes",
     "desk/plans.py": "what the package itself writes into the queue's table, its stage and its notes",
     "desk/rule_runs.py": "what the package itself writes into the queue's table, its stage and its notes",
     "desk/sql.py": "what the package itself writes into the queue's table, its stage and its notes",
@@ -48,7 +47,7 @@ NOT_BODIES = {
     "passes/receive.py": "what the package itself writes into the queue's table, its stage and its notes",
     "store/stage.py": "what the package itself writes into the queue's table, its stage and its notes",
     "testing/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
-    "cli/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
+    "cli/send.py": "what the package itself writes into the queue's table, its stage and its notes",
     "ui/posts.py": "what the package itself writes into the queue's table, its stage and its notes",
     "outputs/table_rules.py": "logs and schemas of Delta Lake",
     "store/bucket_store.py": "logs and schemas of Delta Lake",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.cli.plan_text import _lines
+from airflow_poison.cli.tables import _lines
 from airflow_poison.cli.terminal import block, line, one_line, screen, table, tell
 from airflow_poison.values.texts import visible
 from tests.given.command import run

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.desk import sql
-from airflow_poison.desk.masking import declare_mask, literal
 from airflow_poison.desk.queries import find, query
+from airflow_poison.desk.rules import declare_mask
 from airflow_poison.desk.selection import Selection
+from airflow_poison.desk.sql import literal
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueryError
 from tests.given.examples import examples

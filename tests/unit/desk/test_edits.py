@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from airflow_poison.desk.actions import Edited, PlanAction, UnfitError, Verb, editor, original_body, unedited
 from airflow_poison.desk.applying import apply, undo
-from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import find_plan, pause, plan, record, resume
+from airflow_poison.desk.rules import declare_mask
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.messages import Chosen

@@ -16,9 +16,9 @@ import pytest
 from airflow_poison.delivery.handlers import Batching
 from airflow_poison.desk.actions import PlanAction, Verb
 from airflow_poison.desk.applying import apply
-from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.plans import find_plan, plan, record
 from airflow_poison.desk.queries import find, groups, query
+from airflow_poison.desk.rules import declare_mask
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.browse import browse, look_up, masked

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.desk.applying import apply
-from airflow_poison.desk.masking import configure
 from airflow_poison.desk.plans import cancel, pause, plans, resume
 from airflow_poison.desk.rule_runs import RulesResult, dry_run, run_rules
-from airflow_poison.desk.rules import Rule, RuleVerb, declare_rules, rules_of
+from airflow_poison.desk.rules import Rule, RuleVerb, configure, declare_rules, rules_of
 from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alerts import AlertKind, send_alerts

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_poison.desk.masking import declare_mask
 from airflow_poison.desk.queries import find, groups
+from airflow_poison.desk.rules import declare_mask
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.browse import browse
