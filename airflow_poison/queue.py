@@ -27,7 +27,7 @@ from airflow_poison.desk.applying import check_target, follow, undo
 from airflow_poison.desk.exports import send_selected
 from airflow_poison.desk.plans import Plan, PlanView, cancel, find_plan, id_of, pause, plan, plans, record, resume
 from airflow_poison.desk.queries import FindResult, GroupsResult, find, groups, query
-from airflow_poison.desk.redrive import redrive, set_redrive
+from airflow_poison.desk.rule_runs import redrive, set_redrive
 from airflow_poison.desk.rules import Rule, declare_mask, declare_rules
 from airflow_poison.fsck.check import CheckResult, check_queue, check_store
 from airflow_poison.passes.alter import (
@@ -54,15 +54,15 @@ from airflow_poison.passes.conversations import (
 )
 from airflow_poison.passes.conversations import conversation as conversation_view
 from airflow_poison.passes.declaration import Canary, Receive, ReceiveOptions
-from airflow_poison.passes.dialogs import ActResult, begin_dialogs, send_on, set_timer
+from airflow_poison.passes.dialogs import ActResult, begin_dialogs, create, drop, send_on, set_timer
+from airflow_poison.passes.due import ReturnResult, return_due
 from airflow_poison.passes.engines import Engine, SupervisedEngine
-from airflow_poison.passes.event_notifications import create, drop
 from airflow_poison.passes.history import History, recorded_events
 from airflow_poison.passes.inspect import InspectResult, inspect
 from airflow_poison.passes.land import WaitingRows, take_out, take_out_refused, waiting_rows
 from airflow_poison.passes.maintain import RETENTION, MaintainResult, maintain
 from airflow_poison.passes.messages import Chosen
-from airflow_poison.passes.move import RemoveResult, ReturnResult, move, put_back, remove, remove_messages, return_due
+from airflow_poison.passes.move import RemoveResult, move, put_back, remove, remove_messages
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.recovery import ConversationEnded, Ending, RecoverResult, left, recover
 from airflow_poison.passes.relay import SendToResult, send_to

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.move import return_due
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4

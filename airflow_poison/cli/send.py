@@ -1,20 +1,14 @@
-"""``airflow poison send``: put messages into a queue, without a JVM: from arguments, lines, JSON lines, CSV, Parquet, or messages that were saved."""
+"""``airflow poison send``: put messages into a queue, without a JVM."""
 
 from __future__ import annotations
 
-import base64
-import io
-import json
 import os
-import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
 from airflow_poison.cli.command import (
@@ -36,19 +30,15 @@ from airflow_poison.cli.command import (
 )
 from airflow_poison.cli.terminal import messages, tell
 from airflow_poison.cli.values import given_policy
-from airflow_poison.sources.source import ERROR
-from airflow_poison.values.errors import InputError
-from airflow_poison.values.libraries import pa
-from airflow_poison.values.schema import DIALOG, is_reserved
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    import pyarrow as pa
+
     from airflow_poison.queue import Queue
-    from airflow_poison.sources.readers import Layout
     from airflow_poison.sources.source import Source
     from airflow_poison.values.mapping import ColumnMapping
-
 
 _PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
 _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type", "priority": "priority"}
@@ -243,6 +233,7 @@ def reset_position(args: Namespace) -> None:
 
 def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
     """Return the messages, lazily. Raises InputError for options that do not fit together."""
+    from airflow_poison.cli import sources
     from airflow_poison.sources.readers import Layout
     from airflow_poison.values.mapping import expires_at, rows_to_batches
 
@@ -250,7 +241,7 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
         raise wrong_usage("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
     if args.bodies and (args.format or args.map or _layout(args)):
         raise wrong_usage("--format, --delimiter, --encoding, --header and --map: expected with --file; bodies that are arguments have no columns.")
-    form = "lines" if args.file in {None, "-"} else format_of(args.file)
+    form = "lines" if args.file in {None, "-"} else sources.format_of(args.file)
     if args.format is not None:
         form = values.one_of("--format", args.format, _FORMATS)
     mapping = _mapping(args, form)
@@ -263,9 +254,9 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
     if form == "saved":
         if _layout(args):
             raise wrong_usage("--delimiter, --encoding and --header: expected with lines, jsonl and csv.")
-        return _constant(_saved(saved(args.file)), fixed)
+        return _constant(_saved(sources.saved(args.file)), fixed)
     layout = Layout("json" if form == "jsonl" else form, **_layout(args))
-    return _constant(batches(args.file, layout, mapping, now), fixed)
+    return _constant(sources.batches(args.file, layout, mapping, now), fixed)
 
 
 def _mapping(args: Namespace, form: str) -> ColumnMapping:
@@ -306,6 +297,8 @@ def _fixed(args: Namespace, mapping: ColumnMapping) -> dict[str, object]:
 
 def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) -> Iterator[pa.RecordBatch]:
     """Yield the batches with columns that are the same for every message, also in the place of their own."""
+    import pyarrow as pa
+
     from airflow_poison.values.schema import message_schema
 
     for batch in batches:
@@ -317,144 +310,15 @@ def _constant(batches: Iterable[pa.RecordBatch], fixed: Mapping[str, object]) ->
 
 def _saved(rows: Iterator[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows that have the columns of a message already."""
+    import pyarrow as pa
+
+    from airflow_poison.cli import sources
     from airflow_poison.values.mapping import BATCH
     from airflow_poison.values.schema import message_schema
 
     while chunk := list(islice(rows, BATCH)):
-        schema = pa.schema([message_schema().field(name) for name in ("body", *SAVED, "properties", "expires_at")])
+        schema = pa.schema([message_schema().field(name) for name in ("body", *sources.SAVED, "properties", "expires_at")])
         try:
             yield pa.RecordBatch.from_pylist(chunk, schema=schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise wrong_usage(f"a saved message has a part of a wrong type: {error}. {NOTHING}") from error
-
-
-_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
-NOTHING = "Nothing was sent."
-
-
-def format_of(place: str) -> str:
-    """Return the format that a file's name says, also of a compressed one."""
-    from airflow_poison.sources.text_lines import PACKED
-
-    path = Path(place)
-    return _BY_SUFFIX.get((path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower(), "lines")
-
-
-def batches(place: str, layout: Layout, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
-    """Yield what a file holds as messages: what ``Files`` makes of it, but that one malformed record refuses them all.
-
-    :param place: ``-`` is standard input.
-    :param mapping: without a time to live for all.
-    Raises InputError, and OSError for a file that cannot be read.
-    """
-    from airflow_poison.sources.readers import records
-    from airflow_poison.sources.rows import to_messages
-
-    done = 0
-    for batch in records(place, layout, io.BytesIO(sys.stdin.buffer.read()) if place == "-" else Path(place)):
-        _refuse_malformed(batch)
-        if layout.format in {"csv", "parquet"}:
-            made = to_messages(batch, mapping, now)
-            _refuse_malformed(made, lambda number, done=done: f"row {done + number + 1:,} of {place}: ")  # type: ignore[misc]  # a default
-            made = made.drop_columns(ERROR)
-        else:
-            made = _of_bodies(batch, mapping, now)
-        done += batch.num_rows
-        yield made
-
-
-def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
-    """Return bodies as messages, with the parts that a mapping takes out of their JSON."""
-    from airflow_poison.sources.bodies import with_fields
-
-    places = cast("list[str]", batch.column("message_id").to_pylist())
-    where = [f"{place.rpartition(':')[2]} of {place.rpartition(':')[0]}" for place in places]
-    bodies = batch.select(["body"])
-    if not mapping.columns():
-        return bodies
-    made = with_fields(bodies, replace(mapping, body=None), now)
-    _refuse_malformed(made, lambda number: f"line {where[number]}: ")
-    if mapping.body is not None:
-        chosen = [
-            _chosen(body, mapping.body, place) for body, place in zip(cast("list[bytes]", bodies.column("body").to_pylist()), where, strict=True)
-        ]
-        made = made.set_column(made.schema.get_field_index("body"), "body", pa.array(chosen, pa.binary()))
-    return made.drop_columns([ERROR] if ERROR in made.schema.names else [])
-
-
-def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:
-    """Return a field of a JSON object that is the body, or an object of several fields, each as it is written."""
-    from airflow_poison.values.json_text import JsonError, Pairs, tree, values, written
-    from airflow_poison.values.mapping import utf8
-
-    try:
-        values(body)  # no name twice
-        fields = tree(body)
-    except JsonError as error:
-        raise InputError(f"line {where}: {error}. {NOTHING}") from error
-    if not isinstance(fields, Pairs):
-        raise InputError(f"line {where}: expected a JSON object, not {type(fields).__name__}. {NOTHING}")
-    there = dict(fields)
-    for name in (wanted,) if isinstance(wanted, str) else wanted:
-        if name not in there:
-            raise InputError(f"body={name!r}: line {where} has no such field; its fields are {list(there)}. {NOTHING}")
-    if not isinstance(wanted, str):
-        return written(Pairs((name, there[name]) for name in wanted)).encode()
-    text = there[wanted]
-    if type(text) is not str:
-        raise InputError(f"body={wanted!r}: line {where} has no text there; a body is text. For JSON name several fields. {NOTHING}")
-    return utf8(text, f"line {where}: body={wanted!r}")
-
-
-def _refuse_malformed(batch: pa.RecordBatch, where: Callable[[int], str] = lambda _number: "") -> None:
-    if ERROR not in batch.schema.names:
-        return
-    for number, error in enumerate(batch.column(ERROR).to_pylist()):
-        if error is not None:
-            raise InputError(f"{where(number)}{error.removesuffix(NOTHING).rstrip(' .')}. {NOTHING}")
-
-
-def saved(place: str) -> Iterator[dict[str, Any]]:
-    """Yield the columns of messages that ``remove --save`` has written. Raises InputError, and OSError for a file that cannot be read."""
-    with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
-            yield _saved_row(place, number, row)
-
-
-SAVED = ("message_id", "priority", "group_id", "conversation_id", "message_type")
-"""The parts of a saved message that are sent again as they were, beside its body, its properties and the end of its time to live."""
-
-
-def _part(row: dict[str, Any], name: str) -> object:
-    wanted: type = int if name == "priority" else str
-    if not isinstance(row.get(name), wanted | None):
-        raise TypeError(f"{name}={row[name]!r}, expected {wanted.__name__} or null")
-    return row.get(name)
-
-
-def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the properties of a saved message that its sender has set, without those of later edits."""
-    return ((name, value) for name, value in properties.items() if name == DIALOG or not is_reserved(name))
-
-
-def _saved_row(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
-    """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
-    try:
-        body = base64.b64decode(row["body"], validate=True) if row["body_encoding"] == "base64" else row["body"].encode()
-        expires_at = row.get("expires_at")
-        return {
-            "body": body,
-            **{name: _part(row, name) for name in SAVED},
-            "properties": [(str(name), str(value)) for name, value in _given(row.get("properties") or {})],
-            "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{place}, line {number}: not a message as 'remove --save' writes it ({type(error).__name__}: {error}). {NOTHING}"
-        ) from error
+            raise wrong_usage(f"a saved message has a part of a wrong type: {error}. {sources.NOTHING}") from error

@@ -163,7 +163,7 @@ def rules(args: Namespace) -> None:
     Run the rules of a queue, as far as it is time; with --dry-run only say what each has and would take, also of the rules of --declare. What a
     rule asks waits as a paused plan. Exit code 0: done, 2: it could not be done.
     """
-    from airflow_poison.desk.redrive import redrive
+    from airflow_poison.desk.rule_runs import redrive
     from airflow_poison.desk.rules import checked_rules
 
     given, queue = None if args.declare is None else checked_rules(_read(args.declare)), queue_of(args)

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_poison.fsck.claims import check_claims, check_staged, check_stages, read_claims
 from airflow_poison.fsck.files import (
     MOVE_AWAY,
     REPAIR,
@@ -23,12 +22,16 @@ from airflow_poison.fsck.files import (
     Finding,
     Kind,
     Severity,
+    check_claims,
     check_events,
     check_files,
     check_foreign,
     check_log,
     check_orphans,
     check_protection,
+    check_staged,
+    check_stages,
+    read_claims,
 )
 from airflow_poison.fsck.ledger import Account, Step, account, check_account, check_dialogs, check_ids, check_rows, check_steps, steps
 from airflow_poison.rules import policy_from_dict

@@ -13,8 +13,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from airflow_poison.fsck.claims import read_claims
-from airflow_poison.fsck.files import Intrusion, Kind, check_files, intrusions, restorable
+from airflow_poison.fsck.files import Intrusion, Kind, check_files, intrusions, read_claims, restorable
 from airflow_poison.fsck.ledger import MESSAGES
 from airflow_poison.store import data_files, disk, history, log_damage
 from airflow_poison.store.data_files import CLAIM, CONTROL

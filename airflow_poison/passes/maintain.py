@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from airflow_poison.dialogs.acts import ConversationState
 from airflow_poison.fsck import table_repair
 from airflow_poison.fsck.check import SAFE_AGE, CheckResult, check_queue
-from airflow_poison.fsck.claims import worked
-from airflow_poison.passes.move import return_held
+from airflow_poison.fsck.files import worked
+from airflow_poison.passes.due import return_held
 from airflow_poison.passes.relay import relay
 from airflow_poison.store.disk import named
 from airflow_poison.store.files import Claim, PlanState

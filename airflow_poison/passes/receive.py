@@ -21,13 +21,13 @@ from airflow_poison.delivery.handlers import Transformation, check_alone, check_
 from airflow_poison.delivery.session import check_isolation
 from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, BlockRecord, OutageRecord, Tally
 from airflow_poison.passes.declaration import Receive
+from airflow_poison.passes.dialogs import notify
+from airflow_poison.passes.due import return_held, return_postponed
 from airflow_poison.passes.engines import INTERRUPTS, Delivering, Engine, SupervisedEngine, released_on_error
-from airflow_poison.passes.event_notifications import notify
 from airflow_poison.passes.halts import WHEN_ENABLED, halt_event, halted_row
 from airflow_poison.passes.history import QUIET_VERSIONS
 from airflow_poison.passes.in_place import check_in_place, take_in_place, with_columns_of
 from airflow_poison.passes.land import land, prepared
-from airflow_poison.passes.move import return_held, return_postponed
 from airflow_poison.passes.relay import pull, refresh, relay, tick, transmit
 from airflow_poison.passes.runs import ReceiveResult, check_key, combined, finished, pass_key
 from airflow_poison.rules import policy_from_dict

@@ -31,10 +31,10 @@ from airflow_poison.dialogs.system_messages import BOTH_ENDED, END_DIALOG, ERROR
 from airflow_poison.passes import conversations
 from airflow_poison.passes.browse import MessageRow, masked, recorded_mask
 from airflow_poison.passes.conversations import found_queue
-from airflow_poison.passes.event_notifications import notify
+from airflow_poison.passes.dialogs import notify
+from airflow_poison.passes.due import ended_times
 from airflow_poison.passes.history import BY_HAND
 from airflow_poison.passes.messages import ByHand, Chosen, with_columns
-from airflow_poison.passes.move import ended_times
 from airflow_poison.rules import policy_class
 from airflow_poison.store import MAX_NAME, QueueStore, check_name
 from airflow_poison.store.control import Control

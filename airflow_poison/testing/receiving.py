@@ -22,9 +22,9 @@ from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.declaration import Receive, ReceiveOptions
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import Engine, LocalEngine
 from airflow_poison.passes.land import prepared
-from airflow_poison.passes.move import return_due
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import SENT, checked
 from airflow_poison.store.control import NOT_BEFORE_RESTART

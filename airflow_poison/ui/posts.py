@@ -108,7 +108,7 @@ def _cut(value: object) -> object:
     return value if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
 
 
-BAD, TOO_LARGE, UNREADABLE = 400, 413, 503
+BAD, FORBIDDEN, TOO_LARGE, UNREADABLE = 400, 403, 413, 503
 MOST_BYTES = 1024 * 1024
 """So large may the JSON of a request be."""
 ACTORS, MOST_ACTS = 2, 16
@@ -306,7 +306,6 @@ WAITS = [TaskInstanceState[name] for name in ("AWAITING_INPUT", "DEFERRED") if n
 """The states of a task that waits for people; before Airflow 3.3 it is deferred."""
 MOST = 500
 """So many pending ones of all queues are looked at, the newest."""
-FORBIDDEN, BAD = 403, 400
 
 
 def pending(user: GetUserDep, conn_id: str, queue: str | None) -> dict[str, object]:

@@ -13,8 +13,8 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from airflow_poison.passes.due import due_files, due_postponed, ended_times, next_time
 from airflow_poison.passes.halts import ENDPOINTS, Endpoints
-from airflow_poison.passes.move import due_files, due_postponed, ended_times, next_time
 from airflow_poison.rules.settings import Check, Settings, check, duration, from_json, optional, to_json, whole_number
 from airflow_poison.store.control import QueueState
 from airflow_poison.values.errors import SettingError

@@ -17,9 +17,9 @@ from functools import cache
 from hashlib import blake2s
 from typing import TYPE_CHECKING, Any, Self
 
+from airflow_poison.passes.due import ended_times
 from airflow_poison.passes.halts import ENDPOINTS, STARTS
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.move import ended_times
 from airflow_poison.passes.runs import run_key
 from airflow_poison.rules.decisions import HALTS
 from airflow_poison.store.control import QueueState

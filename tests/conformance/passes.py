@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_poison.delivery.handler_wrappers import sessiongram
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.move import return_due
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.rules import policy_from_dict

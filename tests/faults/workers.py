@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_poison.fsck.claims import worked
+from airflow_poison.fsck.files import worked
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
-from airflow_poison.passes.move import return_due
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.values.schema import message_schema

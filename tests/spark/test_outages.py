@@ -12,7 +12,7 @@ import pytest
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.move import return_due
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4

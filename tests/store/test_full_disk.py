@@ -18,8 +18,9 @@ import pytest
 from airflow_poison.fsck.check import check_store
 from airflow_poison.fsck.files import Severity
 from airflow_poison.passes.alter import declare, disable, enable
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.maintain import RepairResult, maintain, repair
-from airflow_poison.passes.move import put_back, return_due
+from airflow_poison.passes.move import put_back
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.objects import Objects

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.passes.move import return_held
+from airflow_poison.passes.due import return_held
 from airflow_poison.store.control import Control, QueueState
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Sent

@@ -13,9 +13,10 @@ import pytest
 from airflow_poison.passes.alerts import send_alerts
 from airflow_poison.passes.alter import alter, disable, enable, restart
 from airflow_poison.passes.browse import browse, overview
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.history import recorded_events
-from airflow_poison.passes.move import move, put_back, remove_messages, return_due
+from airflow_poison.passes.move import move, put_back, remove_messages
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.relay import send_to
 from airflow_poison.passes.runs import ReceiveResult

@@ -15,7 +15,7 @@ from airflow_poison.dialogs.services import DEFAULT_CONTRACT
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.conversations import declare_services
 from airflow_poison.passes.dialogs import begin_dialogs
-from airflow_poison.passes.move import return_due
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.relay import transmit
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore

@@ -17,9 +17,10 @@ from airflow_poison import ActivationSpecification, DefaultMessaging, ListenerPo
 from airflow_poison.notifications import AlertTargets
 from airflow_poison.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts
 from airflow_poison.passes.alter import declare, enable
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.history import error_subscription, hand_over
-from airflow_poison.passes.move import remove, return_due
+from airflow_poison.passes.move import remove
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.rules.queue_disabling import QueueDisabledDocument

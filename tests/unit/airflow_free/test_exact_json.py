@@ -47,7 +47,7 @@ NOT_BODIES = {
     "passes/receive.py": "what the package itself writes into the queue's table, its stage and its notes",
     "store/stage.py": "what the package itself writes into the queue's table, its stage and its notes",
     "testing/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
-    "cli/send.py": "what the package itself writes into the queue's table, its stage and its notes",
+    "cli/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
     "ui/posts.py": "what the package itself writes into the queue's table, its stage and its notes",
     "outputs/table_rules.py": "logs and schemas of Delta Lake",
     "store/bucket_store.py": "logs and schemas of Delta Lake",

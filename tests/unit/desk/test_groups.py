@@ -19,8 +19,9 @@ from airflow_poison.desk.plans import plan, record
 from airflow_poison.desk.queries import groups
 from airflow_poison.desk.rules import declare_mask
 from airflow_poison.desk.selection import Selection
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.move import move, put_back, remove, return_due
+from airflow_poison.passes.move import move, put_back, remove
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.store.row_groups import RowGroups

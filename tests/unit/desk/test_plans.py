@@ -14,8 +14,7 @@ import pytest
 from airflow_poison.desk.actions import PlanAction, Verb, original_body
 from airflow_poison.desk.applying import apply, undo, waits_at
 from airflow_poison.desk.plans import CanarySeen, Plan, cancel, find_plan, judged, pause, plan, plans, record, resume, stored
-from airflow_poison.desk.redrive import redrive
-from airflow_poison.desk.rule_runs import run_rules
+from airflow_poison.desk.rule_runs import redrive, run_rules
 from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alter import declare

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_poison import PoisonSubQueue
 from airflow_poison.desk.plans import plans
-from airflow_poison.desk.redrive import redrive, set_redrive
+from airflow_poison.desk.rule_runs import redrive, set_redrive
 from airflow_poison.fsck.check import check
 from airflow_poison.passes.alerts import AlertKind, send_alerts
 from airflow_poison.passes.declaration import Canary

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_poison.passes.alter import declare, disable, enable, restart
-from airflow_poison.passes.move import move, put_back, remove, return_due
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.move import move, put_back, remove
 from airflow_poison.passes.relay import send_to
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.policy import Restart

@@ -19,8 +19,8 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.fsck.check import check, check_store
 from airflow_poison.fsck.files import Finding, Kind, Severity
 from airflow_poison.passes.alter import declare
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.maintain import repair_store
-from airflow_poison.passes.move import return_due
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Replacement, Transaction

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.inspect import inspect
-from airflow_poison.passes.move import move, remove_messages, return_due
+from airflow_poison.passes.move import move, remove_messages
 from airflow_poison.passes.relay import send_to
 from airflow_poison.passes.runs import run_key
 from airflow_poison.passes.send import SENT, messages_to_batches, send

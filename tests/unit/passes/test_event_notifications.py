@@ -10,7 +10,7 @@ from airflow_poison import EVENT_NOTIFICATION, Contract, Message, Service, Servi
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service
-from airflow_poison.passes.event_notifications import create, drop
+from airflow_poison.passes.dialogs import create, drop
 from airflow_poison.passes.messages import Chosen
 from airflow_poison.passes.relay import pull, transmit
 from airflow_poison.rules.queue_disabling import CONTRACT, MESSAGE_TYPE, QueueDisabledDocument

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from airflow_poison.delivery.recovered import NOTE
 from airflow_poison.delivery.stage import Order
 from airflow_poison.passes.alerts import AlertKind, send_alerts
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
-from airflow_poison.passes.move import return_due
 from airflow_poison.rules.activation_specification import ActivationSpecification
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.listener_port import ListenerPort

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery.handlers import Batching
-from airflow_poison.passes.move import return_due
+from airflow_poison.passes.due import return_due
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState

@@ -12,7 +12,8 @@ import pytest
 
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.passes.alter import alter, set_park_group
-from airflow_poison.passes.move import put_back, remove, return_due
+from airflow_poison.passes.due import return_due
+from airflow_poison.passes.move import put_back, remove
 from airflow_poison.passes.send import send
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.memory import MemoryStore

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from airflow_poison.delivery.handlers import Batching
 from airflow_poison.passes.alter import set_park_group
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.maintain import maintain
-from airflow_poison.passes.move import put_back, remove, return_due
+from airflow_poison.passes.move import put_back, remove
 from airflow_poison.passes.send import send
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store.memory import MemoryStore

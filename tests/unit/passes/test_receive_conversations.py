@@ -19,9 +19,10 @@ from airflow_poison.passes.alerts import Alert, send_alerts
 from airflow_poison.passes.alter import declare, disable, enable
 from airflow_poison.passes.conversations import conversations, declare_services, drop_service
 from airflow_poison.passes.dialogs import begin_dialogs, end_conversation, send_on, set_timer
+from airflow_poison.passes.due import ended_times
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.maintain import REMEMBER, maintain
-from airflow_poison.passes.move import ended_times, move, put_back
+from airflow_poison.passes.move import move, put_back
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.recovery import recover
 from airflow_poison.passes.relay import tick, transmit

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_poison.passes.alter import disable, enable
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
-from airflow_poison.passes.move import remove, return_due
+from airflow_poison.passes.move import remove
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.msmq4 import Msmq4

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.maintain import maintain
-from airflow_poison.passes.move import put_back, remove, return_due
+from airflow_poison.passes.move import put_back, remove
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.store import row_groups

@@ -1,0 +1,154 @@
+"""Where messages that are sent come from: files of lines, JSON lines, CSV, Parquet, and messages that were saved."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_poison.sources.source import ERROR
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.libraries import pa
+from airflow_poison.values.schema import DIALOG, is_reserved
+
+if TYPE_CHECKING:
+    from airflow_poison.sources.readers import Layout
+    from airflow_poison.values.mapping import ColumnMapping
+
+_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+NOTHING = "Nothing was sent."
+
+
+def format_of(place: str) -> str:
+    """Return the format that a file's name says, also of a compressed one."""
+    from airflow_poison.sources.text_lines import PACKED
+
+    path = Path(place)
+    return _BY_SUFFIX.get((path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower(), "lines")
+
+
+def batches(place: str, layout: Layout, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
+    """Yield what a file holds as messages: what ``Files`` makes of it, but that one malformed record refuses them all.
+
+    :param place: ``-`` is standard input.
+    :param mapping: without a time to live for all.
+    Raises InputError, and OSError for a file that cannot be read.
+    """
+    from airflow_poison.sources.readers import records
+    from airflow_poison.sources.rows import to_messages
+
+    done = 0
+    for batch in records(place, layout, io.BytesIO(sys.stdin.buffer.read()) if place == "-" else Path(place)):
+        _refuse_malformed(batch)
+        if layout.format in {"csv", "parquet"}:
+            made = to_messages(batch, mapping, now)
+            _refuse_malformed(made, lambda number, done=done: f"row {done + number + 1:,} of {place}: ")  # type: ignore[misc]  # a default
+            made = made.drop_columns(ERROR)
+        else:
+            made = _of_bodies(batch, mapping, now)
+        done += batch.num_rows
+        yield made
+
+
+def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
+    """Return bodies as messages, with the parts that a mapping takes out of their JSON."""
+    from airflow_poison.sources.bodies import with_fields
+
+    places = cast("list[str]", batch.column("message_id").to_pylist())
+    where = [f"{place.rpartition(':')[2]} of {place.rpartition(':')[0]}" for place in places]
+    bodies = batch.select(["body"])
+    if not mapping.columns():
+        return bodies
+    made = with_fields(bodies, replace(mapping, body=None), now)
+    _refuse_malformed(made, lambda number: f"line {where[number]}: ")
+    if mapping.body is not None:
+        chosen = [
+            _chosen(body, mapping.body, place) for body, place in zip(cast("list[bytes]", bodies.column("body").to_pylist()), where, strict=True)
+        ]
+        made = made.set_column(made.schema.get_field_index("body"), "body", pa.array(chosen, pa.binary()))
+    return made.drop_columns([ERROR] if ERROR in made.schema.names else [])
+
+
+def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:
+    """Return a field of a JSON object that is the body, or an object of several fields, each as it is written."""
+    from airflow_poison.values.json_text import JsonError, Pairs, tree, values, written
+    from airflow_poison.values.mapping import utf8
+
+    try:
+        values(body)  # no name twice
+        fields = tree(body)
+    except JsonError as error:
+        raise InputError(f"line {where}: {error}. {NOTHING}") from error
+    if not isinstance(fields, Pairs):
+        raise InputError(f"line {where}: expected a JSON object, not {type(fields).__name__}. {NOTHING}")
+    there = dict(fields)
+    for name in (wanted,) if isinstance(wanted, str) else wanted:
+        if name not in there:
+            raise InputError(f"body={name!r}: line {where} has no such field; its fields are {list(there)}. {NOTHING}")
+    if not isinstance(wanted, str):
+        return written(Pairs((name, there[name]) for name in wanted)).encode()
+    text = there[wanted]
+    if type(text) is not str:
+        raise InputError(f"body={wanted!r}: line {where} has no text there; a body is text. For JSON name several fields. {NOTHING}")
+    return utf8(text, f"line {where}: body={wanted!r}")
+
+
+def _refuse_malformed(batch: pa.RecordBatch, where: Callable[[int], str] = lambda _number: "") -> None:
+    if ERROR not in batch.schema.names:
+        return
+    for number, error in enumerate(batch.column(ERROR).to_pylist()):
+        if error is not None:
+            raise InputError(f"{where(number)}{error.removesuffix(NOTHING).rstrip(' .')}. {NOTHING}")
+
+
+def saved(place: str) -> Iterator[dict[str, Any]]:
+    """Yield the columns of messages that ``remove --save`` has written. Raises InputError, and OSError for a file that cannot be read."""
+    with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
+            yield _saved(place, number, row)
+
+
+SAVED = ("message_id", "priority", "group_id", "conversation_id", "message_type")
+"""The parts of a saved message that are sent again as they were, beside its body, its properties and the end of its time to live."""
+
+
+def _part(row: dict[str, Any], name: str) -> object:
+    wanted: type = int if name == "priority" else str
+    if not isinstance(row.get(name), wanted | None):
+        raise TypeError(f"{name}={row[name]!r}, expected {wanted.__name__} or null")
+    return row.get(name)
+
+
+def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the properties of a saved message that its sender has set, without those of later edits."""
+    return ((name, value) for name, value in properties.items() if name == DIALOG or not is_reserved(name))
+
+
+def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
+    try:
+        body = base64.b64decode(row["body"], validate=True) if row["body_encoding"] == "base64" else row["body"].encode()
+        expires_at = row.get("expires_at")
+        return {
+            "body": body,
+            **{name: _part(row, name) for name in SAVED},
+            "properties": [(str(name), str(value)) for name, value in _given(row.get("properties") or {})],
+            "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{place}, line {number}: not a message as 'remove --save' writes it ({type(error).__name__}: {error}). {NOTHING}"
+        ) from error
