@@ -331,7 +331,8 @@ class Queue:
     ) -> History:
         """Return the recorded events of the queue, the newest last.
 
-        :param lookup_ids: only events of these messages. :param types: only events of these types.
+        :param lookup_ids: only events of these messages.
+        :param types: only events of these types.
         :param since: only events from then on.
         :param limit: at most so many, the newest; None: all.
         """
@@ -480,7 +481,8 @@ class Queue:
     def remove_conversation(self, conversation_id: str, *, run: str | None = None, unmask: bool = False, reason: str = "") -> RemoveResult:
         """Take all messages of a conversation out of the queue (spec SB-30), in one commit; return them. Raises MessageClaimedError.
 
-        :param run: a key of the removal, for its events. :param unmask: what is returned has the values that the queue hides.
+        :param run: a key of the removal, for its events.
+        :param unmask: what is returned has the values that the queue hides.
         """
         with self._acting(reason):
             return remove_messages(self.table, self.clock, conversation_id=conversation_id, run=run, unmask=unmask)
@@ -654,12 +656,14 @@ class Queue:
 
         :param action: see ``plan``.
         :param limit: only so many messages, those with the lowest lookup ids.
-        :param rate: messages a second, at most. :param chunk: messages of one commit.
+        :param rate: messages a second, at most.
+        :param chunk: messages of one commit.
         :param canary: so many messages go first, or a dict with ``messages`` and ``share``; the others follow when at least the share was settled.
         :param reason: why, for the events.
         :param key: a second call with the same key goes on with the same plan.
         :param patience: as of ``apply``.
-        :param progress: called with the plan after each chunk. :param stop: asked before each chunk.
+        :param progress: called with the plan after each chunk.
+        :param stop: asked before each chunk.
         Raises SettingError, QueryError, QueueNotFoundError, PlanStateError.
         """
         plan = self.record(selection, action, limit=limit, rate=rate, chunk=chunk, canary=canary, reason=reason, key=key)
@@ -740,7 +744,8 @@ class Queue:
     def run_rules(self, *, dry_run: bool = False, rules: Sequence[Rule] | None = None, run: str = "") -> RulesResult:
         """Do what a queue's rules say, as far as it is time.
 
-        :param dry_run: only say what each rule has and would take; nothing is written. :param rules: for that; None: the recorded ones.
+        :param dry_run: only say what each rule has and would take; nothing is written.
+        :param rules: for that; None: the recorded ones.
         :param run: a key: however often it is called with it, each rule makes one plan.
         """
         if dry_run:
@@ -857,7 +862,6 @@ class Queue:
     def begin_dialogs(self, *, service: str, far_service: str, contract: str, dialogs: Sequence[Dialog], key: str) -> ActResult:
         """Begin dialogs and send their first messages, all in one commit (spec SB-36, SB-48).
 
-        :param queue_name: the queue of the service that begins them.
         :param key: a second call with the same key begins nothing, and returns the same handles.
         Raises ServiceNotFoundError, SettingError, InputError, and ConversationLockedError while a pass holds the group of a dialog.
         """
@@ -977,7 +981,8 @@ def protect(
 
     :param job: the job's DataFrame; of a stream the name of the queue.
     :param queue: the queue's name; with a policy it is made when it is missing.
-    :param store: the folder or the URI of the queues. :param storage_options: see ``Store``.
+    :param store: the folder or the URI of the queues.
+    :param storage_options: see ``Store``.
     :param key: names the rows of the DataFrame: another call with it takes nothing.
     :param policy: the queue's rules; None: the recorded ones.
     :param options: ``transform``, what the job does to a DataFrame; ``output``, the Delta table that it writes; others of a receive.

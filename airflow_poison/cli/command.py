@@ -144,7 +144,7 @@ _WHOLE = "a change is one commit: it was made as a whole, or not at all; 'show' 
 class Argument:
     """An argument, as ``argparse`` takes it. Values are texts: the command checks them, so that an error is one line.
 
-    :param completes: what the shell completes: words, or the name of a function of ``cli.completion``.
+    :param completes: what the shell completes: words, or the name of a function of ``cli.values``.
     """
 
     flags: tuple[str, ...]

@@ -347,7 +347,7 @@ SELECTION: Final = (
     option("--where", "SQL", "a condition on columns and the JSON body: \"body.carrier = 'VX' and body.dep_delay > 60\""),
 )
 """What every command takes that is about many messages."""
-_NAMES = ("sub_queue", "error", "error_type", "text", "since", "until", "count", "group", "message_type", "message_id", "property", "ids", "where")
+_NAMES = tuple(argument.flags[0][2:].replace("-", "_") for argument in SELECTION)
 
 
 def is_selected(args: Namespace) -> bool:

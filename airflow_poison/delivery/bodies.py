@@ -570,9 +570,11 @@ def _nested(array: pa.Array[Any]) -> NDArray[np.intp]:
 class _Texts(NamedTuple):
     """Names in the bodies of a piece.
 
-    :param data: the bodies, with zeros behind them. :param quotes: where a quote is.
+    :param data: the bodies, with zeros behind them.
+    :param quotes: where a quote is.
     :param offsets: where each body begins, and the end of the last one.
-    :param begins: where each name begins. :param keys: what stands for it: its first and its last 8 bytes and its length.
+    :param begins: where each name begins.
+    :param keys: what stands for it: its first and its last 8 bytes and its length.
     """
 
     data: NDArray[np.uint8]
@@ -611,7 +613,8 @@ def _keys_of(names: tuple[str, ...]) -> NDArray[np.uint64]:
 def _repeating(array: pa.Array[Any], wanted: NDArray[np.uint64] | None = None) -> NDArray[np.intp]:
     """Return the places of bodies in which two names may be the same: all in which they are, written alike, and some more.
 
-    :param array: of ``large_binary``. :param wanted: of the names that matter (``_keys_of``); None: all do.
+    :param array: of ``large_binary``.
+    :param wanted: of the names that matter (``_keys_of``); None: all do.
     """
     names = _texts(array)
     if wanted is not None:

@@ -80,7 +80,8 @@ def failing_pieces(number: int, fails: Callable[[int, int], bool], *, most: int,
     is. It ends where many rows fail, as almost all pieces of a size do then.
 
     :param fails: tries the rows from a place to another.
-    :param most: tries after which no piece is cut any more. :param least: a piece of no more rows is not cut.
+    :param most: tries after which no piece is cut any more.
+    :param least: a piece of no more rows is not cut.
     """
     found, todo, tries = list[tuple[int, int]](), [(0, number)], 0
     for depth in count():

@@ -108,15 +108,18 @@ class Transformation:
 class InPlaceOrder(NamedTuple):
     """What is to be done with rows that are transformed where they are.
 
-    :param rows: reads them, with what makes columns of bodies where it needs that. :param decode: what bodies are decoded with before; None: they are
+    :param rows: reads them, with what makes columns of bodies where it needs that.
+    :param decode: what bodies are decoded with before; None: they are
         JSON as they are.
     :param outputs: prepared.
-    :param place: the folder of this machine where rows are written; there is none yet. :param there: where executors write them for an output in an
+    :param place: the folder of this machine where rows are written; there is none yet.
+    :param there: where executors write them for an output in an
         object store. :param queue: the queue's folder.
     :param check_stopped: called every few seconds while a job runs; what it raises ends the job.
     :param limit: seconds that a row may take.
     :param careful: whether rows are likely to fail: then the job is not tried as it is before.
-    :param progress: called with a line when it has failed so. :param hides: whether the queue hides values: of errors the type alone is shown.
+    :param progress: called with a line when it has failed so.
+    :param hides: whether the queue hides values: of errors the type alone is shown.
     :param finds_outages: whether what a row fails with may be an outage: it is not charged here.
     :param checked: reads them, too, and makes a record of each file that cannot be read to its end (``Take.checked``); None: such a file fails a job.
     """

@@ -68,7 +68,8 @@ def landing_rows(job: StageJob, returned: Iterable[ReturnedBy], known: Callable[
 class _Rows:
     """The rows of one output, in the order in which they were delivered.
 
-    :ivar origins: the message that returned each. :ivar owners: the same, ``NO_OWNER`` where it is not known which message a row is of.
+    :ivar origins: the message that returned each.
+    :ivar owners: the same, ``NO_OWNER`` where it is not known which message a row is of.
     """
 
     def __init__(self) -> None:

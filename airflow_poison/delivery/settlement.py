@@ -461,7 +461,8 @@ def _constant(value: int, size: int) -> pa.Array[Any]:
 class _Ended(NamedTuple):
     """Rows that share an end.
 
-    :param failures: the different ones that they ended with. :param which: of these, for each row.
+    :param failures: the different ones that they ended with.
+    :param which: of these, for each row.
     """
 
     rows: Sequence[int]

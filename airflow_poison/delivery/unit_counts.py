@@ -1,6 +1,6 @@
 """What is counted of each message of a claim that is transformed, and what the policy makes of it. No death forgets any of it.
 
-It stands in an attempt journal (sessions/journal.py), whose one section holds all messages of the claim, and which is forced to disk at each step:
+It stands in an attempt journal (``delivery.journal``), whose one section holds all messages of the claim, and which is forced to disk at each step:
 a unit's messages are in flight while it runs, and an attempt is counted as soon as it is known. A success is not noted: a transformation has no
 effects, so a pass that takes the claim over runs it again. So what was in flight at a death is what may have caused it.
 

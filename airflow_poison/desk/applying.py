@@ -135,7 +135,9 @@ def apply(
     makes the plan ``failed``, with the error, and is raised; called again, it goes on where it was.
 
     :param store: of the queue, for messages that are sent to other queues.
-    :param progress: called after each chunk. :param stop: asked before each chunk. :param wait: sleeps for seconds, where the plan has a rate.
+    :param progress: called after each chunk.
+    :param stop: asked before each chunk.
+    :param wait: sleeps for seconds, where the plan has a rate.
     Raises PlanNotFoundError, PlanStateError for a plan that has ended, SettingError, QueueNotFoundError.
     """
     found = stored(table, plan_id)
@@ -307,7 +309,8 @@ class _Change:
     :param become: from rows (``table_schema()``) to what they become, and which of them can; None: they go.
     :param tell: from a sub-queue and the lookup ids of messages there that are changed to its events: type, facts and lookup ids.
     :param place: where whole files can go by a second name; None: their rows have to be written.
-    :param counted: whether it is a move. :param leaves: whether a message that blocks the queue does so no more.
+    :param counted: whether it is a move.
+    :param leaves: whether a message that blocks the queue does so no more.
     :param edited_by: the plan whose edits are to be found (undone) or not to be found (made) as the last ones of a message; empty: no matter.
     """
 
@@ -619,7 +622,8 @@ def _edits(
 ) -> Callable[[pa.Table], tuple[pa.Table, Mask]]:
     """Return what edits rows.
 
-    :param unfit: called for each message that stays as it is, with the reason. :param place: where the others go; None: they stay.
+    :param unfit: called for each message that stays as it is, with the reason.
+    :param place: where the others go; None: they stay.
     """
 
     def become(rows: pa.Table) -> tuple[pa.Table, Mask]:

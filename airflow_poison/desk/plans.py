@@ -131,7 +131,8 @@ NEVER = -1
 class Members:
     """Messages, each with the sub-queue, the move count and the due time that it is to be found with. Columns of equal length, sorted by lookup id.
 
-    :param places: numbers of sub-queues in the order of ``PLACES``. :param dues: microseconds; -1 where it is of no matter.
+    :param places: numbers of sub-queues in the order of ``PLACES``.
+    :param dues: microseconds; -1 where it is of no matter.
     """
 
     ids: Numbers

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 class Limits:
     """What a query may take.
 
-    :param memory: more goes to the temporary folder. :param seconds: None: as long as it needs.
+    :param memory: more goes to the temporary folder.
+    :param seconds: None: as long as it needs.
     :param only_plain: a condition may use the functions of ``PLAIN`` alone. Others (lists, ``repeat``) can ask for any memory and time at once, which
         the engine neither counts nor ends.
     """

@@ -294,7 +294,8 @@ def end(endpoint: ConversationEndpoint, *, error: int | None = None, description
     Without an error EndDialog follows what was sent before; with one the partner gets an Error message, and what has not left yet is dropped.
     The partner gets nothing when it has ended the dialog already, or has never heard of it (section 11.1); its broker learns that both have.
 
-    :param error: the code, 1 to 2147483647. :param description: what the partner reads, at most 3,000 characters.
+    :param error: the code, 1 to 2147483647.
+    :param description: what the partner reads, at most 3,000 characters.
     Raises ConversationEndedError (8427) when this side has ended it and the partner has not yet, ConversationNotFoundError (8426) when both
     have, SettingError for a code or a description that is not allowed.
     """
@@ -423,7 +424,8 @@ class Dialog:
 
     :param messages: types and bodies, at least one: the partner learns of a dialog by its first message.
     :param group_id: the group of a conversation that it is related to; None: a group of its own (spec SB-47).
-    :param priority: 1 to 10 (spec SB-48). :param lifetime: how long it may last at most, above zero; None: for ever (spec SB-57).
+    :param priority: 1 to 10 (spec SB-48).
+    :param lifetime: how long it may last at most, above zero; None: for ever (spec SB-57).
     :param timer: a conversation timer of this side, set at once; None: none.
     """
 

@@ -1,7 +1,7 @@
 """Check: hold a queue table against everything that a store promises, over its whole history. Reads numbers and footers, and whether
 the content of files is what was written.
 
-The log is read version by version, messages one by one as far as files of both sides of a commit are still there (`checking.ledger`), then files,
+The log is read version by version, messages one by one as far as files of both sides of a commit are still there (`fsck.ledger`), then files,
 claims and state as they are now. Nothing is repaired: see ``table_repair`` and the verb ``repair``.
 """
 

@@ -159,8 +159,10 @@ COUNTED_ROWS, COUNTED_BYTES = 10_000, 8 * 1024 * 1024
 class ConversationRow(Plain):
     """One side of a dialog, with what has arrived for it.
 
-    :param handle: of this side. :param state: SO, SI, CO, DI, DO, ER or CD (spec SB-55).
-    :param lifetime: when the dialog's lifetime ends. :param dialog_timer: when the conversation timer expires.
+    :param handle: of this side.
+    :param state: SO, SI, CO, DI, DO, ER or CD (spec SB-55).
+    :param lifetime: when the dialog's lifetime ends.
+    :param dialog_timer: when the conversation timer expires.
     :param cleaned: this side has ended it with cleanup: the partner got no message.
     """
 
@@ -211,7 +213,8 @@ _AS_STORED = {each.name for each in fields(ConversationRow)} & {"handle", *(each
 def conversations(table: QueueTable, *, handle: str | None = None, ended: bool = False) -> tuple[ConversationRow, ...]:
     """Return the conversation endpoints of a queue, sorted by handle.
 
-    :param handle: only this one. :param ended: also those that this side remembers only because they have ended (CD).
+    :param handle: only this one.
+    :param ended: also those that this side remembers only because they have ended (CD).
     Raises ConversationNotFoundError (8426) for a handle that the queue does not know.
     """
     snapshot = table.snapshot()
@@ -277,7 +280,8 @@ def conversation(table: QueueTable, handle: str, limit: int) -> ConversationView
 class UnsentMessage(Plain):
     """A message that waits at this side until the partner's queue takes it, as ``sys.transmission_queue`` shows it (spec SB-19).
 
-    :param conversation: the handle of this side. :param status: why it waits; empty: the next pass of either side carries it.
+    :param conversation: the handle of this side.
+    :param status: why it waits; empty: the next pass of either side carries it.
     """
 
     conversation: str

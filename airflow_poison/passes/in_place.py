@@ -249,7 +249,8 @@ def _named(sent: Sent, failures: Sequence[Failure | None]) -> Mapping[int, Failu
 class _Rows:
     """Where a job writes rows: below the output. For one in an object store a job on this machine writes here, and the files that land are uploaded.
 
-    :ivar place: where the job writes on this machine. :ivar there: where executors write for an output in an object store.
+    :ivar place: where the job writes on this machine.
+    :ivar there: where executors write for an output in an object store.
     :ivar here: a folder of this machine, as a send has: what a run that has died leaves there is removed by maintenance.
     """
 

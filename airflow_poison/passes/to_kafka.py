@@ -450,7 +450,8 @@ def _records(rows: pa.Table, table: QueueTable, key: str) -> list[Record]:
 def record_of(row: Mapping[str, Any], queue: str, queue_id: str, key: str) -> Record:
     """Return a message as a record: what came from Kafka as the record that it was, with our own headers behind its own.
 
-    :param row: a message's columns. :param key: one of ``KEYS``.
+    :param row: a message's columns.
+    :param key: one of ``KEYS``.
     """
     lookup_id, group_id, body = row["lookup_id"], row["group_id"], row["body"] or b""
     properties = {name: value for name, value in row["properties"] or () if name != DESTINATION}

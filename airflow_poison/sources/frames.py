@@ -59,7 +59,8 @@ class _Group(NamedTuple):
 class FileThere(NamedTuple):
     """A file of a source.
 
-    :param name: as users see it. :param path: as Spark names it; of an object its URI.
+    :param name: as users see it.
+    :param path: as Spark names it; of an object its URI.
     :param folders: the columns that the folders above it make, each with one text, or null.
     """
 
@@ -165,7 +166,8 @@ def of_files(spark: SparkSession, files: Sequence[FileThere], layout: Layout, co
     """Return what files hold, which executors read: each by one task, or a large one in parts, where each line end in it ends a record.
 
     :param files: the largest first; Spark gets objects whole.
-    :param columns: of CSV, all text. :param then: what is made of bodies instead: of rows with columns, those that a send makes.
+    :param columns: of CSV, all text.
+    :param then: what is made of bodies instead: of rows with columns, those that a send makes.
     """
     names, folders = {file.path: file.name for file in files}, {file.name: file.folders for file in files}
     rows = None if then is None or layout.format != "json" else then.of_bodies
@@ -215,7 +217,8 @@ def _shares(spark: SparkSession, files: Sequence[FileThere]) -> tuple[int, int]:
 def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) -> list[_Unit]:
     """Return what tasks read of a file: its name and path, the layout, and the part; None: all of it.
 
-    :param size: of a part, about. :param counted: whether the lines before a part have to be known.
+    :param size: of a part, about.
+    :param counted: whether the lines before a part have to be known.
     """
     whole: list[_Unit] = [(name, path, layout, None)]
     is_csv, columns = layout.format == "csv", tuple[str, ...]()
@@ -236,7 +239,8 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
 class Reading(NamedTuple):
     """How files with columns of their own are read.
 
-    :param form: ``parquet``, ``orc`` or ``avro``. :param base: a folder above them all.
+    :param form: ``parquet``, ``orc`` or ``avro``.
+    :param base: a folder above them all.
     :param here: what objects hold that no task of Spark reads, by their paths.
     :param unread: makes a record of a file that Spark cannot read, for a reason. None: other readers of this package read such files.
     :param checked: each file was read to its end before: one that cannot be is a record.

@@ -159,7 +159,8 @@ class CsvRows:
     def _read_plain(self, text: bytes, rows: pa.Table, ends: NDArray[np.intp], odd: NDArray[np.intp]) -> Iterator[pa.RecordBatch]:
         """Yield rows, and read what is none; cut the lines behind them.
 
-        :param ends: of their lines. :param odd: which of these are no rows.
+        :param ends: of their lines.
+        :param odd: which of these are no rows.
         """
         before = self._number
         yield from rows.to_batches(max_chunksize=ROWS)

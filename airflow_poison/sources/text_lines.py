@@ -63,7 +63,8 @@ def unpacked(name: str, content: bytes) -> Any:
 class Part:
     """Whole lines of a file that is open.
 
-    :param size: in bytes. :param before: so many lines of the file are before them; of parts of ``cuts`` it says only whether there are some.
+    :param size: in bytes.
+    :param before: so many lines of the file are before them; of parts of ``cuts`` it says only whether there are some.
     """
 
     def __init__(self, raw: BufferedReader, begin: int, size: int, before: int) -> None:
@@ -80,7 +81,8 @@ class Part:
 def parts(path: Path, size: int, without: bytes) -> list[tuple[int, int, int]]:
     """Return where parts of a file begin, how many bytes they have, and how many lines are before them, for ``Part``; empty: it cannot be split.
 
-    :param size: of a part, about, in bytes. :param without: bytes with which a line may go on behind its end.
+    :param size: of a part, about, in bytes.
+    :param without: bytes with which a line may go on behind its end.
     Raises OSError.
     """
     import numpy as np

@@ -96,8 +96,10 @@ class _JobFailedError(_SomeFailError):
 class _Job(NamedTuple):
     """A transformation of rows, planned.
 
-    :param whole: the rows with their numbers. :param given: what the transformation was given, which counts them in ``seen``.
-    :param plain: what is written. :param judged: it has verdicts.
+    :param whole: the rows with their numbers.
+    :param given: what the transformation was given, which counts them in ``seen``.
+    :param plain: what is written.
+    :param judged: it has verdicts.
     :param has_records: the rows have the records that they were, some of which may be no rows.
     :param is_chain: each row of ``given`` makes one at most, of itself alone.
     :param counts_itself: each makes one.
@@ -117,7 +119,8 @@ class _Job(NamedTuple):
 class _Tried:
     """The pieces that were transformed.
 
-    :param good: files with the rows that land; ``bad``: with those that fail. :param one_each: each row makes one at most, of itself alone.
+    :param good: files with the rows that land; ``bad``: with those that fail.
+    :param one_each: each row makes one at most, of itself alone.
     """
 
     good: list[str] = field(default_factory=list)
@@ -438,7 +441,8 @@ class InPlace:
     def _run_split(self, job: _Job, before: NotInPlaceError | None = None, *, catches: bool = True) -> None:
         """Write rows that fail apart from the others.
 
-        :param before: what the plan has failed with as it is. :param catches: see ``catching.caught``.
+        :param before: what the plan has failed with as it is.
+        :param catches: see ``catching.caught``.
         """
         spark, folder = self._rows.sparkSession, self._folder()
         frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else None, catches=catches)

@@ -90,7 +90,8 @@ class Parts(NamedTuple):
     """Sets of messages, each a partition of one frame.
 
     :param frame: without messages whose bodies do not fit; None: no other ones are there.
-    :param of: the number of each partition's set. :param ids: the lookup ids that each partition has.
+    :param of: the number of each partition's set.
+    :param ids: the lookup ids that each partition has.
     :param unfit: why the body of a message does not fit, by lookup id.
     """
 
@@ -103,7 +104,8 @@ class Parts(NamedTuple):
 class Raw(NamedTuple):
     """Messages of a claim, not parsed yet.
 
-    :param frame: as Spark reads them. :param shares: without it, rows of files that tasks read themselves, by task: that takes a third less.
+    :param frame: as Spark reads them.
+    :param shares: without it, rows of files that tasks read themselves, by task: that takes a third less.
     """
 
     frame: DataFrame | None = None

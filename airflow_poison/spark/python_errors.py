@@ -71,7 +71,8 @@ def errors_noted(context: Any) -> Iterator[str]:
 class Notes:
     """The errors of one function in one task.
 
-    :ivar rows: how many rows the function has been given. :ivar spoiled: see ``PythonErrors``.
+    :ivar rows: how many rows the function has been given.
+    :ivar spoiled: see ``PythonErrors``.
     """
 
     def __init__(self, path: str) -> None:
@@ -237,7 +238,9 @@ def _on_and_on(function: Callable[[Iterator[Any]], Iterable[Any]], taken: _Taken
 class _Taken:
     """Batches, of which the last one that was taken is kept.
 
-    :ivar last: None: none was taken since it was looked at. :ivar place: its number. :ivar rows: of all that were taken.
+    :ivar last: None: none was taken since it was looked at.
+    :ivar place: its number.
+    :ivar rows: of all that were taken.
     """
 
     def __init__(self, batches: Iterable[Any]) -> None:

@@ -109,7 +109,9 @@ class NotCaught(Exception):  # noqa: N818  (no error: it ends an attempt)
 class _Plan(NamedTuple):
     """A plan, each of whose partitions has the rows of one set of messages.
 
-    :param frames: the results by their names. :param rdds: of each result, batches of Arrow. :param schemas: of each result.
+    :param frames: the results by their names.
+    :param rdds: of each result, batches of Arrow.
+    :param schemas: of each result.
     :param judged: see ``Written``.
     """
 
@@ -615,7 +617,8 @@ def _caught(functions: Sequence[PythonErrors], ids: NDArray[np.int64]) -> Broke 
 def raised_in_python(notes: Sequence[tuple[int, PythonErrors]], files: Iterable[Path], number: str = LOOKUP_ID) -> tuple[set[int], set[int]]:
     """Return the lookup ids of messages for which Python functions have raised, and of those that were given to the functions together with them.
 
-    :param notes: with the numbers of their partitions. :param files: the result, whose rows say which row of which partition they were.
+    :param notes: with the numbers of their partitions.
+    :param files: the result, whose rows say which row of which partition they were.
     :param number: the column of lookup ids.
     Raises NotCaught where what was noted is not of these rows.
     """

@@ -49,7 +49,8 @@ def append(
     :param key: a second append with the same key changes nothing and returns the first one's numbers with ``repeated=True``.
     :param advance: asked for when all batches are read: the source that they are of, which the commit takes further.
     :param of_source: the batches are a source's: messages with a ``last_error`` are malformed, and go into ``poison``, behind the others.
-    :param landings: rows of the partition ``_output`` that come with the messages. :param details: stand in the log beside the key.
+    :param landings: rows of the partition ``_output`` that come with the messages.
+    :param details: stand in the log beside the key.
     :param counts: of rows that the messages are the failures of (``COUNTS``); kept with the key.
     Raises SourceTakenError when another send has advanced the source meanwhile; then nothing was sent.
     """

@@ -1,4 +1,4 @@
-"""Changes outside a pass, each in one commit: files move, are split, replaced or go; dialogs change (transactions); the format rises."""
+"""Changes outside a pass, each in one commit: files move, are split, replaced or go; dialogs change (transactions)."""
 
 from __future__ import annotations
 

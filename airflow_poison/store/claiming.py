@@ -321,7 +321,7 @@ def renew(table: Table, claim: Claim, *, lease: timedelta, now: datetime) -> Cla
 def release(table: Table, claim: Claim) -> None:
     """Give claimed files back as they are, and forget the stage. Nothing happens when the claim is not held any more.
 
-    For a claim without work, also by earlier holders (``fsck.claims.worked``): their records are forgotten.
+    For a claim without work, also by earlier holders (``fsck.files.worked``): their records are forgotten.
     """
 
     def plan(view: View) -> tuple[Commit | None, bool]:

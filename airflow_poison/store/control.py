@@ -73,7 +73,7 @@ class Control:
     :param poison_reason: why that one does not receive.
     :param counters: what the endpoint must remember over restarts, by name.
     :param services: the services whose dialogs the queue takes part in, as plain JSON values by name.
-    :param desk: settings of the desk: display and automatic handling of poison messages, as plain JSON values by name (``core.desk.settings``).
+    :param desk: settings of the desk: display and automatic handling of poison messages, as plain JSON values by name.
     :param format_version: version of the table's layout.
     """
 

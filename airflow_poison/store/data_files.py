@@ -46,7 +46,7 @@ def renamed(folder: Folder, file: DataFile, place: str | None = None, prefix: st
     """Give a file that no version names yet a new name, in the same partition or another sub-queue's. Raises TableChangedError when it is gone.
 
     Each try of a commit does so after it has loaded the version that it builds on: so a file that the try adds was not there under that name
-    before, and the cleaner (``cleaning``) can never have it in a list that is older than the version.
+    before, and the cleaner (``compaction``) can never have it in a list that is older than the version.
     """
     path = new_path(place or file.sub_queue, file.move_count, prefix)
     try:

@@ -3,9 +3,8 @@
 After a ``sync`` has returned, a loss of power takes nothing back. Errors are named in one place for all verbs: code that knows better (a lost claim,
 a missing file, a damaged footer) says so below, and those errors pass.
 
-The seam for the files of a queue table: a folder that all its users share, or an object store with copies of the needed files on this node.
-
-Two kinds of folder stand behind it: ``LocalFolder`` and ``bucket.folder.BucketFolder``. Callers use paths relative to the table.
+``Folder`` is the interface to the files of a queue table. There are two: ``LocalFolder``, which all users of the table share, and
+``bucket_folder.BucketFolder``, an object store with copies of the needed files on this node. Callers use paths relative to the table.
 Data files are immutable: one that is ``here`` is the one that was committed.
 """
 

@@ -1,9 +1,7 @@
 """Types of a queue table: immutable files, claims, snapshots, commits and results of changes.
 
-The seam between a queue table and the log that decides which of its files count.
-
-Two logs stand behind it: Delta's (``delta.log``) and one in memory (``memory``).
-A log knows versions, files and numbers by name; it knows nothing of messages.
+``Log`` is the interface between a queue table and the log that decides which of its files count. There are two: Delta's (``delta_log``) and one in
+memory (``memory``). A log knows versions, files and numbers by name; it knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -162,7 +160,7 @@ class Claim:
 class Manifest:
     """The staged outcome of a claim, durable: from here on nothing is delivered again.
 
-    :param files: what will be added, with paths below the stage (``staged``) and final paths (``path`` of the DataFile).
+    :param files: what will be added, with paths below the stage and final paths (``path`` of the DataFile).
     :param tallies: what each task counted (rows of the ``_tally`` partition, parsed from JSON).
     :param result: the result of the pass, stored so that a later run that finishes the claim reports the same.
     """

@@ -111,7 +111,8 @@ def newest_events(
     counts, else by the columns that decide.
 
     :param lookup_ids: only events of these messages; None: all, also of the queue itself.
-    :param types: only of these types. :param since: only from then on.
+    :param types: only of these types.
+    :param since: only from then on.
     """
     wanted = _Wanted(None if lookup_ids is None else frozenset(lookup_ids), types, since)
     found: list[Event] = []  # a row group's events in their order, before events of newer ones
@@ -255,7 +256,8 @@ def named_files(folder: Folder, recorded: Sequence[DataFile]) -> set[str]:
 def _one_by_one(folder: Folder, event: Event, wanted: _Wanted | None = None, most: int | None = None) -> Iterator[Event]:
     """Return an event for each message of a moved file, in order of due time and lookup id; the one event when that is not known any more.
 
-    :param wanted: only events of these messages. :param most: only so many of them, the last ones.
+    :param wanted: only events of these messages.
+    :param most: only so many of them, the last ones.
     """
     lookup_ids = _messages(folder, event.details)
     if lookup_ids is None:

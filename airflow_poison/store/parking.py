@@ -2,8 +2,7 @@
 
 A message *waits behind* an earlier one of its group while that one is unresolved: in ``retry``, ``poison`` or ``postponed``, or failed earlier in the
 same pass. It is not delivered and not charged, and stays where it is. Earlier means: a smaller lookup id.
-
-Messages of ``main`` that wait behind others of their groups (`store.parking`), read from two columns of the table's files.
+It is read from two columns of the table's files.
 """
 
 from __future__ import annotations

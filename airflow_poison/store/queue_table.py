@@ -2,7 +2,7 @@
 
 A queue's content is a set of immutable *data files* (spec of the layout: docs/explanation/store.md). A pass claims whole files, delivers their
 messages, stages what remains of them and ends with one compare-and-swap that adds what remains and removes what was claimed. Under the table is a
-log (``log.Log``), which has two implementations: Delta's and one in memory.
+log (``files.Log``), which has two implementations: Delta's and one in memory.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def in_queue_order(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
 
 
 def _by_name(found: Iterator[DataFile]) -> tuple[DataFile, ...]:
-    """Return files sorted by name: those whose names say the version that brought them are in commit order (``files.commit_prefix``)."""
+    """Return files sorted by name: those whose names say the version that brought them are in commit order (``data_files.commit_prefix``)."""
     return tuple(sorted(found, key=lambda file: file.path.rpartition("/")[2]))
 
 

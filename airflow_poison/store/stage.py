@@ -186,7 +186,7 @@ def stage_folder(key: str) -> str:
 
 @dataclass(slots=True)
 class HolderFolder:
-    """The folder of a new holder: made when a claim is about to be committed, another one for each try of that commit (see ``cleaning``)."""
+    """The folder of a new holder: made when a claim is about to be committed, another one for each try of that commit (see ``compaction``)."""
 
     root: str
     key: str

@@ -279,7 +279,8 @@ class Page:
 def messages(conn_id: str, name: str, place: str | None, selection: str, page: Page) -> dict[str, object]:
     """Return a page of the messages of a selection, without their bodies.
 
-    :param place: the sub-queue, where the selection does not say it. :param selection: JSON.
+    :param place: the sub-queue, where the selection does not say it.
+    :param selection: JSON.
     """
 
     def ask() -> dict[str, object]:
