@@ -299,7 +299,7 @@ class Queue:
         self.table = opened(self.store.tables, self.name, policy, self.clock, run)
         declared = tuple(services)
         if declared:
-            declare_services(self.store.tables, self.table, declared, self.clock)
+            declare_services(self.store.tables, self.table, declared)
         if mask is not None:
             with self._acting():
                 declare_mask(self.table, self.clock, mask)
@@ -835,7 +835,7 @@ class Queue:
 
     def drop_service(self, service: str) -> None:
         """Take a service from its queue: DROP SERVICE. A sender to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
-        drop_service(self.table, service, self.clock)
+        drop_service(self.table, service)
 
     def event_notifications(self) -> dict[str, str]:
         """Return the services that get a message whenever the queue is disabled, by the names of the notifications."""

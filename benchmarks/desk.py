@@ -77,7 +77,7 @@ def make(store: QueueStore, number: int) -> QueueTable:
         failures = [_failure(lookup_id or 0) for lookup_id in rows["lookup_id"].to_pylist()]
         reasons = [f"{each['type']}: {each['message']}" for each in failures]
         failed = with_columns(rows, last_error=failures, reason=reasons, sub_queue="poison", move_count=2)
-        table.replace_files([Replacement(file, failed)], [], CLOCK.now())
+        table.replace_files([Replacement(file, failed)], [])
         _record(table, failed, began + timedelta(hours=hours))
     return table
 

@@ -59,7 +59,7 @@ def make(folder: str, messages: int) -> None:
         rows = table.read(file)
         errors = [error((number or 0) % KINDS) for number in rows["lookup_id"].to_pylist()]
         counts = {"move_count": [1] * rows.num_rows, "last_error": errors}
-        table.replace_file(file, with_columns(rows, sub_queue=SubQueue.POISON.value, **counts), [], CLOCK.now())
+        table.replace_file(file, with_columns(rows, sub_queue=SubQueue.POISON.value, **counts), [])
 
 
 def body(number: int) -> bytes:

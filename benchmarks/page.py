@@ -29,7 +29,7 @@ from contextlib import redirect_stdout
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.desk import CLOCK, make
+from benchmarks.desk import make
 from benchmarks.memory import Peak
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _figures(client: TestClient) -> dict[str, float]:
     orders = open_store(sys.argv[-1]).open("orders")
 
     def anew() -> float:
-        orders.alter(lambda control: control.with_counters({"asked": control.counters.get("asked", 0) + 1}), lambda _before, _after: (), CLOCK.now())
+        orders.alter(lambda control: control.with_counters({"asked": control.counters.get("asked", 0) + 1}))
         return _seconds(lambda: _ask(client, "groups", **queue))[0]
 
     def plan(number: int) -> None:

@@ -465,7 +465,7 @@ class _Chunks:
             return 0
         reach("desk.apply.before_chunk")
         step = PlanStep(self.plan, -done[0] if self.back else done[0], self.states)
-        self.table.replace_files(made, events, self.clock.now(), change=freed, moves=moves, step=step)
+        self.table.replace_files(made, events, change=freed, moves=moves, step=step)
         reach("desk.apply.after_chunk")
         if self.relayed is not None:
             self.relayed()

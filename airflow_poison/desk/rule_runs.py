@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
@@ -274,9 +275,8 @@ def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
         reach("desk.rules.before_telling")
         with acting(who, f"rule {has.rule.name}"):
             after = table.alter(
-                lambda control, number=number: _counted(control, counter, number),  # type: ignore[misc]  # bound now
-                lambda before, after, event=event: [] if before == after else [event],  # type: ignore[misc]
-                clock.now(),
+                partial(_counted, counter=counter, number=number),
+                lambda before, after, event=event: [] if before == after else [event],  # type: ignore[misc]  # bound now
             )
         reach("desk.rules.after_telling")
         if after.counters.get(counter, 0) != number + 1:
@@ -465,7 +465,7 @@ def redrive(table: QueueTable, clock: Clock, version: str | None = None, *, who:
         if _seen(control):
             _begin(table, clock, version, who)
         reach("desk.redrive.before_seen")
-        _note(table, clock, version)
+        _note(table, version)
     return tuple(_go_on(table, clock))
 
 
@@ -474,7 +474,7 @@ def _seen(control: Control) -> Sequence[str]:
     return tuple(seen)
 
 
-def _note(table: QueueTable, clock: Clock, version: str) -> None:
+def _note(table: QueueTable, version: str) -> None:
     """Note that a version is not new any more."""
 
     def change(control: Control) -> Control:
@@ -482,7 +482,7 @@ def _note(table: QueueTable, clock: Clock, version: str) -> None:
             return control
         return replace(control, desk={**control.desk, SEEN: [*_seen(control), version][-_MOST_SEEN:]})
 
-    table.alter(change, lambda _before, _after: (), clock.now())
+    table.alter(change)
 
 
 def _begin(table: QueueTable, clock: Clock, version: str, who: str) -> None:

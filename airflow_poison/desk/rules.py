@@ -212,7 +212,7 @@ def configure(table: QueueTable, clock: Clock, **parts: object) -> Mapping[str, 
         names = sorted(name for name in parts if before.desk.get(name) != after.desk.get(name))
         return [Event(EventType.POLICY_CHANGED, now, details={"desk": ", ".join(names)})] if names else []
 
-    return table.alter(change, told, now).desk
+    return table.alter(change, told).desk
 
 
 def declare_mask(table: QueueTable, clock: Clock, mask: object) -> Masking | None:

@@ -89,7 +89,7 @@ def enable(table: QueueTable, clock: Clock) -> EnableResult:
         counters, starts = after.endpoint_counters, control.state is not QueueState.ENABLED
         return after.with_endpoint_counters(policy_from_dict(after.policy).counters_when_enabled(counters, starts=starts)) if counters else after
 
-    table.alter(change, lambda before, after: started(before, after, clock), clock.now())
+    table.alter(change, lambda before, after: started(before, after, clock))
     endpoints = [seen[-1].endpoint(reads) for reads in ENDPOINTS]
     state, reason = next((endpoint for endpoint in endpoints if endpoint[0] is not QueueState.ENABLED), endpoints[0])
     return EnableResult(table.name, state.value, reason)
@@ -123,7 +123,7 @@ def disable(table: QueueTable, clock: Clock, reason: str = "", *, endpoint_only:
         by_name = is_anybody_acting() and before.state is not after.state
         return [Event(EventType.POLICY_CHANGED, clock.now(), details={"state": after.state.value})] if by_name else []
 
-    table.alter(change, told, clock.now())
+    table.alter(change, told)
     return DisableResult(table.name, seen[-1].state.value, sum(claim.messages for claim in table.snapshot().claims))
 
 
@@ -159,7 +159,7 @@ def alter(
         kept = policy.counters_when_altered(control.endpoint_counters)
         return replace(control, policy=policy.to_dict(), desk=desk).with_endpoint_counters(kept)
 
-    after = table.alter(change, lambda before, after: policy_changed(before, after, clock), clock.now())
+    after = table.alter(change, lambda before, after: policy_changed(before, after, clock))
     return AlterResult(table.name, changed_settings(seen[-1], after))
 
 
@@ -249,7 +249,7 @@ def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: st
     control, halted = Control(settings), policy.starts_halted
     if halted is not None:
         control = Control(settings, QueueState(halted), f"its policy says that it begins {halted.value}: enable it to start receiving")
-    table = store.create(queue, control, clock.now())
+    table = store.create(queue, control)
     told: list[Event] = []
 
     def change(control: Control) -> Control:
@@ -261,7 +261,7 @@ def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: st
         return told
 
     if dict(table.snapshot().control.policy) != settings:
-        table.alter(change, events, clock.now())
+        table.alter(change, events)
     for event in told:
         log.warning("Queue %r has other settings now, which this run declares: %s", queue, event.details["changed"])
     return table
@@ -328,7 +328,7 @@ def restart(table: QueueTable, clock: Clock, what: Restart) -> RestartResult:
 
     Raises MessageClaimedError while a pass receives: its endpoint is open, and would write over this what it remembers.
     """
-    return _restart_broker(table, clock) if what is Restart.BROKER else _restart_endpoint(table, clock, what)
+    return _restart_broker(table) if what is Restart.BROKER else _restart_endpoint(table, clock, what)
 
 
 def _restart_endpoint(table: QueueTable, clock: Clock, what: Restart) -> RestartResult:
@@ -340,11 +340,11 @@ def _restart_endpoint(table: QueueTable, clock: Clock, what: Restart) -> Restart
         seen.append(control)
         return _started(_forgetting(control, what))
 
-    after = table.alter(change, lambda before, after: started(before, after, clock), clock.now())
+    after = table.alter(change, lambda before, after: started(before, after, clock))
     return RestartResult(table.name, what.value, seen[-1].state.value, after.state.value, dict(after.endpoint_counters))
 
 
-def _restart_broker(table: QueueTable, clock: Clock) -> RestartResult:
+def _restart_broker(table: QueueTable) -> RestartResult:
     def act() -> RestartResult:
         snapshot = table.snapshot()
         if snapshot.claims:
@@ -356,7 +356,7 @@ def _restart_broker(table: QueueTable, clock: Clock) -> RestartResult:
             rows.append(_forgetting(control, Restart.BROKER).unblocked())
             return rows[-1]
 
-        table.replace_files(_changes(table, snapshot.files, policy, counted), [], clock.now(), change=change, alone=True)
+        table.replace_files(_changes(table, snapshot.files, policy, counted), [], change=change, alone=True)
         state, counters = rows[-1].state.value, dict(rows[-1].endpoint_counters)
         return RestartResult(table.name, Restart.BROKER.value, state, state, counters, counted["forgotten"], counted["returned"])
 

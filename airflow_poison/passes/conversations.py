@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
     from airflow_poison.store.files import Claim, DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
-    from airflow_poison.values.clock import Clock
 
 
 _VERSIONED = ["conversation_id", "lookup_id", "body"]
@@ -361,7 +360,7 @@ def services_of(control: Control) -> dict[str, Service]:
     return {name: Service.from_dict(definition) for name, definition in control.services.items()}  # type: ignore[arg-type]  # JSON
 
 
-def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Service], clock: Clock) -> None:
+def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Service]) -> None:
     """Let services receive from a queue: CREATE SERVICE, or ALTER SERVICE where the queue has it already. The queue's other services stay.
 
     Raises SettingError when its policy does not lock conversation groups, or another queue has a service of this name; then nothing has changed.
@@ -379,10 +378,10 @@ def declare_services(store: QueueStore, table: QueueTable, services: Iterable[Se
         if other is not None and other.name != table.name:
             raise SettingError("services", name, f"a name that no other queue's service has; queue {other.name!r} has one")
     if any(control.services.get(name) != definition for name, definition in definitions.items()):
-        table.alter(lambda row: replace(row, services={**row.services, **definitions}), lambda _before, _after: (), clock.now())
+        table.alter(lambda row: replace(row, services={**row.services, **definitions}))
 
 
-def drop_service(table: QueueTable, name: str, clock: Clock) -> None:
+def drop_service(table: QueueTable, name: str) -> None:
     """Take a service from its queue: DROP SERVICE. A sender to it gets an Error message (spec SB-57). Raises ServiceNotFoundError."""
     if name not in table.snapshot().control.services:
         raise ServiceNotFoundError(_not_found(name, f"queue {table.name!r}", table.snapshot().control.services))
@@ -391,7 +390,7 @@ def drop_service(table: QueueTable, name: str, clock: Clock) -> None:
         left = {other: definition for other, definition in row.services.items() if other != name}
         return replace(row.with_counters({SERVICES_DROPPED: row.counters.get(SERVICES_DROPPED, 0) + 1}), services=left)
 
-    table.alter(change, lambda _before, _after: (), clock.now())
+    table.alter(change)
 
 
 def service_in(table: QueueTable, name: str) -> Service:

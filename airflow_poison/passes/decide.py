@@ -201,7 +201,7 @@ class _Act:
     def enable(self) -> None:
         """Enable the endpoint, and not the other one of the queue."""
         tick(self.table, self.clock)  # before what partners send (spec section 11.1)
-        self.table.alter(self._started, lambda old, new: [signed(event, self.run) for event in started(old, new, self.clock)], self.clock.now())
+        self.table.alter(self._started, lambda old, new: [signed(event, self.run) for event in started(old, new, self.clock)])
         self.enabled = True
 
     def _started(self, control: Control) -> Control:
@@ -270,4 +270,4 @@ class _Act:
     def _commit(self, change: ByHand) -> int:
         """Make the change; before the endpoint is enabled, only while it is halted as it was seen."""
         allowed = change.allowed if self.enabled else self.allowed
-        return replace(change, run=self.run, allowed=allowed).commit(self.table, self.clock.now()).num_rows
+        return replace(change, run=self.run, allowed=allowed).commit(self.table).num_rows

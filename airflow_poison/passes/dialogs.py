@@ -387,4 +387,4 @@ def _record(table: QueueTable, changed: Callable[[Mapping[str, str]], Mapping[st
             if (name in new) is not (name in old)
         ]
 
-    table.alter(change, events, clock.now())
+    table.alter(change, events)

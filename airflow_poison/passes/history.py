@@ -102,7 +102,7 @@ class Cursor:
         def change(control: Control) -> Control:
             return control.with_counters(dict(zip(self.names, (told, telling), strict=True))) if self.read(control) == seen else control
 
-        after = self.table.alter(change, lambda _before, _after: (), self.clock.now())
+        after = self.table.alter(change)
         return self.read(after) == (told, telling)
 
     @property

@@ -345,7 +345,7 @@ def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, str]:
 
     control = table.snapshot().control
     if control.desk.get(COLUMNS) != together(control):
-        table.alter(lambda row: replace(row, desk={**row.desk, COLUMNS: together(row)}), lambda _before, _after: (), receiving.clock.now())
+        table.alter(lambda row: replace(row, desk={**row.desk, COLUMNS: together(row)}))
         control = table.snapshot().control
     return {name.lower(): name for name in column_names(str(control.desk[COLUMNS]))}
 

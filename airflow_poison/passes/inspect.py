@@ -181,4 +181,4 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
         told[:] = [halt_event(halt, table.name, policy.system)]
         return halted_row(after, SubQueue.MAIN, halt, table.name)
 
-    return table.alter(change, lambda _before, _after: tuple(told), now).state
+    return table.alter(change, lambda _before, _after: tuple(told)).state

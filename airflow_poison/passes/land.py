@@ -257,7 +257,7 @@ def _take_out(  # noqa: PLR0917  (the parts of one commit)
         poison = _poisoned(table, version, refused)
         parts, events = [*parts, poison], [*events, *_poison_events(poison, now)]
     reach("pass.land.before_removal")
-    table.remove_landings(files, now, pa.concat_tables(parts), events)
+    table.remove_landings(files, pa.concat_tables(parts), events)
     if refused:
         came = f"{counted(len(refused), 'message')} came back, into poison: an output refused their rows"
         tell(f"queue {table.name}: {came}; {next(iter(refused.values()))}")

@@ -6,7 +6,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -99,14 +98,14 @@ class ByHand:
     run: str | None = None
     allowed: Callable[[Control], None] = field(default=lambda _control: None)
 
-    def commit(self, table: QueueTable, now: datetime) -> pa.Table:
+    def commit(self, table: QueueTable) -> pa.Table:
         """Make the change and return the messages as they were. A block ends when its message leaves its place (spec section 11.1).
 
         Raises MessageNotFoundError for a lookup id that is not there and MessageClaimedError while a pass has one of them; then nothing has changed.
         """
-        return planned_anew(lambda: self._commit(table, now))
+        return planned_anew(lambda: self._commit(table))
 
-    def _commit(self, table: QueueTable, now: datetime) -> pa.Table:
+    def _commit(self, table: QueueTable) -> pa.Table:
         snapshot = table.snapshot()
         found = list(find(table, snapshot, self.chosen, self.places))
         leaving = frozenset[int]().union(*(holder.lookup_ids for holder in found))
@@ -114,7 +113,7 @@ class ByHand:
         done, events = [table_schema().empty_table()], list[Event]()
         if found:
             replacements = (self._replacement(table, holder.file, done, events) for holder in found)
-            table.replace_files(replacements, events, now, change=lambda control: self._after(control, leaving))
+            table.replace_files(replacements, events, change=lambda control: self._after(control, leaving))
         return pa.concat_tables(done)
 
     def _after(self, control: Control, leaving: Collection[int]) -> Control:

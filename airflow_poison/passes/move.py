@@ -72,7 +72,7 @@ def _move(
 
     return (
         ByHand(Chosen.ids(lookup_ids), lambda rows: moved_rows(rows, place), lambda rows: moved_events(rows, place, now), places, run)
-        .commit(table, now)
+        .commit(table)
         .num_rows
     )
 
@@ -109,7 +109,7 @@ def _put_all_back(table: QueueTable, clock: Clock) -> int:
     table.bring(free)
     for file in free:
         if _counted(table, file):
-            table.replace_file(file, with_columns(table.read(file), abort_count=0), [], now)
+            table.replace_file(file, with_columns(table.read(file), abort_count=0), [])
     reach("pass.put_back.after_counts")
     ready = {file.path for file in _free_poison(table) if not _counted(table, file)}
     return table.move_files(lambda snapshot: [file for file in snapshot.files if file.path in ready], SubQueue.MAIN, now).messages
@@ -204,4 +204,4 @@ def _removed(table: QueueTable, chosen: Chosen, clock: Clock, run: str | None = 
         for lookup_id, *counts in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
             yield Event(EventType.DROPPED, now, lookup_id, counts[0] or 0, counts[1] or 0, {"place": "", "by": BY_HAND})
 
-    return ByHand(chosen, become=lambda _rows: None, told=told, run=run).commit(table, now)
+    return ByHand(chosen, become=lambda _rows: None, told=told, run=run).commit(table)

@@ -67,7 +67,7 @@ def opened(store: QueueStore | None, table: QueueTable, spans: Sequence[str], cl
     for name in dict.fromkeys(spans):
         assert store is not None, "it was looked at"
         other = found[name] = store.open(name)
-        _begin(other, table, clock)
+        _begin(other, table)
         follow(store, other, other.snapshot().control, clock)
         control = other.snapshot().control
         if not isinstance(policy_from_dict(control.policy), ServiceBroker):
@@ -97,7 +97,7 @@ def spread(store: QueueStore | None, others: Mapping[str, QueueTable], tally: Ta
             return row.with_counters({ROLLBACKS: count or None})
 
         reach("pass.spanning.before_counts")
-        row = other.alter(change, lambda _before, _after: (), clock.now())
+        row = other.alter(change)
         assert store is not None, "the other queues were opened"
         follow(store, other, row, clock)
 
@@ -121,11 +121,11 @@ def follow(store: QueueStore, table: QueueTable, control: Control, clock: Clock)
     return bool(leaders)
 
 
-def _begin(table: QueueTable, leader: QueueTable, clock: Clock) -> None:
+def _begin(table: QueueTable, leader: QueueTable) -> None:
     counter = _FOLLOWS + leader.name
     if counter not in table.snapshot().control.counters:
         version = leader.snapshot().version
-        table.alter(lambda row: row if counter in row.counters else row.with_counters({counter: version}), lambda _before, _after: (), clock.now())
+        table.alter(lambda row: row if counter in row.counters else row.with_counters({counter: version}))
 
 
 def _note(table: QueueTable, leader: str, versions: tuple[int, int], halts: Sequence[Event], clock: Clock) -> None:
@@ -150,7 +150,7 @@ def _note(table: QueueTable, leader: str, versions: tuple[int, int], halts: Sequ
         return [Event(EventType.QUEUE_DISABLED, clock.now(), details=facts | said)]
 
     reach("pass.spanning.before_disabling")
-    table.alter(change, told, clock.now())
+    table.alter(change, told)
 
 
 LEASE = timedelta(minutes=2)

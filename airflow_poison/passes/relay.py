@@ -84,7 +84,7 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
             told(target.name, arrived.messages)
         if away:
             reach("pass.transmit.before_removal")
-            table.remove_transmissions([file], clock.now())
+            table.remove_transmissions([file])
     return sent
 
 
@@ -248,7 +248,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
                 continue  # its messages stay in their order
             here = pa.array([each == target for each in targets], pa.bool_())
             try:
-                queue = _made(store, target, table.name, snapshot.control, clock)
+                queue = _made(store, target, table.name, snapshot.control)
                 reach("pass.relay.before_send")
                 letters = _letters(rows.filter(here), table.name, recorded_mask(queue))
                 messages = queue.append(letters, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
@@ -260,7 +260,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
                 failed[target] = error
         if not failed.keys() & {*targets}:
             reach("pass.relay.before_removal")
-            table.remove_outbox([file], clock.now())
+            table.remove_outbox([file])
     if failed:
         raise next(iter(failed.values()))
     return sent
@@ -279,13 +279,13 @@ def dead_letter_queue(queue: str) -> str:
     return name if name != queue else f"{queue[: MAX_NAME - len(_SUFFIX) - 1]}{_SUFFIX}"
 
 
-def _made(store: QueueStore, target: str, origin: str, control: Control, clock: Clock) -> QueueTable:
+def _made(store: QueueStore, target: str, origin: str, control: Control) -> QueueTable:
     """Return the queue; the dead-letter queue where the file system takes its name for another queue's (``Orders`` for ``orders``)."""
-    row, now = _neutral(control), clock.now()
+    row = _neutral(control)
     try:
-        return store.create(target, row, now)
+        return store.create(target, row)
     except QueueNameError:
-        return store.create(dead_letter_queue(origin), row, now)
+        return store.create(dead_letter_queue(origin), row)
 
 
 def _neutral(control: Control) -> Control:
@@ -390,7 +390,7 @@ def send_to(
     change = ByHand(
         Chosen.ids(lookup_ids), lambda rows: addressed(rows, targets(rows)), lambda rows: sent_events(rows, targets(rows), now), FROM, run
     )
-    sent = targets(change.commit(table, now))
+    sent = targets(change.commit(table))
     reach("pass.send_to.before_relay")
     relay(store, table, clock)
     return SendToResult(table.name, len(sent), dict(sorted(Counter(sent).items())))

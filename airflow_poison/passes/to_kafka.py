@@ -103,7 +103,7 @@ def send_to_kafka(
             lambda rows: sent_events(rows, [target] * rows.num_rows, now),
             places,
             run,
-        ).commit(table, now)
+        ).commit(table)
         reach("pass.send_to_kafka.before_sending")
     return publish(table, kafka, clock, key=key)
 
@@ -135,7 +135,7 @@ def publish(table: QueueTable, kafka: Kafka, clock: Clock, *, key: str = KEYS[0]
             file, rows = found
             if file.path == sender.last:
                 reach("pass.to_kafka.before_removal")
-                table.remove_outbox([file], clock.now())
+                table.remove_outbox([file])
                 finished += rows.num_rows
             elif sender.last == HELD + file.path:
                 _put_back(table, file, rows, {}, clock.now())  # the same messages under another name: this one is never sent
@@ -149,7 +149,7 @@ def publish(table: QueueTable, kafka: Kafka, clock: Clock, *, key: str = KEYS[0]
                 returned += len(refused)
             else:
                 reach("pass.to_kafka.before_removal")
-                table.remove_outbox([file], clock.now())
+                table.remove_outbox([file])
                 sent += rows.num_rows
     return SendToKafkaResult(table.name, topic.name, sent, finished, returned=returned)
 
@@ -182,7 +182,7 @@ def _put_back(table: QueueTable, file: DataFile, rows: pa.Table, refused: Mappin
         ],
     )
     reach("pass.to_kafka.before_return")
-    table.replace_file(file, pa.concat_tables([rows.filter(pc.invert(gone)), after]), list(_returned_events(after, why, now)), now)
+    table.replace_file(file, pa.concat_tables([rows.filter(pc.invert(gone)), after]), list(_returned_events(after, why, now)))
     reach("pass.to_kafka.after_return")
 
 

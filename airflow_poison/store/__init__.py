@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from datetime import datetime, timedelta
+from datetime import timedelta
 from threading import Lock
 from typing import TYPE_CHECKING, Protocol
 
@@ -57,7 +57,7 @@ class QueueStore(Protocol):
         """That the root does not exist, and what to do, in words; empty when it does. That a store was never used is no error."""
         return ""
 
-    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
+    def create(self, name: str, control: Control) -> QueueTable:
         """Make a queue, or return it when it exists already (whatever its control row says). Raises QueueNameError."""
 
     def open(self, name: str, *, read_only: bool = False) -> QueueTable:

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import count, takewhile
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,12 +76,11 @@ class BucketStore(QueueStore):
     def uri(self) -> str:
         return self._objects.uri
 
-    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
+    def create(self, name: str, control: Control) -> QueueTable:
         """Make a queue, or return it when it exists already.
 
         Raises QueueNameError, StoreUnreachableError; StoreConditionError for a store on which no queue may be made.
         """
-        del now
         check_name(name)
         first = f"{name}/{LOG}/{0:020d}.json"
         if not self._objects.is_there(f"{NAMES}/{name}"):

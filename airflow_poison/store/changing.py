@@ -26,12 +26,13 @@ _PLACES = frozenset({*(place.value for place in SubQueue), OUTBOX})
 _OF_DIALOGS = (CONVERSATION, TRANSMISSION_QUEUE)
 
 
-def alter(table: Table, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]], now: datetime) -> Control:
+def alter(
+    table: Table, change: Callable[[Control], Control], events: Callable[[Control, Control], Sequence[Event]] = lambda _before, _after: ()
+) -> Control:
     """Replace the control row by ``change(current)`` by compare-and-swap, writing ``events(before, after)`` in the same commit.
 
     When the queue is not disabled any more, this commit also moves the messages in ``transmission`` to ``main``, without a move count or event.
     """
-    del now
 
     def plan(view: View) -> tuple[Commit | None, Control]:
         before = view.snapshot.control
@@ -77,17 +78,16 @@ def _event(old: DataFile, new: DataFile, target: SubQueue, now: datetime) -> Eve
     return Event(type=_EVENT[target], at=now, lookup_id=new.min_lookup_id, move_count=new.move_count, details=details)
 
 
-def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table], now: datetime | None = None) -> None:
+def split_file(table: Table, file: DataFile, pieces: Iterable[pa.Table]) -> None:
     """Replace one unclaimed file by pieces that together hold exactly its rows: see ``split_files``."""
-    split_files(table, [(file, pieces)], now)
+    split_files(table, [(file, pieces)])
 
 
-def split_files(table: Table, splits: Iterable[tuple[DataFile, Iterable[pa.Table]]], now: datetime | None = None) -> None:
+def split_files(table: Table, splits: Iterable[tuple[DataFile, Iterable[pa.Table]]]) -> None:
     """Replace unclaimed files by pieces that together hold exactly their rows, in one commit (``data_change=False``).
 
     Raises ConservationError, and TableChangedError when one of the files is claimed or gone; nothing has changed then.
     """
-    del now
     written: list[DataFile] = []
     whole: list[DataFile] = []
     for file, pieces in splits:
@@ -113,24 +113,21 @@ def split_files(table: Table, splits: Iterable[tuple[DataFile, Iterable[pa.Table
         raise TableChangedError(message)
 
 
-def remove_outbox(table: Table, sent: Sequence[DataFile], now: datetime) -> None:
+def remove_outbox(table: Table, sent: Sequence[DataFile]) -> None:
     """Remove outbox files whose messages have been sent on."""
-    del now
     _remove_files(table, sent, operation="remove_outbox")
 
 
-def remove_transmissions(table: Table, taken: Sequence[DataFile], now: datetime) -> None:
+def remove_transmissions(table: Table, taken: Sequence[DataFile]) -> None:
     """Remove files of dialog messages that their target queues have taken."""
-    del now
     _remove_files(table, taken, operation="remove_transmissions")
 
 
-def remove_landings(table: Table, landed: Sequence[DataFile], now: datetime, back: pa.Table, events: Sequence[Event]) -> None:
+def remove_landings(table: Table, landed: Sequence[DataFile], back: pa.Table, events: Sequence[Event]) -> None:
     """Remove files of returned rows that are in their outputs; nothing happens when they are gone.
 
     :param back: settled messages (``table_schema()``) whose rows are not, which come back, with the ``events`` that say so.
     """
-    del now
 
     def plan(view: View) -> tuple[Commit | None, None]:
         present = [view.live[file.path] for file in landed if file.path in view.live]
@@ -156,16 +153,15 @@ def _remove_files(table: Table, sent: Sequence[DataFile], *, operation: str) -> 
 # Other rows in the place of files -------------------------------------------------------------------------------------
 
 
-def replace_file(table: Table, file: DataFile, rows: pa.Table, events: Sequence[Event], now: datetime) -> None:
+def replace_file(table: Table, file: DataFile, rows: pa.Table, events: Sequence[Event]) -> None:
     """Replace one unclaimed file by other rows (none: the file goes): see ``replace_files``."""
-    replace_files(table, [Replacement(file, rows, removed=file.rows - rows.num_rows)], events, now)
+    replace_files(table, [Replacement(file, rows, removed=file.rows - rows.num_rows)], events)
 
 
 def replace_files(
     table: Table,
     replacements: Iterable[Replacement],
     events: Sequence[Event],
-    now: datetime,
     *,
     change: Callable[[Control], Control] | None = None,
     alone: bool = False,
@@ -183,7 +179,6 @@ def replace_files(
     Raises TableChangedError when one of the files was claimed, moved or removed meanwhile, and ConservationError when the rows differ from
     the rows of the file. After an error nothing has changed.
     """
-    del now
     replaced: list[DataFile] = [file for file, _ in moves]
     written: list[DataFile] = []
     gone = 0

@@ -9,9 +9,9 @@ Events: whole versions that follow each other. Each row then says which file it 
 Cleaning: remove files that no version within the retention needs and files left by killed verbs; keep files that a verb may still commit.
 
 The rule that makes this safe beside senders, passes and other cleaners, stopped and woken ones too: **each try of a commit gives the files that it
-adds new names after it has loaded the version that it builds on** (``data_files.renamed``, ``stage.HolderFolder``). A cleaner lists names first, commits a
-fence, and looks at a version after it. A name in its list was there before the fence; a try that adds it has loaded an older version; so its
-commit came before the fence, and the name is in the version that the cleaner looks at, or it never comes. No clock has a part in this.
+adds new names after it has loaded the version that it builds on** (``data_files.renamed``, ``stage.HolderFolder``). A cleaner lists names first,
+commits a fence, and looks at a version after it. A name in its list was there before the fence; a try that adds it has loaded an older version; so
+its commit came before the fence, and the name is in the version that the cleaner looks at, or it never comes. No clock has a part in this.
 
 Only outcomes of a pass have fixed names, those in its manifest. Manifests are read between listing and fence: one that has gone by then belongs
 to a pass that has ended, before the fence.

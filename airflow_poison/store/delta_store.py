@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -80,8 +80,7 @@ class DeltaStore(QueueStore):
             "the store's root"
         )
 
-    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
-        del now
+    def create(self, name: str, control: Control) -> QueueTable:
         check_name(name)
         try:
             self._root.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -138,8 +138,7 @@ class MemoryStore(QueueStore):
         """The name under which ``open_store`` finds a shared one."""
         return f"memory://{self._name}"
 
-    def create(self, name: str, control: Control, now: datetime) -> QueueTable:
-        del now
+    def create(self, name: str, control: Control) -> QueueTable:
         check_name(name)
         with self._lock:
             if name not in self._queues:

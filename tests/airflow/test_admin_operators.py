@@ -88,7 +88,7 @@ def test_a_queue_is_disabled_sends_wait_and_enabling_lets_them_in(store: QueueSt
 
 def test_settings_are_altered_and_restarts_forget(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
     table = a_queue(store, ServiceBroker(), b"first")
-    table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 4}), lambda _, __: (), CLOCK.now())
+    table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 4}))
     with DAG("alter", schedule=None) as dag:
         altered = QueueAlterOperator(task_id="alter", queue_name="orders", action="alter", settings={"database_name": "{{ dag.dag_id }}"})
         endpoint = QueueAlterOperator(task_id="endpoint", queue_name="orders", action="restart_endpoint")

@@ -247,9 +247,7 @@ def test_mixed_spark_distributions_are_said_with_their_repair(
 def test_a_queue_of_a_newer_version_is_refused(orders: QueueStore, error_of: Callable[..., BaseException]) -> None:
     from dataclasses import replace
 
-    from airflow_poison.values.clock import SystemClock
-
-    orders.open("orders").alter(lambda control: replace(control, format_version=99), lambda _before, _after: (), SystemClock().now())
+    orders.open("orders").alter(lambda control: replace(control, format_version=99))
     error = error_of(QueueDisabledSensor, queue_name="orders")
     assert isinstance(error, NewerFormatError)
 

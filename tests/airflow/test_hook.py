@@ -27,7 +27,6 @@ from airflow_poison.spark.session import without_secrets
 from airflow_poison.store.control import QueueState
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.taskgroups import retry_cycle
-from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import CheckpointDamagedError, MessageNotFoundError, QueueNameError, SettingError, SparkDistributionError
 from airflow_poison.values.schema import SubQueue
 from tests.given.landing import settle
@@ -54,7 +53,7 @@ def disable(store: QueueStore, name: str) -> None:
     def change(control: Control) -> Control:
         return replace(control, state=QueueState.DISABLED, reason="somebody looks at it")
 
-    store.open(name).alter(change, lambda _before, _after: (), SystemClock().now())
+    store.open(name).alter(change)
 
 
 def test_without_a_connection_the_store_is_a_folder_of_airflows_home() -> None:

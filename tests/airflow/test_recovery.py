@@ -342,7 +342,7 @@ def test_a_message_that_a_pass_has_is_left_to_it_and_the_task_may_be_tried_again
     enable(table, CLOCK)
     claim = table.claim("pass", lease=timedelta(minutes=1), now=CLOCK.now(), max_messages=9)
     assert claim is not None
-    table.alter(lambda control: control.halted(SubQueue.MAIN, QueueState.DISABLED, reason, 1), lambda _old, _new: (), CLOCK.now())
+    table.alter(lambda control: control.halted(SubQueue.MAIN, QueueState.DISABLED, reason, 1))
     with pytest.raises(MessageClaimedError):
         recover(decision)
     table.release(claim)

@@ -103,7 +103,7 @@ def test_where_there_is_nothing_to_receive_nothing_is_submitted(
 def test_a_halted_queue_is_refused_and_nothing_is_submitted(
     submitted: Callable[..., QueueReceiveSubmitOperator], store: QueueStore, told: list[SparkSubmitHook]
 ) -> None:
-    store.open("orders").alter(lambda control: replace(control, state=QueueState.DISABLED), lambda *_: (), SystemClock().now())
+    store.open("orders").alter(lambda control: replace(control, state=QueueState.DISABLED))
 
     with pytest.raises(AirflowFailException, match="disabled"):
         submitted().execute(context())
@@ -116,7 +116,7 @@ def test_a_blocked_queue_waits_and_nothing_is_submitted(
     until = SystemClock().now().replace(year=2100, month=1, day=1, microsecond=0)
     table = store.open("orders")
     alter(table, SystemClock(), settings={}, system="DefaultMessaging")
-    table.alter(lambda control: control.blocked(1, until), lambda *_: (), SystemClock().now())
+    table.alter(lambda control: control.blocked(1, until))
 
     assert submitted(policy=DefaultMessaging()).execute(context())["blocked_until"] == until.isoformat()
     assert told == []

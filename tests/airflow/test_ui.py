@@ -138,8 +138,8 @@ def make_orders(store: QueueStore) -> None:
 def make_warehouse(store: QueueStore) -> None:
     rules = ServiceBroker()
     shop, table = (declare(store, name, rules, CLOCK) for name in ("shop", "warehouse"))
-    declare_services(store, shop, [Service(SHOP, [PARTS])], CLOCK)
-    declare_services(store, table, [Service(WAREHOUSE, [PARTS])], CLOCK)
+    declare_services(store, shop, [Service(SHOP, [PARTS])])
+    declare_services(store, table, [Service(WAREHOUSE, [PARTS])])
     begin(shop, "parts", b"gear", b"shaft")
     transmit(store, shop, CLOCK)
     fail(store, table, "1")

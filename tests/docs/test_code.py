@@ -65,7 +65,7 @@ def halted(home: Path) -> None:
     table = open_store(str(home / "poison")).open("orders")
     [file] = table.snapshot().files
     rows = table.read(file)
-    table.split_file(file, [rows.slice(0, 1), rows.slice(1)], NOW)
+    table.split_file(file, [rows.slice(0, 1), rows.slice(1)])
     table.move_files(lambda snapshot: [file for file in snapshot.files if file.min_lookup_id > 1], SubQueue.POISON, NOW)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +110,7 @@ def _remove_first() -> None:
     def removing(target: Any, table: Any, messages: Any) -> bool:
         if holds(target, table, messages):
             return True
-        table.remove_transmissions(table.snapshot().transmissions[:1], datetime.now(UTC))
+        table.remove_transmissions(table.snapshot().transmissions[:1])
         return False
 
     replace(relay, "_holds", removing)

@@ -39,7 +39,7 @@ _NEVER = timedelta(days=1_000)
 def prepare_talkers(place: Place) -> None:
     for name in TALKERS:
         table = declare(place.store, name, queues()[name].policy, place.clock)
-        declare_services(place.store, table, services(name), place.clock)
+        declare_services(place.store, table, services(name))
 
 
 def talks(actor: Actor) -> None:

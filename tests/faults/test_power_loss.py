@@ -15,7 +15,7 @@ from tests.faults import planted
 from tests.faults.powerloss import Disk
 from tests.given import forked
 from tests.given.children import VERBS
-from tests.given.tables import CONTROL, NOW, ids, park_all, send
+from tests.given.tables import CONTROL, ids, park_all, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -38,7 +38,7 @@ _TRIED = [(verb, point) for verb, points in POINTS.items() for point in (points 
 
 
 def _prepare(folder: Path, verb: str) -> None:
-    queue = DeltaStore(str(folder / "store")).create("orders", CONTROL, NOW)
+    queue = DeltaStore(str(folder / "store")).create("orders", CONTROL)
     send(queue, 60)
     if verb == "move":
         park_all(queue)

@@ -311,7 +311,7 @@ def _no_control_row(queue: Queue) -> None:
 
 
 def _alter(queue: Queue, **changes: Any) -> None:
-    queue.table.alter(lambda control: replace(control, **changes), lambda _, __: [], queue.clock.now())
+    queue.table.alter(lambda control: replace(control, **changes), lambda _, __: [])
 
 
 def _newer(queue: Queue) -> None:
@@ -326,7 +326,7 @@ def outbox(queue: Queue) -> None:
     """What a pass leaves that dies before its relay."""
     queue.sent("ok 16")
     file = next(file for file in queue.table.snapshot().files if file.min_lookup_id == 16)
-    queue.table.replace_files([Replacement(file, _with(queue.table.read(file), sub_queue="_outbox"))], [], queue.clock.now())
+    queue.table.replace_files([Replacement(file, _with(queue.table.read(file), sub_queue="_outbox"))], [])
 
 
 def landing(queue: Queue, age: float = 0) -> None:

@@ -59,10 +59,10 @@ def kill_at(point: str) -> None:
 def work(root: str, verb: str, point: str) -> None:
     """Do a verb, and die at the point."""
     store = DeltaStore(root)
-    queue = store.create("orders", CONTROL, NOW) if verb == "create" else store.open("orders")
+    queue = store.create("orders", CONTROL) if verb == "create" else store.open("orders")
     kill_at(point)
     if verb == "create":
-        store.create("another", CONTROL, NOW)
+        store.create("another", CONTROL)
     else:
         VERBS[verb](queue)
 
@@ -87,7 +87,7 @@ def take_away(queue: QueueTable) -> None:
         rows = queue.read(file)
         if file.sub_queue == SubQueue.MAIN and file.min_lookup_id == 1:
             left = pa.concat_tables([put(rows.slice(0, 1), "poison"), rows.slice(2)])
-            queue.replace_files([Replacement(file, left, removed=1)], [Event(EventType.DROPPED, NOW, 2)], NOW)
+            queue.replace_files([Replacement(file, left, removed=1)], [Event(EventType.DROPPED, NOW, 2)])
 
 
 def keep_tidy(queue: QueueTable) -> None:
@@ -122,7 +122,7 @@ def receive_and_answer(queue: QueueTable) -> None:
 
 def send_on(queue: QueueTable) -> None:
     """What waits for the partner has been taken."""
-    queue.remove_transmissions(queue.snapshot().transmissions, NOW)
+    queue.remove_transmissions(queue.snapshot().transmissions)
 
 
 VERBS: dict[str, Callable[[QueueTable], object]] = {
@@ -151,7 +151,7 @@ def claim_many(root: str, consumer: str, claims: int) -> None:
 
 
 def create_one(root: str) -> None:
-    DeltaStore(root, durable=False).create("orders", CONTROL, NOW)
+    DeltaStore(root, durable=False).create("orders", CONTROL)
 
 
 def send_patiently(root: str, sender: str, sends: int) -> None:

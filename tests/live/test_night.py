@@ -68,7 +68,7 @@ def shipments(airflow: LiveAirflow) -> QueueTable:
         failed = [failure(number or 0) for number in rows["lookup_id"].to_pylist()]
         reasons = [f"{each['type']}: {each['message']}" for each in failed]
         poison = with_columns(rows, last_error=failed, reason=reasons, sub_queue="poison", move_count=1)
-        table.replace_files([Replacement(file, poison)], [], clock.now())
+        table.replace_files([Replacement(file, poison)], [])
     return table
 
 

@@ -118,7 +118,7 @@ def fail(table: QueueTable, at: datetime) -> None:
             failures = [failure(number or 0) for number in rows["lookup_id"].to_pylist()]
             reasons = [f"{each['type']}: {each['message']}" for each in failures]
             failed = with_columns(rows, last_error=failures, reason=reasons, sub_queue="poison", move_count=1)
-            table.replace_files([Replacement(file, failed)], [], CLOCK.now())
+            table.replace_files([Replacement(file, failed)], [])
             _record(table, failed, at)
 
 

@@ -99,8 +99,8 @@ def warehouse(airflow: LiveAirflow) -> QueueTable:
     store, clock, rules = airflow.store, SystemClock(), ServiceBroker()
     contract = Contract("//Page/Parts", {ORDER: "INITIATOR"})
     shop, table = (declare(store, name, rules, clock) for name in ("page-shop", "page-warehouse"))
-    declare_services(store, shop, [Service(SHOP, [contract])], clock)
-    declare_services(store, table, [Service(WAREHOUSE, [contract])], clock)
+    declare_services(store, shop, [Service(SHOP, [contract])])
+    declare_services(store, table, [Service(WAREHOUSE, [contract])])
     dialogs = [
         Dialog(messages=[(ORDER, f"{SCRIPT}".encode()), (ORDER, b"two gears")], lifetime=timedelta(days=7)),
         Dialog(messages=[(ORDER, b"a shaft")], timer=timedelta(hours=6)),

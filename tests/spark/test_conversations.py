@@ -41,8 +41,8 @@ class Shop:
         root = str(folder / "store")
         self.store, self.spark, self.policy, self.handler = DeltaStore(root, durable=False), spark, policy, Warehouse(root)
         self.orders, self.warehouse = (declare(self.store, name, policy, CLOCK) for name in ("orders", "warehouse"))
-        declare_services(self.store, self.orders, [Service("Orders", [PARTS])], CLOCK)
-        declare_services(self.store, self.warehouse, [Service("Warehouse", [PARTS])], CLOCK)
+        declare_services(self.store, self.orders, [Service("Orders", [PARTS])])
+        declare_services(self.store, self.warehouse, [Service("Warehouse", [PARTS])])
 
     def begin(self, number: int, *bodies: bytes) -> tuple[str, ...]:
         dialogs = [Dialog(messages=[("order", body) for body in bodies]) for _ in range(number)]

@@ -12,7 +12,7 @@ from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values import fault_points
 from tests.given.points import AtPoint
 from tests.given.stores import new_objects
-from tests.given.tables import CONTROL, NOW
+from tests.given.tables import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ def bucket_store(folder: Path, objects: Objects | None = None) -> BucketStore:
 @pytest.fixture
 def queue(store: QueueStore) -> QueueTable:
     """An empty queue of each store."""
-    return store.create("orders", CONTROL, NOW)
+    return store.create("orders", CONTROL)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def delta_root(tmp_path: Path) -> str:
 @pytest.fixture
 def delta_queue(delta_root: str) -> QueueTable:
     """An empty queue of a durable Delta store."""
-    return DeltaStore(delta_root).create("orders", CONTROL, NOW)
+    return DeltaStore(delta_root).create("orders", CONTROL)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from airflow_poison.store import checkpoints
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
 from tests.faults import test_damage as faults
-from tests.given.tables import CONTROL, LATER, NOW, claim, park_all, put, rows_of, seal
+from tests.given.tables import CONTROL, LATER, claim, park_all, put, rows_of, seal
 from tests.given.tables import send as send_some
 from tests.store import test_foreign_hands as foreign
 
@@ -86,7 +86,7 @@ def test_damage_of_a_file(damaged_place: tuple[str, QueueTable], tmp_path: Path,
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store like the one of those tests: messages in main and retry, and a sealed pass."""
     root = tmp_path_factory.mktemp("foreign") / "store"
-    table = DeltaStore(str(root), durable=False).create("orders", CONTROL, NOW)
+    table = DeltaStore(str(root), durable=False).create("orders", CONTROL)
     send_some(table, 3, "1")
     park_all(table)
     send_some(table, 4, "2")

@@ -34,7 +34,7 @@ NONE = timedelta(0)
 @pytest.fixture
 def used(delta_root: str) -> QueueTable:
     """A queue at version 38, the last checkpoint at 20: the next commit but one makes one."""
-    queue = DeltaStore(delta_root, durable=False).create("orders", CONTROL, NOW)
+    queue = DeltaStore(delta_root, durable=False).create("orders", CONTROL)
     for number in range(30):
         send(queue, 1, str(number))
     for number in range(3):

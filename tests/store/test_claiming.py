@@ -180,7 +180,7 @@ def test_nothing_is_claimed_beside_an_exclusive_claim(queue: QueueTable) -> None
 @pytest.mark.parametrize("state", [QueueState.DISABLED, QueueState.STOPPED, QueueState.FAULTED])
 def test_a_halted_queue_is_not_claimed(queue: QueueTable, state: QueueState) -> None:
     send(queue, 1)
-    queue.alter(lambda control: replace(control, state=state, reason="five rollbacks"), lambda _, __: [], NOW)
+    queue.alter(lambda control: replace(control, state=state, reason="five rollbacks"), lambda _, __: [])
     with pytest.raises(QueueHaltedError, match=f"{state.value}.*five rollbacks"):
         queue.claim("run", lease=LEASE, now=NOW, max_messages=1)
 

@@ -233,13 +233,13 @@ def test_what_a_killed_cleaner_put_aside_goes(queue: QueueTable) -> None:
 RACES: dict[str, Callable[[QueueTable], object]] = {
     "append": lambda queue: send(queue, 2, "second"),
     "move": lambda queue: queue.move_files(lambda snapshot: snapshot.files[:1], SubQueue.POISON, NOW),
-    "replace": lambda queue: queue.replace_files([Replacement(queue.snapshot().files[0], put(all_of(queue), "poison"))], [], NOW),
+    "replace": lambda queue: queue.replace_files([Replacement(queue.snapshot().files[0], put(all_of(queue), "poison"))], []),
     "merge": lambda queue: queue.merge_conversations(lambda rows: rows, min_files=2),
     "transact": lambda queue: dialogs.act(queue, "act", dialogs.endpoint("a", 3), dialogs.letter("hello")),
-    "split": lambda queue: queue.split_file(queue.snapshot().files[0], [all_of(queue).slice(0, 1), all_of(queue).slice(1)], NOW),
+    "split": lambda queue: queue.split_file(queue.snapshot().files[0], [all_of(queue).slice(0, 1), all_of(queue).slice(1)]),
     "claim": claim,
     "compact": lambda queue: queue.compact(min_files=2),
-    "alter": lambda queue: queue.alter(lambda control: replace(control, reason="x"), lambda _, __: [], NOW),
+    "alter": lambda queue: queue.alter(lambda control: replace(control, reason="x"), lambda _, __: []),
 }
 
 
@@ -253,7 +253,7 @@ def small_files(queue: QueueTable) -> None:
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
-    queue = DeltaStore(str(tmp_path_factory.mktemp("crowd")), durable=False).create("orders", CONTROL, NOW)
+    queue = DeltaStore(str(tmp_path_factory.mktemp("crowd")), durable=False).create("orders", CONTROL)
     small_files(queue)
     return queue
 
@@ -264,7 +264,7 @@ def crowded(store: QueueStore, crowd: QueueTable) -> QueueTable:
     if isinstance(store, DeltaStore):
         queue = copied(crowd, store.uri, durable=False)
     else:
-        queue = store.create("orders", CONTROL, NOW)
+        queue = store.create("orders", CONTROL)
         small_files(queue)
     orphan(queue)
     return queue
@@ -355,7 +355,7 @@ def many(queue: QueueTable, count: int) -> None:
 @pytest.fixture(scope="module")
 def sixty(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
     """A queue with sixty sends."""
-    queue = DeltaStore(str(tmp_path_factory.mktemp("sixty")), durable=False).create("orders", CONTROL, NOW)
+    queue = DeltaStore(str(tmp_path_factory.mktemp("sixty")), durable=False).create("orders", CONTROL)
     many(queue, 60)
     return queue
 
@@ -510,7 +510,7 @@ def test_a_commit_below_the_checkpoint_is_refused(delta_queue: QueueTable, monke
 
 
 def test_what_was_removed_within_the_retention_stays_where_somebody_has_deleted_the_entries_that_say_so(delta_root: str) -> None:
-    queue = DeltaStore(delta_root, durable=False).create("orders", CONTROL, NOW)
+    queue = DeltaStore(delta_root, durable=False).create("orders", CONTROL)
     send(queue, 2, "one")
     park_all(queue)
     gone = on_disk(queue) - live(queue)

@@ -179,7 +179,6 @@ def tell(queue: QueueTable, *lookup_ids: int) -> None:
     queue.alter(
         lambda control: control.with_endpoint_counters({"n": number}),
         lambda _, __: [Event(EventType.DROPPED, NOW, lookup_id, details={"n": str(number)}) for lookup_id in lookup_ids],
-        NOW,
     )
 
 
@@ -282,7 +281,7 @@ def test_ranges_are_read_as_they_were_written(numbers: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(1, 3), st.sampled_from([1, 5, 9]), st.sampled_from(["free", "claimed", "parked"])), min_size=1, max_size=10))
 @settings(max_examples=examples(25))
 def test_whatever_lies_there_nothing_is_lost_and_order_stays(files: list[tuple[int, int, str]]) -> None:
-    queue = MemoryStore().create("orders", CONTROL, NOW)
+    queue = MemoryStore().create("orders", CONTROL)
     for number, (count, priority, _) in enumerate(files):
         queue.append([batch(*([b"x"] * count), priority=[priority] * count)], str(number), NOW)
     held = [queue.claim(f"c{number}", lease=LEASE, now=NOW, max_messages=1_000) for number in range(1)]

@@ -194,7 +194,7 @@ def test_a_claimed_file_cannot_be_replaced(queue: QueueTable) -> None:
 def test_a_file_that_is_gone_cannot_be_replaced_or_removed(queue: QueueTable) -> None:
     act(queue, "begin", endpoint("a", 1), letter("hello"))
     [old] = queue.snapshot().transmissions
-    queue.remove_transmissions([old], NOW)
+    queue.remove_transmissions([old])
     with pytest.raises(TableChangedError, match=old.path):
         act(queue, "again", remove=(old,))
 
@@ -315,8 +315,8 @@ def test_no_message_of_a_dialog_is_joined_moved_or_split_with_others(queue: Queu
         act(queue, str(number), endpoint("a", number), letter(str(number)))
     before = queue.snapshot()
     queue.compact(min_files=2)
-    queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _, __: [], NOW)
-    queue.alter(Control.enabled, lambda _, __: [], NOW)
+    queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _, __: [])
+    queue.alter(Control.enabled, lambda _, __: [])
     assert (queue.snapshot().transmissions, queue.snapshot().conversations) == (before.transmissions, before.conversations)
 
 
@@ -324,9 +324,9 @@ def test_dialog_messages_that_were_sent_are_removed_once(queue: QueueTable) -> N
     act(queue, "1", letter("1"))
     act(queue, "2", letter("2"))
     sent = queue.snapshot().transmissions[:1]
-    queue.remove_transmissions(sent, NOW)
+    queue.remove_transmissions(sent)
     version = queue.snapshot().version
-    queue.remove_transmissions(sent, NOW)
+    queue.remove_transmissions(sent)
     assert (letters(queue), queue.snapshot().version) == (["2"], version)
 
 
@@ -350,7 +350,7 @@ def test_a_cleaner_that_keeps_nothing_stops_a_transaction_or_lets_it_be(queue: Q
 def test_a_transaction_that_runs_while_a_cleaner_stands_still_loses_nothing(queue: QueueTable, at_point: AtPoint, point: str) -> None:
     for version in (1, 2, 3):
         act(queue, str(version), endpoint("a", version), letter(str(version)))
-    queue.remove_transmissions(queue.snapshot().transmissions[:1], NOW)
+    queue.remove_transmissions(queue.snapshot().transmissions[:1])
     at_point.do(point, lambda: act(queue, "4", endpoint("a", 4), letter("4")))
     queue.clean(retention=timedelta(0), safe_age=timedelta(0))
     assert (endpoints(queue), letters(queue)) == ({"a": 4}, ["2", "3", "4"])
@@ -364,8 +364,8 @@ SERVICES = {"//shop/orders": {"contracts": {"//shop/buy": [["//shop/order", "ini
 
 def test_services_are_kept_by_whatever_changes_the_control_row(queue: QueueTable) -> None:
     assert queue.snapshot().control.services == {}
-    queue.alter(lambda control: replace(control, services=SERVICES), lambda _, __: [], NOW)
-    queue.alter(lambda control: replace(control, reason="why"), lambda _, __: [], NOW)
+    queue.alter(lambda control: replace(control, services=SERVICES), lambda _, __: [])
+    queue.alter(lambda control: replace(control, reason="why"), lambda _, __: [])
     send(queue, 1)
     held = claim(queue)
     queue.finish(held, seal(queue, held), change=lambda control: control.with_counters({"a": 1}), now=NOW)

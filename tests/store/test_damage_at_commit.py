@@ -15,7 +15,7 @@ from airflow_poison.store.entries import Reader
 from airflow_poison.values.errors import PoisonError, TableChangedError
 from airflow_poison.values.schema import SubQueue
 from tests.faults.test_damage import stopped_at
-from tests.given.tables import CONTROL, NOW, ids, send
+from tests.given.tables import CONTROL, ids, send
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def queue(tmp_path: Path) -> QueueTable:
-    made = DeltaStore(str(tmp_path)).create("orders", CONTROL, NOW)
+    made = DeltaStore(str(tmp_path)).create("orders", CONTROL)
     send(made, 3)
     return made
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.schema import SubQueue
 from tests.given import children
-from tests.given.tables import CONTROL, NOW, ids, park_all, send
+from tests.given.tables import CONTROL, ids, park_all, send
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerProcess
@@ -111,7 +111,7 @@ def test_a_creation_that_is_killed_leaves_no_half_queue(delta_root: str) -> None
     assert _ended(child) == -signal.SIGKILL
     store = DeltaStore(delta_root)
     assert list(store.names()) == ["orders"]
-    assert store.create("another", CONTROL, NOW).snapshot().control == CONTROL
+    assert store.create("another", CONTROL).snapshot().control == CONTROL
 
 
 def test_the_environment_names_a_fault_at_process_start(delta_root: str, delta_queue: QueueTable) -> None:

@@ -84,7 +84,7 @@ def test_every_reader_sees_the_same_rows_before_and_after_moves(delta_queue: Que
 @pytest.mark.parametrize("reader", [_by_polars, _by_delta_rs, _by_duckdb])
 def test_dmp_6_readers_pass_over_no_queue_whose_name_begins_with_an_underscore(delta_root: str, reader: Callable[[str], list[Row]]) -> None:
     """Many readers take such folders for hidden ones."""
-    system = DeltaStore(delta_root).create("_SYSTEM.Exception.Destination.ME1", CONTROL, NOW)
+    system = DeltaStore(delta_root).create("_SYSTEM.Exception.Destination.ME1", CONTROL)
     send(system, 2, "1")
     park_all(system)
     send(system, 3, "2")
@@ -234,7 +234,7 @@ def test_lookup_ids_go_on_after_a_queue_has_rested_for_long(delta_root: str, del
         claimed = claim(delta_queue)
         delta_queue.finish(claimed, seal(delta_queue, claimed), now=NOW)
     for _ in range(20):  # a checkpoint is where what is forgotten is left out
-        delta_queue.alter(lambda control: replace(control, reason=f"{control.reason}."), lambda _, __: [], NOW)
+        delta_queue.alter(lambda control: replace(control, reason=f"{control.reason}."), lambda _, __: [])
     assert not send(DeltaStore(delta_root).open("orders"), 2, "long ago").repeated
     assert ids(delta_queue) == [4, 5]
 
@@ -356,7 +356,7 @@ def test_a_table_that_was_copied_elsewhere_works_there(delta_root: str, delta_qu
 
     send(delta_queue, 3)
     shutil.copytree(delta_root, tmp_path / "moved")
-    there = DeltaStore(str(tmp_path / "moved")).create("orders", CONTROL, NOW)
+    there = DeltaStore(str(tmp_path / "moved")).create("orders", CONTROL)
     assert send(there, 1, "more").first_lookup_id == 4
     assert ids(delta_queue) == [1, 2, 3]
 

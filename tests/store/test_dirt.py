@@ -45,7 +45,7 @@ FOLDERS = [
 def test_a_store_may_lie_in_a_folder_of_any_name(tmp_path: Path, folder: str) -> None:
     root = tmp_path / folder
     store = DeltaStore(str(root), durable=False)
-    queue = store.create("orders", CONTROL, NOW)
+    queue = store.create("orders", CONTROL)
 
     send(queue, 10)
     park_all(queue)
@@ -81,7 +81,7 @@ def test_places_that_are_no_folder_of_a_file_system_are_refused(uri: str) -> Non
 
 @pytest.mark.parametrize("name", ["a" * 100, "orders.", "orders-", "0", "_orders", "CON", "a.b_c-d", "main", "_stage", "_ctl"])
 def test_names_at_the_edge_are_queues(store: QueueStore, name: str) -> None:
-    queue = store.create(name, CONTROL, NOW)
+    queue = store.create(name, CONTROL)
     send(queue, 1)
 
     assert ids(store.open(name)) == [1]
@@ -118,7 +118,7 @@ def test_names_at_the_edge_are_queues(store: QueueStore, name: str) -> None:
 )
 def test_names_that_no_queue_may_have_are_refused(store: QueueStore, name: str) -> None:
     with pytest.raises(QueueNameError, match="cannot be a queue's name"):
-        store.create(name, CONTROL, NOW)
+        store.create(name, CONTROL)
     with pytest.raises(QueueNameError, match="cannot be a queue's name"):
         store.open(name)
     assert list(store.names()) == []
@@ -128,7 +128,7 @@ def test_names_that_no_queue_may_have_are_refused(store: QueueStore, name: str) 
 def careless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeltaStore:
     """A store on a file system that takes ``ORDERS`` and ``orders.`` for ``orders``."""
     store = DeltaStore(str(tmp_path / "store"), durable=False)
-    store.create("orders", CONTROL, NOW)
+    store.create("orders", CONTROL)
     for other in ("ORDERS", "orders."):
         (tmp_path / "store" / other).symlink_to("orders")
     real = os.listdir
@@ -140,7 +140,7 @@ def careless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeltaStore:
 def test_a_name_that_the_file_system_takes_for_another_queues_is_refused(careless: DeltaStore, name: str) -> None:
     """Else two queues would be one table."""
     with pytest.raises(QueueNameError, match="name of another queue to the file system"):
-        careless.create(name, CONTROL, NOW)
+        careless.create(name, CONTROL)
     with pytest.raises(QueueNameError, match="name of another queue to the file system"):
         careless.open(name)
     assert ids(careless.open("orders")) == []
@@ -155,7 +155,7 @@ def test_a_message_for_such_a_queue_goes_to_the_dead_letter_queue(careless: Delt
     import pyarrow as pa
 
     addressed = pa.array([[(DESTINATION, "ORDERS")]] * 3, rows.schema.field("properties").type)
-    queue.replace_file(file, rows.set_column(place, rows.schema.field("properties"), addressed), [], NOW)
+    queue.replace_file(file, rows.set_column(place, rows.schema.field("properties"), addressed), [])
 
     assert relay(careless, queue, VirtualClock(NOW)) == 3
 

@@ -48,7 +48,7 @@ def store(disk: Disk) -> DeltaStore:
 
 @pytest.fixture
 def queue(store: DeltaStore) -> QueueTable:
-    return store.create("orders", CONTROL, NOW)
+    return store.create("orders", CONTROL)
 
 
 def told(queue: QueueTable) -> object:
@@ -74,17 +74,17 @@ def appended_in_many_files(queue: QueueTable) -> None:
     queue.append([numbered(40)], "many", NOW)
     file = queue.snapshot().files[0]
     found = queue.read(file)
-    queue.split_file(file, [found.slice(number, 1) for number in range(40)], NOW)
+    queue.split_file(file, [found.slice(number, 1) for number in range(40)])
 
 
 def held(queue: QueueTable) -> None:
-    queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _before, _after: (), NOW)
+    queue.alter(lambda control: replace(control, state=QueueState.DISABLED))
     send(queue, 3)
 
 
 def enabled(queue: QueueTable) -> None:
     held(queue)
-    queue.alter(lambda control: control.enabled(), lambda _before, _after: (Event(EventType.QUEUE_ENABLED, NOW),), NOW)
+    queue.alter(lambda control: control.enabled(), lambda _before, _after: (Event(EventType.QUEUE_ENABLED, NOW),))
 
 
 def claimed(queue: QueueTable) -> None:
@@ -125,13 +125,13 @@ def returned(queue: QueueTable) -> None:
 def replaced(queue: QueueTable) -> None:
     send(queue, 10)
     file = queue.snapshot().files[0]
-    queue.replace_file(file, put(queue.read(file).slice(3), "poison"), [Event(EventType.DROPPED, NOW, 1)], NOW)
+    queue.replace_file(file, put(queue.read(file).slice(3), "poison"), [Event(EventType.DROPPED, NOW, 1)])
 
 
 def removed(queue: QueueTable) -> None:
     send(queue, 10)
     file = queue.snapshot().files[0]
-    queue.replace_file(file, queue.read(file).slice(0, 0), [], NOW)
+    queue.replace_file(file, queue.read(file).slice(0, 0), [])
 
 
 def conversed(queue: QueueTable) -> None:
@@ -151,7 +151,7 @@ def answered(queue: QueueTable) -> None:
 def merged(queue: QueueTable) -> None:
     answered(queue)
     assert queue.merge_conversations(lambda found: found, min_files=2).files == 2
-    queue.remove_transmissions(queue.snapshot().transmissions[:1], NOW)
+    queue.remove_transmissions(queue.snapshot().transmissions[:1])
 
 
 def checkpointed(queue: QueueTable) -> None:
@@ -221,7 +221,7 @@ def _into_the_outbox(queue: QueueTable) -> None:
 
     from airflow_poison.values.schema import table_schema
 
-    queue.replace_file(file, pa.Table.from_pylist(found, schema=table_schema()), [], NOW)
+    queue.replace_file(file, pa.Table.from_pylist(found, schema=table_schema()), [])
 
 
 @pytest.mark.parametrize("accept", [False, True], ids=["undone", "accepted"])
@@ -321,7 +321,7 @@ def test_a_pass_that_was_finished_before_is_on_disk_when_that_is_told(disk: Disk
 
 def test_a_change_that_had_been_made_before_is_on_disk_when_that_is_told(disk: Disk, store: DeltaStore, queue: QueueTable, tmp_path: Path) -> None:
     def disable(queue: QueueTable) -> object:
-        return queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _before, _after: (), NOW)
+        return queue.alter(lambda control: replace(control, state=QueueState.DISABLED))
 
     dies_before_the_sync_of(disk, is_entry(queue.snapshot().version + 1), lambda: disable(queue))
 
@@ -334,7 +334,7 @@ def test_a_relay_removes_nothing_before_what_a_dead_one_had_sent_is_on_disk(disk
     """Else the message would be in neither queue."""
     send(queue, 10)
     _into_the_outbox(queue)
-    elsewhere = store.create("elsewhere", CONTROL, NOW)
+    elsewhere = store.create("elsewhere", CONTROL)
     first = elsewhere.snapshot().version + 1
     dies_before_the_sync_of(
         disk, lambda path: path.name == f"{first:020d}.json" and "elsewhere" in str(path), lambda: relay(store, queue, VirtualClock(NOW))
@@ -347,10 +347,10 @@ def test_a_relay_removes_nothing_before_what_a_dead_one_had_sent_is_on_disk(disk
 
 
 def test_a_queue_that_a_dead_process_has_made_is_on_disk_when_it_is_made_again(disk: Disk, store: DeltaStore, tmp_path: Path) -> None:
-    dies_before_the_sync_of(disk, lambda path: path == disk.root / PLACE, lambda: store.create("orders", CONTROL, NOW))
+    dies_before_the_sync_of(disk, lambda path: path == disk.root / PLACE, lambda: store.create("orders", CONTROL))
     assert (disk.root / PLACE / "orders").is_dir()
 
-    send(store.create("orders", CONTROL, NOW), 3)
+    send(store.create("orders", CONTROL), 3)
 
     survives(disk, store, tmp_path / "after")
 
@@ -373,7 +373,7 @@ def test_files_are_on_disk_before_the_commit_that_names_them(disk: Disk, queue: 
 
 
 def test_nothing_is_synced_when_durability_is_switched_off(disk: Disk) -> None:
-    queue = DeltaStore(str(disk.root / PLACE), durable=False).create("orders", CONTROL, NOW)
+    queue = DeltaStore(str(disk.root / PLACE), durable=False).create("orders", CONTROL)
 
     finished(queue)
 
@@ -383,7 +383,7 @@ def test_nothing_is_synced_when_durability_is_switched_off(disk: Disk) -> None:
 def test_who_switches_durability_off_by_name_is_warned_once(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
     uri = str(disk.root / PLACE)
 
-    send(open_store(uri, durable=False).create("orders", CONTROL, NOW), 3)
+    send(open_store(uri, durable=False).create("orders", CONTROL), 3)
     send(open_store(uri, durable=False).open("orders"), 3, "again")
 
     assert disk.order == []
@@ -393,7 +393,7 @@ def test_who_switches_durability_off_by_name_is_warned_once(disk: Disk, caplog: 
 
 def test_the_disk_of_these_tests_loses_what_was_not_synced(disk: Disk, tmp_path: Path) -> None:
     store = DeltaStore(str(disk.root / PLACE), durable=False)
-    send(store.create("orders", CONTROL, NOW), 3)
+    send(store.create("orders", CONTROL), 3)
 
     with pytest.raises(AssertionError):
         survives(disk, store, tmp_path / "after")

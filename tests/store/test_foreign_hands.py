@@ -61,7 +61,7 @@ class Given:
 
 @pytest.fixture
 def given(delta_root: str) -> Given:
-    table = DeltaStore(delta_root, durable=False).create("orders", CONTROL, NOW)
+    table = DeltaStore(delta_root, durable=False).create("orders", CONTROL)
     send(table, 3, "1")
     park_all(table)
     send(table, 4, "2")
@@ -182,15 +182,15 @@ COMMITS: dict[str, tuple[Callable[[DeltaTable], object], str]] = {
 
 def _replace(given: Given) -> None:
     file = given.table.snapshot().files[0]
-    given.table.replace_files([Replacement(file, given.table.read(file))], [], NOW)
+    given.table.replace_files([Replacement(file, given.table.read(file))], [])
 
 
 VERBS: dict[str, Callable[[Given], object]] = {
     "open": lambda given: DeltaStore(given.root).open("orders"),
-    "create": lambda given: DeltaStore(given.root).create("orders", CONTROL, NOW),
+    "create": lambda given: DeltaStore(given.root).create("orders", CONTROL),
     "look": lambda given: given.table.snapshot(),
     "send": lambda given: send(given.table, 1, "late"),
-    "alter": lambda given: given.table.alter(lambda control: control.halted(SubQueue.MAIN, control.state, "x"), lambda _, __: [], NOW),
+    "alter": lambda given: given.table.alter(lambda control: control.halted(SubQueue.MAIN, control.state, "x"), lambda _, __: []),
     "claim": lambda given: given.table.claim("another", lease=LEASE, now=NOW, max_messages=10),
     "take over": lambda given: given.table.take_over(given.claim, lease=LEASE, now=NOW),
     "renew": lambda given: given.table.renew(given.claim, lease=LEASE, now=NOW),
@@ -200,7 +200,7 @@ VERBS: dict[str, Callable[[Given], object]] = {
     "replace": _replace,
     "transact": lambda given: dialogs.act(given.table, "late", dialogs.endpoint("a", 1)),
     "merge": lambda given: given.table.merge_conversations(lambda rows: rows, min_files=2),
-    "remove transmissions": lambda given: given.table.remove_transmissions([], NOW),
+    "remove transmissions": lambda given: given.table.remove_transmissions([]),
     "result": lambda given: given.table.result("park"),
     "events": lambda given: list(given.table.events()),
 }
@@ -421,7 +421,7 @@ def test_a_commit_that_bears_our_mark_is_not_noticed(given: Given) -> None:
 
 
 def test_events_are_as_safe_as_messages(given: Given) -> None:
-    given.table.alter(lambda control: control.halted(SubQueue.MAIN, control.state, "x"), lambda _, __: [Event(EventType.STOPPED, NOW)], NOW)
+    given.table.alter(lambda control: control.halted(SubQueue.MAIN, control.state, "x"), lambda _, __: [Event(EventType.STOPPED, NOW)])
     given.delta.delete("sub_queue = '_event'")
     with pytest.raises(TableChangedError, match="of '_event'"):
         list(given.table.events())

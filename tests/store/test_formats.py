@@ -97,7 +97,7 @@ def test_keys_of_sends_and_runs_are_remembered(written: DeltaStore) -> None:
 
 def test_its_verbs_are_those_of_this_version(written: DeltaStore, tmp_path: Path) -> None:
     queue = an_hour_later(written, "letters", tmp_path)
-    queue.table.alter(lambda control: control.blocked(4, queue.clock.now() + timedelta(hours=1)), lambda _, __: [], queue.clock.now())
+    queue.table.alter(lambda control: control.blocked(4, queue.clock.now() + timedelta(hours=1)), lambda _, __: [])
     assert queue.receive("blocked").received == 0
     restart(queue.table, queue.clock, Restart.BROKER)
     assert queue.receive("free").received == 1

@@ -93,7 +93,7 @@ def _begun(queue: Queue) -> None:
 
 def _expired(queue: Queue) -> None:
     assert queue.table.claim("dead", lease=timedelta(minutes=2), now=queue.clock.now(), max_messages=100)
-    queue.table.alter(lambda control: control, lambda _, __: [], queue.clock.now())
+    queue.table.alter(lambda control: control, lambda _, __: [])
     queue.clock.advance(timedelta(hours=1))
 
 

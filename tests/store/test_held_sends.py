@@ -26,7 +26,7 @@ TRANSMISSION, MAIN = SubQueue.TRANSMISSION, SubQueue.MAIN
 
 
 def set_state(queue: QueueTable, state: QueueState) -> None:
-    queue.alter(lambda control: replace(control, state=state), lambda _, __: [], NOW)
+    queue.alter(lambda control: replace(control, state=state), lambda _, __: [])
 
 
 def disable(queue: QueueTable) -> None:
@@ -34,7 +34,7 @@ def disable(queue: QueueTable) -> None:
 
 
 def enable(queue: QueueTable) -> None:
-    queue.alter(Control.enabled, lambda _, __: [], NOW)
+    queue.alter(Control.enabled, lambda _, __: [])
 
 
 def test_sb_18_sb_19_a_send_to_a_disabled_queue_succeeds_and_adds_nothing_to_it(queue: QueueTable) -> None:
@@ -75,7 +75,7 @@ def test_sb_12_an_endpoint_that_is_halted_otherwise_takes_messages(queue: QueueT
 
 
 def test_a_disabled_reader_of_the_poison_sub_queue_holds_no_sends(queue: QueueTable) -> None:
-    queue.alter(lambda control: replace(control, poison_state=QueueState.DISABLED), lambda _, __: [], NOW)
+    queue.alter(lambda control: replace(control, poison_state=QueueState.DISABLED), lambda _, __: [])
     assert send(queue, 2).held == 0
 
 
@@ -158,8 +158,8 @@ def test_a_pass_that_changes_the_state_of_a_disabled_queue_lets_them_in(queue: Q
 
 @pytest.mark.parametrize(("reason", "both"), [("by us", "by us; message 1 halted it"), ("", "message 1 halted it")])
 def test_a_queue_that_people_have_disabled_stays_so_when_a_pass_halts(queue: QueueTable, reason: str, both: str) -> None:
-    queue.alter(lambda control: replace(control, state=QueueState.DISABLED, reason=reason), lambda _, __: [], NOW)
-    queue.alter(lambda control: control.halted(MAIN, QueueState.FAULTED, "message 1 halted it"), lambda _, __: [], NOW)
+    queue.alter(lambda control: replace(control, state=QueueState.DISABLED, reason=reason), lambda _, __: [])
+    queue.alter(lambda control: control.halted(MAIN, QueueState.FAULTED, "message 1 halted it"), lambda _, __: [])
     control = queue.snapshot().control
     assert (control.state, control.reason) == (QueueState.DISABLED, both)
 

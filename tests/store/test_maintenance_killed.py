@@ -41,7 +41,7 @@ POINTS = [
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
     """A queue with a history of 45 versions, of events, a living claim with outcomes, and the stage of a pass that has ended."""
-    queue = DeltaStore(str(tmp_path_factory.mktemp("history")), durable=False).create("orders", CONTROL, NOW)
+    queue = DeltaStore(str(tmp_path_factory.mktemp("history")), durable=False).create("orders", CONTROL)
     for number in range(28):
         send(queue, 1, str(number))
     for number in range(4):
@@ -49,7 +49,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> QueueTable:
         queue.stage_table(held, put(rows_of(queue, held), "retry", due_at=NOW))
         queue.finish(held, seal(queue, held), now=NOW)
     queue.move_files(lambda snapshot: [file for file in snapshot.files if file.sub_queue == "retry"], SubQueue.MAIN, NOW)
-    queue.alter(lambda control: control, lambda _, __: [], NOW)
+    queue.alter(lambda control: control, lambda _, __: [])
     held = claim(queue, "living", 3)
     queue.stage_table(held, put(rows_of(queue, held), "poison"))
     seal(queue, held)

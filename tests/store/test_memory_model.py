@@ -31,7 +31,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.queue = MemoryStore().create("orders", CONTROL, NOW)
+        self.queue = MemoryStore().create("orders", CONTROL)
         self.now = NOW
         self.places: dict[int, Place] = {}
         self.keys: dict[str, tuple[int, int]] = {}
@@ -55,12 +55,12 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def disable(self) -> None:
-        self.queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _, __: [], self.now)
+        self.queue.alter(lambda control: replace(control, state=QueueState.DISABLED), lambda _, __: [])
         self.disabled = True
 
     @rule()
     def enable(self) -> None:
-        self.queue.alter(Control.enabled, lambda _, __: [], self.now)
+        self.queue.alter(Control.enabled, lambda _, __: [])
         self.disabled = False
         self.places = {number: ("main", 0) if place == ("transmission", 0) else place for number, place in self.places.items()}
 

@@ -145,7 +145,7 @@ def test_a_move_to_poison_is_told_as_such(queue: QueueTable) -> None:
 def test_events_come_in_the_order_of_their_commits_and_from_a_version_on(queue: QueueTable) -> None:
     for number in range(12):
         happened = Event(EventType.STARTED, NOW, details={"number": str(number)})
-        queue.alter(lambda control: control, lambda _, __, event=happened: [event], NOW)  # type: ignore[misc]
+        queue.alter(lambda control: control, lambda _, __, event=happened: [event])  # type: ignore[misc]
         if number == 7:
             version = queue.snapshot().version
     assert [event.details["number"] for event in queue.events()] == [str(number) for number in range(12)]
@@ -166,7 +166,7 @@ def test_staged_events_come_before_those_of_the_pass(queue: QueueTable) -> None:
 
 def test_an_alteration_sees_the_newest_row_and_tells_its_events(queue: QueueTable, at_point: AtPoint) -> None:
     def add(name: str) -> Control:
-        return queue.alter(lambda control: replace(control, counters={**control.counters, name: 1}), lambda _, __: [], NOW)
+        return queue.alter(lambda control: replace(control, counters={**control.counters, name: 1}), lambda _, __: [])
 
     at_point.do("store.alter.before_commit", lambda: add("faster"))
     assert add("slower").counters == {"faster": 1, "slower": 1}
@@ -177,13 +177,13 @@ def test_an_alteration_gives_its_events_the_row_before_and_after(queue: QueueTab
     def events(before: Control, after: Control) -> Sequence[Event]:
         return [Event(EventType.QUEUE_DISABLED, NOW, details={"from": before.state, "to": after.state})]
 
-    queue.alter(lambda control: replace(control, state=QueueState.DISABLED), events, NOW)
+    queue.alter(lambda control: replace(control, state=QueueState.DISABLED), events)
     assert [dict(event.details) for event in queue.events()] == [{"from": "enabled", "to": "disabled"}]
 
 
 def test_an_alteration_that_changes_nothing_is_no_commit(queue: QueueTable) -> None:
     version = queue.snapshot().version
-    assert queue.alter(lambda control: control, lambda _, __: [], NOW) == queue.snapshot().control
+    assert queue.alter(lambda control: control, lambda _, __: []) == queue.snapshot().control
     assert queue.snapshot().version == version
 
 
@@ -192,7 +192,7 @@ def test_a_split_keeps_every_row(queue: QueueTable) -> None:
     (file,) = queue.snapshot().files
     before = all_rows(queue)
     rows = queue.read(file)
-    queue.split_file(file, [rows.slice(0, 2), rows.slice(2)], NOW)
+    queue.split_file(file, [rows.slice(0, 2), rows.slice(2)])
     assert [piece.rows for piece in queue.snapshot().files] == [2, 3]
     assert all_rows(queue) == before
 
@@ -201,7 +201,7 @@ def test_a_split_that_loses_a_row_is_refused(queue: QueueTable) -> None:
     send(queue, 5)
     (file,) = queue.snapshot().files
     with pytest.raises(ConservationError, match="4 rows instead of 5"):
-        queue.split_file(file, [queue.read(file).slice(0, 4)], NOW)
+        queue.split_file(file, [queue.read(file).slice(0, 4)])
     assert queue.snapshot().files == (file,)
     assert len(list(Path(queue.root, "sub_queue=main").rglob("*.parquet"))) == 1
 
@@ -210,7 +210,7 @@ def test_a_claimed_file_cannot_be_split(queue: QueueTable) -> None:
     send(queue, 5)
     (file,) = claim(queue).files
     with pytest.raises(TableChangedError, match="cannot be split"):
-        queue.split_file(file, [queue.read(file)], NOW)
+        queue.split_file(file, [queue.read(file)])
 
 
 def test_sent_outbox_files_are_removed_once(queue: QueueTable) -> None:
@@ -219,9 +219,9 @@ def test_sent_outbox_files_are_removed_once(queue: QueueTable) -> None:
     queue.stage_table(claimed, put(rows_of(queue, claimed), "_outbox", 0))
     queue.finish(claimed, seal(queue, claimed), now=NOW)
     out = queue.snapshot().outbox
-    queue.remove_outbox(out, NOW)
+    queue.remove_outbox(out)
     version = queue.snapshot().version
-    queue.remove_outbox(out, NOW)
+    queue.remove_outbox(out)
     assert queue.snapshot().outbox == ()
     assert queue.snapshot().version == version
 

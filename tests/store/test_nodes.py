@@ -53,7 +53,7 @@ def node(objects: Objects, tmp_path: Path) -> Node:
 @pytest.fixture
 def one(node: Node) -> QueueTable:
     """The queue on the first node."""
-    return node("one").create("orders", CONTROL, NOW)
+    return node("one").create("orders", CONTROL)
 
 
 @pytest.fixture
@@ -323,7 +323,7 @@ def test_a_queue_that_was_made_anew_under_its_name_is_seen_as_it_is(
 ) -> None:
     send(two, 3)
     objects.remove([each.path for each in objects.list("")])
-    again = node("three").create("orders", CONTROL, NOW)
+    again = node("three").create("orders", CONTROL)
     send(again, 1)
     slept(monkeypatch)
 

@@ -92,9 +92,9 @@ def test_a_commit_that_does_a_part_counts_it(queue: QueueTable, file: DataFile) 
     record(queue, file)
     rows = queue.read(file)
     step = PlanStep("p", 2, RUNNING)
-    queue.replace_files([Replacement(file, rows.slice(2), removed=2)], [], NOW, step=step)
+    queue.replace_files([Replacement(file, rows.slice(2), removed=2)], [], step=step)
     [rest] = queue.snapshot().files
-    queue.replace_files([], [], NOW, moves=[(rest, SubQueue.POISON)], step=PlanStep("p", 4, RUNNING))
+    queue.replace_files([], [], moves=[(rest, SubQueue.POISON)], step=PlanStep("p", 4, RUNNING))
     assert only(queue).done == 6
     assert [(row["lookup_id"], row["sub_queue"], row["move_count"]) for row in all_rows(queue)] == [(n, "poison", 1) for n in (3, 4, 5, 6)]
 
@@ -103,7 +103,7 @@ def test_a_paused_plan_does_nothing_more(queue: QueueTable, file: DataFile, at_p
     record(queue, file)
     at_point.do("store.replace.after_files", lambda: queue.set_plan_state("p", PlanState.PAUSED, RUNNING, [CHANGED]))
     with pytest.raises(PlanStateError):
-        queue.replace_files([Replacement(file, queue.read(file).slice(2), removed=2)], [], NOW, step=PlanStep("p", 2, RUNNING))
+        queue.replace_files([Replacement(file, queue.read(file).slice(2), removed=2)], [], step=PlanStep("p", 2, RUNNING))
     assert (only(queue).done, ids(queue)) == (0, [1, 2, 3, 4, 5, 6])
 
 
@@ -111,7 +111,7 @@ def test_a_file_that_a_pass_claims_meanwhile_stays(queue: QueueTable, file: Data
     record(queue, file)
     at_point.do("store.replace.after_files", lambda: claim(queue))
     with pytest.raises(TableChangedError):
-        queue.replace_files([], [], NOW, moves=[(file, SubQueue.POISON)], step=PlanStep("p", 6, RUNNING))
+        queue.replace_files([], [], moves=[(file, SubQueue.POISON)], step=PlanStep("p", 6, RUNNING))
     assert only(queue).done == 0
 
 
@@ -122,7 +122,7 @@ def removed(queue: QueueTable, file: DataFile) -> None:
     stay = rows.take([0, 4, 5])
     told = {"count": "3", "max_lookup_id": "4", "path": file.path, "lookup_ids": as_ranges([2, 3, 4]), "place": "", "plan": "p"}
     event = Event(EventType.DROPPED, NOW, 2, details=told)
-    queue.replace_files([Replacement(file, stay, removed=3)], [event], NOW, step=PlanStep("p", 3, RUNNING))
+    queue.replace_files([Replacement(file, stay, removed=3)], [event], step=PlanStep("p", 3, RUNNING))
 
 
 def test_what_a_plan_has_removed_is_brought_back_once(queue: QueueTable, file: DataFile) -> None:

@@ -43,7 +43,7 @@ def test_rows_go_where_their_columns_say_in_one_commit_with_events_and_control_r
     parted = pa.concat_tables([put(first.slice(0, 1), "poison", 1), put(first.slice(1, 1), "_outbox", 0), first.slice(2)])
     replacements = [Replacement(files[0], parted), Replacement(files[1], second.slice(1), removed=1)]
 
-    queue.replace_files(replacements, [TOLD], NOW, change=lambda control: replace(control, reason="changed"))
+    queue.replace_files(replacements, [TOLD], change=lambda control: replace(control, reason="changed"))
 
     assert [(row["lookup_id"], row["sub_queue"], row["move_count"]) for row in all_rows(queue)] == [
         (1, "poison", 1),
@@ -66,7 +66,7 @@ def test_replacements_are_asked_for_one_by_one_and_events_afterwards(queue: Queu
             told.append(replace(TOLD, lookup_id=file.min_lookup_id))
             yield Replacement(file, queue.read(file).slice(1), removed=1)
 
-    queue.replace_files(one_by_one(), told, NOW)
+    queue.replace_files(one_by_one(), told)
     assert [event.lookup_id for event in queue.events()] == [1, 4]
     assert ids(queue) == [2, 3, 5, 6]
 
@@ -78,7 +78,7 @@ def test_rows_that_are_lost_or_doubled_are_refused(queue: QueueTable, files: lis
     good = Replacement(files[1], put(queue.read(files[1]), "poison"))
     before = on_disk(queue)
     with pytest.raises(ConservationError, match=says):
-        queue.replace_files([good, Replacement(files[0], queue.read(files[0]).take(kept), removed)], [], NOW)
+        queue.replace_files([good, Replacement(files[0], queue.read(files[0]).take(kept), removed)], [])
     assert ids(queue, SubQueue.MAIN) == [1, 2, 3, 4, 5, 6]
     assert on_disk(queue) == before
 
@@ -86,7 +86,7 @@ def test_rows_that_are_lost_or_doubled_are_refused(queue: QueueTable, files: lis
 @pytest.mark.parametrize("place", ["_event", "_ctl", "elsewhere"])
 def test_rows_can_go_to_sub_queues_and_to_the_outbox_only(queue: QueueTable, files: list[DataFile], place: str) -> None:
     with pytest.raises(ConservationError, match=place):
-        queue.replace_files([Replacement(files[0], put(queue.read(files[0]), place))], [], NOW)
+        queue.replace_files([Replacement(files[0], put(queue.read(files[0]), place))], [])
     assert ids(queue) == [1, 2, 3, 4, 5, 6]
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_is_claimed_leaves_all_as_they_are(queue: QueueTable, files:
     before = on_disk(queue)
     replacements = [Replacement(file, queue.read(file).slice(1), removed=1) for file in reversed(files)]
     with pytest.raises(TableChangedError, match="cannot be changed"):
-        queue.replace_files(replacements, [TOLD], NOW)
+        queue.replace_files(replacements, [TOLD])
     assert (ids(queue), list(queue.events()), on_disk(queue)) == ([1, 2, 3, 4, 5, 6], [], before)
 
 
@@ -103,19 +103,19 @@ def test_alone_wants_no_claim_at_all(queue: QueueTable, files: list[DataFile]) -
     claim(queue, messages=3)
     replacement = Replacement(files[1], queue.read(files[1]).slice(1), removed=1)
     with pytest.raises(TableChangedError):
-        queue.replace_files([replacement], [], NOW, alone=True)
-    queue.replace_files([replacement], [], NOW)
+        queue.replace_files([replacement], [], alone=True)
+    queue.replace_files([replacement], [])
     assert ids(queue) == [1, 2, 3, 5, 6]
 
 
 def test_a_commit_that_was_overtaken_writes_its_files_once(queue: QueueTable, files: list[DataFile], at_point: AtPoint) -> None:
     at_point.do("store.replace.before_commit", lambda: send(queue, 1, "faster"))
-    queue.replace_files([Replacement(files[0], queue.read(files[0]).slice(1), removed=1)], [TOLD], NOW)
+    queue.replace_files([Replacement(files[0], queue.read(files[0]).slice(1), removed=1)], [TOLD])
     assert ids(queue) == [2, 3, 4, 5, 6, 7]
     assert len(list(queue.events())) == 1
 
 
 def test_nothing_to_replace_is_no_commit(queue: QueueTable, files: list[DataFile]) -> None:
     version = queue.snapshot().version
-    queue.replace_files([], [], NOW)
+    queue.replace_files([], [])
     assert queue.snapshot().version == version

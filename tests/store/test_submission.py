@@ -25,7 +25,7 @@ from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import ClaimLostError, HandlerNotFoundError, SparkJobError
 from tests import local_driver
-from tests.given.tables import CONTROL, NOW
+from tests.given.tables import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +44,7 @@ def no_connection(name: str) -> Any:
 
 @pytest.fixture
 def table(tmp_path: Path) -> QueueTable:
-    return DeltaStore(str(tmp_path / "store"), durable=False).create("orders", CONTROL, NOW)
+    return DeltaStore(str(tmp_path / "store"), durable=False).create("orders", CONTROL)
 
 
 def order(table: QueueTable, since: int = 0, **options: Any) -> PassOrder:

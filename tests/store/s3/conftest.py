@@ -10,7 +10,7 @@ import pytest
 
 from airflow_poison.store.bucket_store import BucketStore
 from tests.given import proxy
-from tests.given.tables import CONTROL, NOW
+from tests.given.tables import CONTROL
 from tools.servers import s3 as server
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Bucket:
 
     def made(self, node: str = "node") -> QueueTable:
         """Return a new queue."""
-        return self.store(node).create("orders", CONTROL, NOW)
+        return self.store(node).create("orders", CONTROL)
 
     def listed(self, prefix: str = "") -> list[str]:
         """Return the names of all objects below the queue."""

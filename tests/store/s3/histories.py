@@ -64,7 +64,7 @@ def made(node: Path, commits: int, *, maintained: bool) -> History:
     :param maintained: with a maintenance now and then, and one before the end; each by another node.
     """
     source = Objects("s3://memory/queues", obstore.store.MemoryStore())
-    queue = BucketStore("", node=node / "first", objects=source).create("orders", Control(policy=POLICY.to_dict()), NOW)
+    queue = BucketStore("", node=node / "first", objects=source).create("orders", Control(policy=POLICY.to_dict()))
     number, last = 0, commits - _LAST_COMMITS
     while (version := queue.log.load().version) < last:
         for at in range(version, min(version + MAINTAINED_EVERY, last), 2):

@@ -143,7 +143,7 @@ def verbs(queue: QueueTable, store: BucketStore) -> Iterable[tuple[str, Callable
     yield "disable", lambda: disable(queue, CLOCK, "for a test")
     yield "enable", lambda: enable(queue, CLOCK)
     yield "alert", lambda: send_alerts(queue, histories.SUBSCRIBER, lambda _alert: None, CLOCK)
-    store.create("others", CONTROL, NOW)
+    store.create("others", CONTROL)
     yield "send on", lambda: send_to(queue, store, CLOCK, main[4:6], "others")
 
 
@@ -194,7 +194,7 @@ READERS: dict[str, Callable[[QueueTable], object]] = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_many_files_are_fetched_side_by_side(bucket: Bucket, name: str) -> None:
-    queue = bucket.store("maker").create("orders", Control(histories.POLICY.to_dict()), NOW)
+    queue = bucket.store("maker").create("orders", Control(histories.POLICY.to_dict()))
     for number in range(30):
         send(queue, [numbered(1)], key=str(number), clock=CLOCK)
         alter(queue, CLOCK, settings={"retry_cycle_delay": number})
@@ -229,7 +229,7 @@ def test_a_pass_over_a_thousand_messages_takes_five_seconds_at_most(bucket: Buck
 def test_a_hundred_queues_are_watched_with_a_request_for_each_in_a_minute(bucket: Bucket) -> None:
     names = [f"queue-{number}" for number in range(100)]
     store = bucket.store("sender")
-    side_by_side(lambda name: store.create(name, CONTROL, NOW), names)
+    side_by_side(lambda name: store.create(name, CONTROL), names)
     watched = bucket.store("watcher")
     reader = QueueReader(watched)
     reader.at(names)

@@ -13,7 +13,7 @@ from airflow_poison.store.bucket_store import TRIAL
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import StoreConditionError, StoreUnreachableError
 from tests.given.proxy import Harm
-from tests.given.tables import CONTROL, NOW, ids, send
+from tests.given.tables import CONTROL, ids, send
 
 if TYPE_CHECKING:
     from airflow_poison.fsck.check import CheckResult
@@ -58,10 +58,10 @@ def test_a_store_that_ignores_the_condition_gets_no_queue_and_keeps_nothing(buck
 def test_a_store_that_keeps_it_is_asked_twice_for_the_first_queue_and_once_for_each_later_one(bucket: Bucket) -> None:
     for name, trials in (("orders", 2), ("others", 1), ("third", 1)):
         with bucket.proxy.counted() as requests:
-            bucket.store(f"node of {name}").create(name, CONTROL, NOW)
+            bucket.store(f"node of {name}").create(name, CONTROL)
         assert requests["create"] == trials + 1, name  # and its first entry
     with bucket.proxy.counted() as requests:
-        bucket.store("yet another").create("orders", CONTROL, NOW)
+        bucket.store("yet another").create("orders", CONTROL)
     assert requests["create"] == 0
     assert sorted(bucket.store().names()) == ["orders", "others", "third"]
 
@@ -89,12 +89,12 @@ def test_what_a_killed_trial_has_left_changes_nothing(bucket: Bucket) -> None:
     bucket.client.put_object(Bucket=bucket.name, Key=f"queues/{TRIAL}", Body=b"")
     bucket.proxy.ignores = True
     with pytest.raises(StoreConditionError):
-        bucket.store("b").create("others", CONTROL, NOW)
+        bucket.store("b").create("others", CONTROL)
 
 
 def test_several_who_make_queues_at_once_accuse_nobody(bucket: Bucket) -> None:
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: bucket.store(f"node-{number}").create(f"q{number % 4}", CONTROL, NOW), range(8)))
+        list(pool.map(lambda number: bucket.store(f"node-{number}").create(f"q{number % 4}", CONTROL), range(8)))
     assert sorted(bucket.store().names()) == ["q0", "q1", "q2", "q3"]
 
 

@@ -40,7 +40,7 @@ def queue(bucket: Bucket, clock: VirtualClock) -> QueueTable:
     table = declare(bucket.store(), "orders", Msmq4(receive_error_handling="Move"), clock)
     send(table, messages_to_batches([b"1", b"2", b"3"]), key="all", clock=clock)
     for file in table.snapshot().files:
-        table.replace_files([Replacement(file, with_columns(table.read(file), sub_queue="poison", move_count=1))], [], clock.now())
+        table.replace_files([Replacement(file, with_columns(table.read(file), sub_queue="poison", move_count=1))], [])
     clock.advance(MONTH + timedelta(days=1))
     return table
 

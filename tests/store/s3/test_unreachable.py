@@ -15,7 +15,7 @@ from airflow_poison.store.bucket_store import BucketStore
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import StoreUnreachableError
 from tests.given.proxy import Harm
-from tests.given.tables import CONTROL, NOW, send
+from tests.given.tables import CONTROL, send
 from tools.servers.s3 import LOOPBACK
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.long
 
 SOON = 20.0  # seconds; a second or two but where nobody answers at all
 VERBS: dict[str, Callable[[BucketStore], object]] = {
-    "create": lambda store: store.create("orders", CONTROL, NOW),
+    "create": lambda store: store.create("orders", CONTROL),
     "open": lambda store: store.open("orders"),
     "names": lambda store: store.names(),
 }

@@ -59,7 +59,7 @@ def shop(orders: Queue) -> None:
     services = {"shop": Service("Shop", [DEFAULT_CONTRACT]), "warehouse": Service("Warehouse", [DEFAULT_CONTRACT])}
     tables = {name: declare(orders.store, name, ServiceBroker(), orders.clock) for name in services}
     for name, service in services.items():
-        declare_services(orders.store, tables[name], [service], orders.clock)
+        declare_services(orders.store, tables[name], [service])
     asked = Dialog(messages=[("DEFAULT", b"is there a wheel?")])
     begin_dialogs(tables["shop"], service="Shop", far_service="Warehouse", contract="DEFAULT", dialogs=[asked], key="ask", clock=orders.clock)
     transmit(orders.store, tables["shop"], orders.clock)

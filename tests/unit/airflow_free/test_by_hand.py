@@ -94,7 +94,7 @@ def test_a_file_that_was_claimed_meanwhile_is_not_replaced(table: QueueTable) ->
     content = table.read(file)
     claim(table, SubQueue.MAIN)
     with pytest.raises(TableChangedError, match="cannot be changed"):
-        table.replace_file(file, content.slice(0, 1), [], CLOCK.now())
+        table.replace_file(file, content.slice(0, 1), [])
     assert rows(table) == {("main", 0): [1, 2, 3, 4]}
 
 
@@ -115,7 +115,7 @@ def test_a_message_that_was_tried_in_poison_comes_back_with_abort_count_0(poison
     content = poison.read(file)
     place = content.schema.get_field_index("abort_count")
     tried = content.set_column(place, content.schema.field("abort_count"), pa.array([0, 3, 0, 0], pa.int32()))
-    poison.replace_file(file, tried, [], CLOCK.now())
+    poison.replace_file(file, tried, [])
     put_back(poison, CLOCK)
     counts = [count for file in poison.snapshot().files for count in poison.read(file).column("abort_count").to_pylist()]
     assert counts == [0, 0, 0, 0]  # spec WCF-28

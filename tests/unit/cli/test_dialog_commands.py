@@ -35,7 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeltaStore:
     monkeypatch.chdir(tmp_path)
     store = DeltaStore(str(tmp_path / "q"), durable=False)
     for queue, service in (("orders", "Orders"), ("warehouse", "Warehouse")):
-        declare_services(store, declare(store, queue, ServiceBroker(), CLOCK), [Service(service, [PARTS])], CLOCK)
+        declare_services(store, declare(store, queue, ServiceBroker(), CLOCK), [Service(service, [PARTS])])
     return store
 
 
@@ -79,7 +79,7 @@ def state(store: DeltaStore) -> QueueState:
 
 
 def test_event_notifications_are_created_listed_and_dropped_and_the_history_says_by_whom(store: DeltaStore, poison: Callable[..., Ran]) -> None:
-    declare_services(store, store.open("warehouse"), [Service("Watch", [EVENT_NOTIFICATION])], CLOCK)
+    declare_services(store, store.open("warehouse"), [Service("Watch", [EVENT_NOTIFICATION])])
     assert "has no event notification" in poison("event-notifications orders", code=1).err
 
     made = poison("event-notifications orders --create night --service Watch --reason shift")
@@ -217,7 +217,7 @@ def test_sb_32_a_halt_and_a_removal_name_the_partner_that_waits(poison: Callable
 def test_sb_18_sb_27_the_shell_says_what_the_sources_say(poison: Callable[..., Ran], store: DeltaStore) -> None:
     plain = Contract("plain", {"note": "INITIATOR"})
     for queue, service in (("orders", "Orders"), ("warehouse", "Warehouse")):
-        declare_services(store, store.open(queue), [Service(service, [PARTS, plain])], CLOCK)
+        declare_services(store, store.open(queue), [Service(service, [PARTS, plain])])
     _, far = begun(poison, more="--contract parts")
     assert "<bolt/>" in poison("inspect warehouse").out
     done = json.loads(poison("begin-dialog orders ab --service Orders --far-service Warehouse --contract plain -o json").out)
@@ -238,7 +238,7 @@ def test_sb_19_what_waits_for_a_disabled_partner_is_shown_at_its_sender(poison: 
     assert json.loads(poison("show orders -o json").out)["unsent"] == 1
     [message] = transmission_queue(store, store.open("orders"))
     assert (message.conversation, message.to_service, message.message_type, message.sequence) == (near, "Warehouse", "order", 2)
-    drop_service(store.open("warehouse"), "Warehouse", CLOCK)
+    drop_service(store.open("warehouse"), "Warehouse")
     assert [each.status for each in transmission_queue(store, store.open("orders"), 5)] == ["no queue has the service"]
 
 
@@ -254,7 +254,7 @@ def test_an_end_prints_what_it_removes_and_wants_an_answer(poison: Callable[...,
 
 def test_refusals(poison: Callable[..., Ran], store: DeltaStore) -> None:
     _, far = begun(poison)
-    declare_services(store, store.open("orders"), [Service("Two", [PARTS, Contract("more", {"x": "ANY"})])], CLOCK)
+    declare_services(store, store.open("orders"), [Service("Two", [PARTS, Contract("more", {"x": "ANY"})])])
     refused = {
         f"{BEGIN.format('x')} --contract none": "--contract none: expected one of service Orders: parts",
         "begin-dialog orders x --service Two --far-service W": "--contract is missing: service Two has more, parts",
@@ -302,7 +302,7 @@ def test_a_receive_declares_services_and_makes_the_queue(
 def drop_all(store: DeltaStore) -> None:
     """Take the services of the fixture away, whose names are wanted."""
     for queue, service in (("orders", "Orders"), ("warehouse", "Warehouse")):
-        drop_service(store.open(queue), service, CLOCK)
+        drop_service(store.open(queue), service)
 
 
 def test_services_are_declared_again_and_a_dialog_follows_them(poison: Callable[..., Ran]) -> None:
@@ -410,7 +410,7 @@ def test_an_end_says_what_the_partner_is_told(poison: Callable[..., Ran], more: 
 
 def test_services_show_which_bodies_have_to_fit_a_schema(poison: Callable[..., Ran], store: DeltaStore) -> None:
     kinds = [MessageType("y", schema={"type": "object"})]
-    declare_services(store, store.open("orders"), [Service("Two", [Contract("more", {"x": "ANY", "y": "ANY"}, kinds)])], CLOCK)
+    declare_services(store, store.open("orders"), [Service("Two", [Contract("more", {"x": "ANY", "y": "ANY"}, kinds)])])
     assert "x (ANY, N), y (ANY, N with a JSON Schema)" in poison("services orders").out
 
 

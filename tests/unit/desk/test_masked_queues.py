@@ -217,7 +217,7 @@ def test_dead_letters_are_hidden_in_their_queue(shop: Queue) -> None:
 
 def test_messages_that_are_sent_to_a_queue_that_hides_more_are_told_of_as_that_wants(unmasked: Queue) -> None:
     reject = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Reject")
-    letters = unmasked.store.create(dead_letter_queue("orders"), unmasked.table.snapshot().control, unmasked.clock.now())
+    letters = unmasked.store.create(dead_letter_queue("orders"), unmasked.table.snapshot().control)
     declare_mask(letters, unmasked.clock, MASK)
     unmasked.having(policy=reject).receive()
     row = next(iter(rows_of(letters).values()))

@@ -327,7 +327,7 @@ def test_what_a_pass_has_claimed_waits(poisoned: Queue) -> None:
 def test_a_message_that_blocks_the_queue_ends_the_block_when_it_leaves(poisoned: Queue) -> None:
     poisoned.sent(body(10))
     until = poisoned.clock.now() + timedelta(hours=1)
-    poisoned.table.alter(lambda control: control.blocked(10, until), lambda _, __: [], poisoned.clock.now())
+    poisoned.table.alter(lambda control: control.blocked(10, until), lambda _, __: [])
     applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.EDIT, body="{}"), sub_queue=MAIN))
     assert poisoned.table.snapshot().control.blocked_until(poisoned.clock.now()) == until
     applied(poisoned, recorded(poisoned, PlanAction(verb=Verb.MOVE, target="poison"), sub_queue=MAIN))

@@ -138,7 +138,7 @@ def test_a_log_that_is_gone_is_damage_and_no_new_queue(worked: Queue) -> None:
     store = DeltaStore(worked.store.uri)
     assert "orders" in store.names()
     with pytest.raises(PoisonError):
-        store.create("orders", CONTROL, worked.clock.now())
+        store.create("orders", CONTROL)
     with pytest.raises(TableChangedError, match="has lost its log"):
         store.open("orders")
     [finding] = checked(worked).findings

@@ -108,7 +108,7 @@ def test_a_message_that_was_told_and_comes_back_is_not_told_again_but_one_behind
 def test_retry_counts_and_poison_and_what_was_given_back_do_not(queue: Queue, place: str, told: object) -> None:
     [file] = [file for file in queue.table.snapshot().files if file.min_lookup_id == 1]
     due = queue.clock.now() + HOUR if place != "poison" else None
-    queue.table.replace_file(file, with_columns(queue.table.read(file), sub_queue=SubQueue(place).value, due_at=due), [], queue.clock.now())
+    queue.table.replace_file(file, with_columns(queue.table.read(file), sub_queue=SubQueue(place).value, due_at=due), [])
     assert look(queue) == told
 
 
@@ -117,7 +117,7 @@ def test_within_a_file_the_oldest_message_is_found_also_when_its_number_is_not_t
     [file] = [file for file in queue.table.snapshot().files if file.min_lookup_id == 3]
     now = queue.clock.now()
     ages = [now, now - 3 * HOUR, now - 2 * HOUR]
-    queue.table.replace_file(file, with_columns(queue.table.read(file), enqueued_at=ages), [], now)
+    queue.table.replace_file(file, with_columns(queue.table.read(file), enqueued_at=ages), [])
     assert look(queue) == [(4,)]
 
 

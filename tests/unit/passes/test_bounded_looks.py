@@ -87,7 +87,7 @@ def poisoned(lookup_id: int) -> Event:
 
 
 def record(queue: QueueTable, events: list[Event]) -> None:
-    queue.alter(lambda control: control, lambda _before, _after: events, CLOCK.now())
+    queue.alter(lambda control: control, lambda _before, _after: events)
 
 
 def test_the_newest_events_are_read_and_the_others_counted_by_statistics(long_queue: QueueTable, meter: type[Meter]) -> None:
@@ -160,10 +160,10 @@ def acts(queue: QueueTable, draw: random.Random, step: int) -> None:
         case "messages":
             some = [draw.randint(1, 40) for _ in range(draw.randint(1, 8))]
             events = [Event(draw.choice(list(EventType)), clock.now(), number, draw.randint(0, 6), 1, {"place": "poison"}) for number in some]
-            queue.alter(lambda control: control, lambda _before, _after: events, clock.now())
+            queue.alter(lambda control: control, lambda _before, _after: events)
         case "queue":
             events = [Event(EventType.QUEUE_DISABLED, clock.now(), details={"count": "no file"})]
-            queue.alter(lambda control: control, lambda _before, _after: events, clock.now())
+            queue.alter(lambda control: control, lambda _before, _after: events)
         case "file":
             place = draw.choice([SubQueue.POISON, SubQueue.MAIN])
             queue.move_files(lambda snapshot: [file for file in snapshot.files if file.sub_queue != place], place, clock.now())

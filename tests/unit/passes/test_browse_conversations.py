@@ -55,8 +55,8 @@ class Two:
 def two(store: QueueStore) -> Two:
     clock = VirtualClock()
     orders, warehouse = (declare(store, name, ServiceBroker(), clock) for name in ("orders", "warehouse"))
-    declare_services(store, orders, [Service("Orders", [PARTS])], clock)
-    declare_services(store, warehouse, [Service("Warehouse", [PARTS])], clock)
+    declare_services(store, orders, [Service("Orders", [PARTS])])
+    declare_services(store, warehouse, [Service("Warehouse", [PARTS])])
     return Two(store, orders, warehouse, clock)
 
 

@@ -114,7 +114,7 @@ def test_a_queue_that_takes_part_in_dialogs_is_clean(worked: Queue) -> None:
     first, second, third = worked.table.snapshot().transmissions
     less = Replacement(taken, worked.table.read(taken).slice(1), removed=1)
     assert worked.table.transact(lambda _: Transaction(replacements=(less,), remove=(first, second)), "sent", worked.clock.now())
-    worked.table.remove_transmissions([third], worked.clock.now())
+    worked.table.remove_transmissions([third])
     assert worked.table.merge_conversations(lambda rows: rows, min_files=2).files == 3
     found = checked(worked)
     assert found.findings == ()

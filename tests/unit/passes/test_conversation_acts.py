@@ -85,8 +85,8 @@ class Two:
 def two(store: QueueStore) -> Two:
     clock = VirtualClock()
     orders, warehouse = (declare(store, name, ServiceBroker(), clock) for name in ("orders", "warehouse"))
-    declare_services(store, orders, [Service("Orders", [PARTS])], clock)
-    declare_services(store, warehouse, [Service("Warehouse", [PARTS])], clock)
+    declare_services(store, orders, [Service("Orders", [PARTS])])
+    declare_services(store, warehouse, [Service("Warehouse", [PARTS])])
     return Two(store, orders, warehouse, clock)
 
 
@@ -165,7 +165,7 @@ def test_sb_19_a_disabled_queue_leaves_messages_with_their_sender_and_gets_them_
 
 def test_sb_19_another_queue_does_not_wait_for_a_disabled_one(two: Two) -> None:
     other = declare(two.store, "garage", ServiceBroker(), two.clock)
-    declare_services(two.store, other, [Service("Garage", [PARTS])], two.clock)
+    declare_services(two.store, other, [Service("Garage", [PARTS])])
     disable(two.warehouse, two.clock)
     two.begin(b"held")
     two.begun([Dialog(messages=[("order", b"car")])], "garage", "Garage")
@@ -259,7 +259,7 @@ def test_sb_57_who_sends_to_a_service_that_does_not_exist_hears_8490_and_to_one_
     assert errors(two.orders) == [-8490]
     handle = two.begin(b"1")
     two.carry()
-    drop_service(two.warehouse, "Warehouse", two.clock)
+    drop_service(two.warehouse, "Warehouse")
     two.send(handle, b"2")
     two.carry()
     assert errors(two.orders) == [-8490, -8470]
@@ -268,7 +268,7 @@ def test_sb_57_who_sends_to_a_service_that_does_not_exist_hears_8490_and_to_one_
 def test_sb_57_a_first_reply_hears_8470_its_initiator_was_there(two: Two) -> None:
     two.begin(b"1")
     two.carry()
-    drop_service(two.orders, "Orders", two.clock)
+    drop_service(two.orders, "Orders")
     [target] = conversations(two.warehouse)
     send_on(two.warehouse, target.handle, [("shipped", b"1")], key="reply", clock=two.clock)
     two.carry()
@@ -478,10 +478,10 @@ def test_a_damaged_queue_stops_no_dialog_of_others(two: Two, name: str, caplog: 
 
 def test_services_have_one_queue_each_with_service_brokers_rules(two: Two) -> None:
     with pytest.raises(SettingError, match=r"Warehouse(?s:.*)warehouse"):
-        declare_services(two.store, two.orders, [Service("Warehouse", [PARTS])], two.clock)
+        declare_services(two.store, two.orders, [Service("Warehouse", [PARTS])])
     other = declare(two.store, "plain", Msmq4(), two.clock)
     with pytest.raises(SettingError, match="Service Broker"):
-        declare_services(two.store, other, [Service("Plain", [PARTS])], two.clock)
+        declare_services(two.store, other, [Service("Plain", [PARTS])])
     found = found_queue(two.store, "Warehouse")
     assert found is not None
     assert found.name == "warehouse"

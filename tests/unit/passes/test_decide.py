@@ -320,9 +320,7 @@ def test_while_a_pass_has_the_suspect_nothing_changes(reader: Queue) -> None:
     halt = shown(reader, "poison")
     enable(reader.table, reader.clock)
     claim = reader.table.claim("pass", lease=LEASE, now=reader.clock.now(), max_messages=1, sub_queue=SubQueue.POISON)
-    reader.table.alter(
-        lambda control: control.halted(SubQueue.POISON, halt.state, halt.reason, halt.lookup_id), lambda _old, _new: (), reader.clock.now()
-    )
+    reader.table.alter(lambda control: control.halted(SubQueue.POISON, halt.state, halt.reason, halt.lookup_id))
     with pytest.raises(MessageClaimedError):
         decided(reader, "remove", halt)
     assert halted_endpoint(reader.table, "poison") is not None

@@ -441,7 +441,7 @@ def test_a_dead_letter_that_is_sent_on_says_where_it_comes_from(queue: Queue) ->
 
 
 def test_messages_with_odd_texts_are_sent_to_another_queue_by_hand(queue: Queue) -> None:
-    other = queue.store.create("other", queue.table.snapshot().control, queue.clock.now())
+    other = queue.store.create("other", queue.table.snapshot().control)
     sent(queue, message_id=[ODD], properties=pa.array([[(ODD, ODD)]], TEXTS))
 
     assert send_to(queue.table, queue.store, queue.clock, [1], "other").sent == 1

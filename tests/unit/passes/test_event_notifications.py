@@ -44,7 +44,7 @@ def watchers(store: QueueStore, orders: Queue) -> QueueTable:
     """The queue of a service that has subscribed to what becomes of ``orders``."""
     SEEN.clear()
     table = declare(store, "watchers", ServiceBroker(), orders.clock)
-    declare_services(store, table, [Service("Watch", [EVENT_NOTIFICATION])], orders.clock)
+    declare_services(store, table, [Service("Watch", [EVENT_NOTIFICATION])])
     create(store, orders.table, "people", "Watch", orders.clock)
     return table
 
@@ -131,12 +131,12 @@ def test_sb_19_it_waits_for_a_service_that_is_missing_or_whose_queue_is_disabled
     orders: Queue, watchers: QueueTable, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = orders.clock
-    drop_service(watchers, "Watch", clock)
+    drop_service(watchers, "Watch")
     orders.receive("1")
     assert "Event notification 'people' of queue 'orders' waits: There is no service 'Watch'" in caplog.text
-    declare_services(orders.store, watchers, [Service("Watch", [Contract("other", {"x": "ANY"})])], clock)
+    declare_services(orders.store, watchers, [Service("Watch", [Contract("other", {"x": "ANY"})])])
     pull(orders.store, watchers, clock)
-    declare_services(orders.store, watchers, [Service("Watch", [EVENT_NOTIFICATION])], clock)
+    declare_services(orders.store, watchers, [Service("Watch", [EVENT_NOTIFICATION])])
     disable(watchers, clock)
     pull(orders.store, watchers, clock)
     assert arrived(watchers) == []
@@ -155,8 +155,8 @@ def test_a_dropped_subscription_begins_anew(orders: Queue, watchers: QueueTable)
 
 
 def test_what_cannot_be_a_subscription_is_refused(orders: Queue, watchers: QueueTable) -> None:
-    declare_services(orders.store, watchers, [Service("Other", [Contract("other", {"x": "ANY"})])], orders.clock)
-    declare_services(orders.store, watchers, [Service("Second", [EVENT_NOTIFICATION])], orders.clock)
+    declare_services(orders.store, watchers, [Service("Other", [Contract("other", {"x": "ANY"})])])
+    declare_services(orders.store, watchers, [Service("Second", [EVENT_NOTIFICATION])])
     with pytest.raises(ServiceNotFoundError, match="no service 'watch'"):
         create(orders.store, orders.table, "n", "watch", orders.clock)
     with pytest.raises(SettingError, match="EVENT_NOTIFICATION"):

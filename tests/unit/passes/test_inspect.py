@@ -134,7 +134,7 @@ def test_a_row_has_all_that_people_want_to_know(store: QueueStore, tmp_path: Pat
 
 def test_the_modes_are_those_of_the_queues_settings_unless_said_otherwise(store: QueueStore, tmp_path: Path, queue: Queue) -> None:
     assert look(queue, lookup_id=1).mode == "exempt"
-    assert inspect(store.create("wcf", a_queue_row(), queue.clock.now()), queue.clock).mode == "browse"
+    assert inspect(store.create("wcf", a_queue_row()), queue.clock).mode == "browse"
 
 
 def a_queue_row() -> Any:
@@ -291,7 +291,7 @@ def test_sb_8_several_messages_of_one_inspection_are_one_rollback(queue: Queue) 
 
 def test_sb_33_a_strict_inspection_adds_to_the_rollbacks_of_passes(store: QueueStore, tmp_path: Path) -> None:
     queue = a_queue(store, tmp_path, ServiceBroker(rollback_limit=7)).sent("bad", "good")
-    queue.table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 6}), lambda _, __: (), queue.clock.now())
+    queue.table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 6}))
     assert look(queue, mode="strict").state == "disabled"
 
 

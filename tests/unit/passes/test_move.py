@@ -43,7 +43,7 @@ def queue(queue: Queue) -> Queue:
         | {"due_at": queue.clock.now() + LEASE if PLACES[number] in {RETRY, POSTPONED} else None}
         for number, row in enumerate(queue.table.read(file).to_pylist(), 1)
     ]
-    queue.table.replace_files([Replacement(file, pa.Table.from_pylist(rows, schema=table_schema()))], [], queue.clock.now())
+    queue.table.replace_files([Replacement(file, pa.Table.from_pylist(rows, schema=table_schema()))], [])
     return queue
 
 
@@ -142,7 +142,7 @@ def test_a_split_of_the_file_right_before_the_commit_is_no_obstacle(queue: Queue
     def split() -> None:
         [file] = [file for file in queue.table.snapshot().files if file.sub_queue == POISON]
         rows = queue.table.read(file)
-        queue.table.split_file(file, [rows.slice(0, 1), rows.slice(1)], queue.clock.now())
+        queue.table.split_file(file, [rows.slice(0, 1), rows.slice(1)])
 
     at_point.do("store.replace.after_files", split)
     move(queue.table, queue.clock, [5])
@@ -236,7 +236,7 @@ def test_a_removal_says_which_messages_in_one_way(queue: Queue, arguments: Mappi
 
 @pytest.mark.parametrize("how", ["remove", "remove conversation", "move", "send"])
 def test_dmp_14_the_block_ends_when_its_message_leaves(queue: Queue, how: str) -> None:
-    queue.table.alter(lambda control: control.blocked(1, NOT_BEFORE_RESTART), lambda _, __: (), queue.clock.now())
+    queue.table.alter(lambda control: control.blocked(1, NOT_BEFORE_RESTART))
     declare(queue.store, "elsewhere", Msmq4(), queue.clock)
     match how:
         case "remove":
@@ -252,7 +252,7 @@ def test_dmp_14_the_block_ends_when_its_message_leaves(queue: Queue, how: str) -
 
 
 def test_dmp_14_another_messages_removal_ends_no_block(queue: Queue) -> None:
-    queue.table.alter(lambda control: control.blocked(1, NOT_BEFORE_RESTART), lambda _, __: (), queue.clock.now())
+    queue.table.alter(lambda control: control.blocked(1, NOT_BEFORE_RESTART))
     remove(queue.table, 2, queue.clock)
     assert queue.table.snapshot().control.counters[BLOCKED_BY] == 1
     assert queue.receive().received == 0

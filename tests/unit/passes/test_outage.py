@@ -384,7 +384,7 @@ def test_a_pass_that_looks_for_no_outages_receives_everything_and_ends_one(tmp_p
 
 def test_service_broker_counters_are_as_before_the_pass_where_nothing_has_committed(tmp_path: Path) -> None:
     queue = a_queue_of(ServiceBroker(), tmp_path, *["good"] * 50)
-    queue.table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 3}), lambda *_: (), queue.clock.now())
+    queue.table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 3}))
     database.away = True
 
     result = receive(queue)
@@ -395,7 +395,7 @@ def test_service_broker_counters_are_as_before_the_pass_where_nothing_has_commit
 
 def test_service_broker_counters_begin_anew_where_something_has_committed(tmp_path: Path) -> None:
     queue = a_queue_of(ServiceBroker(), tmp_path, *["good"] * 50)
-    queue.table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 3}), lambda *_: (), queue.clock.now())
+    queue.table.alter(lambda control: control.with_endpoint_counters({"rollbacks": 3}))
     database.goes_away_after = 10
 
     result = receive(queue)

@@ -98,8 +98,8 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Factory:
     stock.fill()
     store = MemoryStore()
     shop, warehouse = (declare(store, name, POLICY, CLOCK) for name in (SHOP_QUEUE, WAREHOUSE_QUEUE))
-    declare_services(store, shop, [SHOP], CLOCK)
-    declare_services(store, warehouse, [WAREHOUSE], CLOCK)
+    declare_services(store, shop, [SHOP])
+    declare_services(store, warehouse, [WAREHOUSE])
     return Factory(store, shop, warehouse)
 
 

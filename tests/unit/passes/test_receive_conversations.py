@@ -51,8 +51,8 @@ class Sides:
         self.store, self.clock = store, VirtualClock()
         self.policy: Policy = ServiceBroker()
         self.orders, self.warehouse = (declare(store, name, self.policy, self.clock) for name in ("orders", "warehouse"))
-        declare_services(store, self.orders, [Service("Orders", [PARTS])], self.clock)
-        declare_services(store, self.warehouse, [Service("Warehouse", [PARTS])], self.clock)
+        declare_services(store, self.orders, [Service("Orders", [PARTS])])
+        declare_services(store, self.warehouse, [Service("Warehouse", [PARTS])])
         self.seen: list[tuple[str, str]] = []
         self._runs = 0
 
@@ -266,7 +266,7 @@ def test_sb_47_a_pass_holds_all_groups_whatever_rules_the_queue_was_given_since(
     sides.policy = Msmq4(receive_error_handling="Drop")
     assert not sides.policy.halting
     rules = sides.policy.to_dict()  # as an earlier release let a run declare them: today that is refused
-    sides.warehouse.alter(lambda control: replace(control, policy=rules), lambda *_: (), sides.clock.now())
+    sides.warehouse.alter(lambda control: replace(control, policy=rules))
     assert sides.warehouse.claim("other", lease=timedelta(minutes=2), now=sides.clock.now(), max_messages=1) is not None
 
     assert sides.receive(sides.warehouse, ship).received == 0
@@ -275,7 +275,7 @@ def test_sb_47_a_pass_holds_all_groups_whatever_rules_the_queue_was_given_since(
 
 def test_sb_57_what_waits_for_a_dropped_service_is_no_plain_message_also_when_it_was_the_queues_only_one(sides: Sides) -> None:
     sides.begin(b"bolt")
-    drop_service(sides.warehouse, "Warehouse", sides.clock)
+    drop_service(sides.warehouse, "Warehouse")
 
     assert sides.receive(sides.warehouse, ship).discarded == 1
     assert sides.seen == []
@@ -287,17 +287,17 @@ def test_sb_57_what_waits_for_a_dropped_service_is_no_plain_message_also_when_it
 def test_sb_57_each_dialog_of_a_commit_hears_of_its_missing_partner_also_when_another_one_was_missed_before(sides: Sides) -> None:
     """A disabled partner has a commit carried in parts; what comes of its later parts goes to queues that have earlier ones."""
     garage = declare(sides.store, "garage", sides.policy, sides.clock)
-    declare_services(sides.store, garage, [Service("Garage", [PARTS])], sides.clock)
+    declare_services(sides.store, garage, [Service("Garage", [PARTS])])
     dialog = Dialog(messages=[("order", b"wheel")])
     begin_dialogs(garage, service="Garage", far_service="Warehouse", contract="parts", dialogs=[dialog], key="garage", clock=sides.clock)
     transmit(sides.store, garage, sides.clock)
     sides.begin(b"bolt")
-    drop_service(sides.orders, "Orders", sides.clock)
+    drop_service(sides.orders, "Orders")
     disable(garage, sides.clock)
     assert sides.receive(sides.warehouse, ship).sent == 2
     assert sorted(sides.states(sides.warehouse)) == ["CO", "ER"]
 
-    drop_service(garage, "Garage", sides.clock)
+    drop_service(garage, "Garage")
     transmit(sides.store, sides.warehouse, sides.clock)
 
     assert sides.states(sides.warehouse) == ["ER", "ER"]
@@ -408,7 +408,7 @@ def test_a_dialog_is_where_its_service_is_and_not_in_the_queue_that_keeps_its_de
 def test_sb_57_who_has_ended_a_dialog_with_a_service_that_is_gone_waits_for_nobody(sides: Sides) -> None:
     handle = sides.begin(b"bolt")
     sides.receive(sides.warehouse, lambda _message: None)
-    drop_service(sides.warehouse, "Warehouse", sides.clock)
+    drop_service(sides.warehouse, "Warehouse")
     end_conversation(sides.orders, handle, key="end", clock=sides.clock)
     transmit(sides.store, sides.orders, sides.clock)
     assert sides.receive(sides.orders, close).discarded == 1

@@ -35,7 +35,7 @@ def queue(tmp_path: Path) -> Queue:
 def under(queue: Queue, policy: Policy) -> Queue:
     """The queue with the rules of another system."""
     rules = policy.to_dict()
-    queue.table.alter(lambda control: replace(control, policy=rules), lambda *_: (), queue.clock.now())
+    queue.table.alter(lambda control: replace(control, policy=rules))
     return queue.having(policy=policy)
 
 

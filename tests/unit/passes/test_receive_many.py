@@ -99,7 +99,7 @@ def test_a_queue_that_halts_is_halted_missing_broken_or_blocked_stops_no_other(w
     faulting, faulted, good = work.queue("faulting", FAULT, "bad", "good"), work.queue("faulted", FAULT, "bad"), work.queue("good", NO_RETRY, "good")
     faulted.receive("before")
     blocked = work.queue("blocked", NO_RETRY, "good")
-    blocked.table.alter(lambda control: control.blocked(1, blocked.clock.at.replace(year=3000)), lambda _b, _a: (), blocked.clock.now())
+    blocked.table.alter(lambda control: control.blocked(1, blocked.clock.at.replace(year=3000)))
     runs = [
         run_of(faulting),
         run_of(faulted),

@@ -57,7 +57,7 @@ def test_sb_31_nothing_tells_the_local_application(queue: Queue) -> None:
 )
 def test_sb_34_both_orders_end_in_the_same_state(queue: Queue, order: str, steps: tuple[str, ...]) -> None:
     policy = ServiceBroker(recovery_order=order).to_dict()
-    queue.table.alter(lambda control: replace(control, policy=policy), lambda _before, _after: (), queue.clock.now())
+    queue.table.alter(lambda control: replace(control, policy=policy))
 
     result = recover(queue.table, queue.clock)
 

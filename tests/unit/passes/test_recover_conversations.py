@@ -72,7 +72,7 @@ class Shop:
 
     def ordered(self, order: str) -> None:
         settings = replace(ServiceBroker(), recovery_order=order).to_dict()
-        self.table.alter(lambda control: replace(control, policy=settings), lambda _before, _after: (), self.clock.now())
+        self.table.alter(lambda control: replace(control, policy=settings))
 
     def recover(self, **changes: object) -> RecoverResult:
         given = {"store": self.warehouse.store, "told": self.told.append} | changes
@@ -87,8 +87,8 @@ class Shop:
 def shop(store: QueueStore, tmp_path: Path) -> Shop:
     clock, policy = VirtualClock(), ServiceBroker()
     orders, warehouse = (declare(store, name, policy, clock) for name in ("orders", "warehouse"))
-    declare_services(store, orders, [Service("Orders", [PARTS])], clock)
-    declare_services(store, warehouse, [Service("Warehouse", [PARTS])], clock)
+    declare_services(store, orders, [Service("Orders", [PARTS])])
+    declare_services(store, warehouse, [Service("Warehouse", [PARTS])])
     dialogs = [Dialog(messages=[("order", b"bad"), ("order", b"good")]), Dialog(messages=[("order", b"good")])]
     handles = begin_dialogs(orders, service="Orders", far_service="Warehouse", contract="parts", dialogs=dialogs, key="b", clock=clock).conversations
     transmit(store, orders, clock)

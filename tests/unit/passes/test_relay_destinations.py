@@ -40,7 +40,7 @@ def leave(queue: Queue, *destinations: str | None, properties: Mapping[str, str]
         row | {"sub_queue": OUTBOX, "reason": "why", "abort_count": 5, "properties": list({**(properties or {}), **name}.items())}
         for row, name in zip(queue.table.read(file).to_pylist(), named, strict=True)
     ]
-    queue.table.replace_files([Replacement(file, pa.Table.from_pylist(rows, schema=table_schema()))], [], queue.clock.now())
+    queue.table.replace_files([Replacement(file, pa.Table.from_pylist(rows, schema=table_schema()))], [])
 
 
 def relayed(queue: Queue) -> int:
@@ -110,7 +110,7 @@ def test_a_dead_letter_queue_is_never_the_queue_itself_and_always_a_name(queue: 
 def test_a_queue_that_is_made_on_the_way_begins_neutral(queue: Queue) -> None:
     """A backout queue whose own policy backs out to itself, or that begins halted, would keep its messages from everybody."""
     halted = replace(queue.table.snapshot().control, state=QueueState.FAULTED, reason="message 1", counters={"told:us": 3, "failures": 2})
-    queue.table.alter(lambda _: halted, lambda _, __: [], queue.clock.now())
+    queue.table.alter(lambda _: halted, lambda _, __: [])
     leave(queue, "backout")
     relayed(queue)
     control = queue.store.open("backout").snapshot().control
@@ -120,7 +120,7 @@ def test_a_queue_that_is_made_on_the_way_begins_neutral(queue: Queue) -> None:
 
 def test_a_queue_of_an_unknown_system_is_relayed_all_the_same(queue: Queue) -> None:
     unknown = replace(queue.table.snapshot().control, policy={"system": "of tomorrow"})
-    queue.table.alter(lambda _: unknown, lambda _, __: [], queue.clock.now())
+    queue.table.alter(lambda _: unknown, lambda _, __: [])
     leave(queue, "backout")
     assert relayed(queue) == 1
 
@@ -144,7 +144,7 @@ def test_wmq_10_the_dead_letter_queue_as_backout_queue_is_there_in_a_new_store(
 
 
 def test_a_queue_that_exists_keeps_its_row(queue: Queue) -> None:
-    backout = queue.store.create("backout", replace(queue.table.snapshot().control, reason="mine"), queue.clock.now())
+    backout = queue.store.create("backout", replace(queue.table.snapshot().control, reason="mine"))
     leave(queue, "backout")
     relayed(queue)
     assert backout.snapshot().control.reason == "mine"
@@ -163,7 +163,7 @@ def test_a_destination_that_fails_keeps_no_message_from_another_one(queue: Queue
     [file] = queue.table.snapshot().files
     [row] = queue.table.read(file).to_pylist()
     row |= {"sub_queue": OUTBOX, "properties": [(DESTINATION, "elsewhere")]}
-    queue.table.replace_files([Replacement(file, pa.Table.from_pylist([row], schema=table_schema()))], [], queue.clock.now())
+    queue.table.replace_files([Replacement(file, pa.Table.from_pylist([row], schema=table_schema()))], [])
     with monkeypatch.context() as patched:
         patched.setattr(type(queue.store), "create", create)
         for _ in range(2):
@@ -179,7 +179,7 @@ def test_a_destination_that_fails_keeps_no_message_from_another_one(queue: Queue
 
 def test_sb_19_a_disabled_destination_holds_them(queue: Queue) -> None:
     disabled = replace(queue.table.snapshot().control, state=QueueState.DISABLED)
-    backout = queue.store.create("backout", disabled, queue.clock.now())
+    backout = queue.store.create("backout", disabled)
     leave(queue, "backout", "elsewhere")
     assert relayed(queue) == 2
     assert [rows_of(backout, place).keys() for place in (SubQueue.MAIN, SubQueue.TRANSMISSION)] == [set(), {1}]

@@ -42,7 +42,7 @@ def under(store: QueueStore, tmp_path: Path) -> Callable[[Policy], Queue]:
 
 def put(queue: Queue, **cells: object) -> None:
     """Change the control row behind the verbs' back."""
-    queue.table.alter(lambda control: replace(control, **cells), lambda _before, _after: (), queue.clock.now())  # type: ignore[arg-type]  # the names are the fields'
+    queue.table.alter(lambda control: replace(control, **cells))  # type: ignore[arg-type]  # the names are the fields'
 
 
 def counted(queue: Queue, *abort_counts: int, place: str = "main", error: FailureKind | None = None) -> Queue:
@@ -52,7 +52,7 @@ def counted(queue: Queue, *abort_counts: int, place: str = "main", error: Failur
     [file] = [file for file in queue.table.snapshot().files if file.path not in known]
     cells = {"sub_queue": place, "last_error": None if error is None else {"kind": error.value}, "due_at": queue.clock.now() + LEASE}
     rows = [row | cells | {"abort_count": count} for row, count in zip(queue.table.read(file).to_pylist(), abort_counts, strict=True)]
-    queue.table.replace_files([Replacement(file, pa.Table.from_pylist(rows, schema=table_schema()))], [], queue.clock.now())
+    queue.table.replace_files([Replacement(file, pa.Table.from_pylist(rows, schema=table_schema()))], [])
     return queue
 
 

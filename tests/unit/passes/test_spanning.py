@@ -74,7 +74,7 @@ def test_sb_4_sb_5_five_rollbacks_disable_all_queues_with_an_event_each(three: T
 def four(three: Three, table: QueueTable) -> None:
     """Roll four receives of a queue back."""
     row = {ROLLBACKS: 4}
-    table.alter(lambda control: control.with_counters(row), lambda _before, _after: (), three.orders.clock.now())
+    table.alter(lambda control: control.with_counters(row))
 
 
 def test_sb_9_the_count_of_one_queue_disables_those_with_lower_counts_too(three: Three) -> None:
@@ -93,7 +93,7 @@ def test_sb_6_sb_7_a_commit_sets_the_counts_of_all_queues_to_zero(three: Three) 
 
 def test_sb_11_a_queue_without_poison_handling_is_neither_counted_nor_disabled(three: Three) -> None:
     off = {**ServiceBroker().to_dict(), "poison_message_handling": False}
-    three.stock.alter(lambda control: replace(control, policy=off), lambda _before, _after: (), three.orders.clock.now())
+    three.stock.alter(lambda control: replace(control, policy=off))
     three.orders.sent("bad")
     three.receive()
     assert (three.states, three.counts) == ([OFF, OFF, ON], [5, 5, 0])

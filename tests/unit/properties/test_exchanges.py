@@ -71,7 +71,7 @@ class Exchange(RuleBasedStateMachine):
         self.log = begin_anew()
         for queue, service in SIDES.items():
             self.tables[queue] = declare(self.store, queue, POLICY, self.clock)
-            declare_services(self.store, self.tables[queue], [Service(service, [TALK])], self.clock)
+            declare_services(self.store, self.tables[queue], [Service(service, [TALK])])
 
     def key(self) -> str:
         self.keys += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.given.stores import STORES, local_store
-from tests.given.tables import CONTROL, NOW
+from tests.given.tables import CONTROL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,4 +23,4 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> QueueStore:
 
 @pytest.fixture
 def queue(store: QueueStore) -> QueueTable:
-    return store.create("orders", CONTROL, NOW)
+    return store.create("orders", CONTROL)

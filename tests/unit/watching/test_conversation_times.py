@@ -39,7 +39,7 @@ def orders(store: QueueStore, clock: VirtualClock) -> QueueTable:
     """A queue with two dialogs whose timers expire after one and after three minutes; their partner takes nothing yet."""
     tables = [declare(store, name, ServiceBroker(), clock) for name in ("orders", "warehouse")]
     for table, service in zip(tables, ("Orders", "Warehouse"), strict=True):
-        declare_services(store, table, [Service(service, [DEFAULT_CONTRACT])], clock)
+        declare_services(store, table, [Service(service, [DEFAULT_CONTRACT])])
     dialogs = [Dialog(messages=[(DEFAULT, b"x")], timer=minutes * MINUTE) for minutes in (1, 3)]
     begin_dialogs(tables[0], service="Orders", far_service="Warehouse", contract=DEFAULT, dialogs=dialogs, key="k", clock=clock)
     return tables[0]

@@ -81,7 +81,7 @@ def test_messages_that_a_dead_pass_held_are_told_when_its_claim_ends(queue: Queu
 
 def test_messages_of_a_blocked_queue_are_told_when_the_block_ends(queue: QueueTable) -> None:
     send(queue, 1)
-    queue.alter(lambda control: control.blocked(1, LATER), lambda _before, _after: (), NOW)
+    queue.alter(lambda control: control.blocked(1, LATER))
     reader = Reader(Happening.MESSAGES, queue)
     assert (reader.told(), ripens(Happening.MESSAGES, queue.snapshot(), NOW)) == ([], LATER)
     assert len(reader.told(LATER)) == 1
@@ -157,7 +157,7 @@ def test_poison_is_told_once_for_all_messages_between_two_looks(store: QueueStor
 
 
 def test_each_halt_and_each_start_is_told(store: QueueStore, queue: QueueTable) -> None:
-    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    queue.alter(lambda control: type(control)(FAULT.to_dict()))
     halts, starts = Reader(Happening.DISABLED, queue), Reader(Happening.ENABLED, queue)
     for number in range(2):
         send(queue, 1, key=str(number))
@@ -205,7 +205,7 @@ def test_what_is_off_when_somebody_begins_lies_in_the_past(queue: QueueTable) ->
 
 def test_a_halt_by_the_rules_is_not_told_again_when_people_switch_the_queue_off_besides(store: QueueStore, queue: QueueTable) -> None:
     halts = Reader(Happening.DISABLED, queue)
-    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    queue.alter(lambda control: type(control)(FAULT.to_dict()))
     send(queue, 1)
     receive(store, queue, "run", FAULT)
     assert [found["kind"] for found in halts.told()] == ["FAULTED"]
@@ -215,7 +215,7 @@ def test_a_halt_by_the_rules_is_not_told_again_when_people_switch_the_queue_off_
 
 def test_a_halt_by_the_rules_and_one_by_hand_between_two_looks_are_two(store: QueueStore, queue: QueueTable) -> None:
     halts = Reader(Happening.DISABLED, queue)
-    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    queue.alter(lambda control: type(control)(FAULT.to_dict()))
     send(queue, 1)
     receive(store, queue, "run", FAULT)
     enable(queue, VirtualClock(NOW))
@@ -238,7 +238,7 @@ def test_dmp_14_a_block_is_told_once_for_all_messages_between_two_looks(store: Q
 @pytest.mark.parametrize("happening", sorted(set(Happening) - {Happening.BLOCKED, Happening.OUTAGE}))
 def test_whoever_is_told_again_from_the_same_position_hears_the_same_keys(happening: Happening, store: QueueStore, queue: QueueTable) -> None:
     reader = Reader(happening, queue)
-    queue.alter(lambda control: type(control)(FAULT.to_dict()), lambda _before, _after: (), NOW)
+    queue.alter(lambda control: type(control)(FAULT.to_dict()))
     send(queue, 1)
     receive(store, queue, "fault", FAULT)
     enable(queue, VirtualClock(NOW))

@@ -17,7 +17,7 @@ from airflow_poison.values.errors import QueueNotFoundError
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.conditions import Enabled, Halted, MessagesAvailable, RetryDue
 from airflow_poison.watching.poller import Poller, QueueReader, Until, poller_of
-from tests.given.tables import CONTROL, NOW, park_all, send
+from tests.given.tables import CONTROL, park_all, send
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 def halt(queue: QueueTable) -> None:
-    queue.alter(lambda control: control.halted(SubQueue.MAIN, QueueState.FAULTED, "five rollbacks"), lambda _before, _after: (), NOW)
+    queue.alter(lambda control: control.halted(SubQueue.MAIN, QueueState.FAULTED, "five rollbacks"))
 
 
 def within(seconds: float, waiting: Coroutine[Any, Any, Any]) -> Any:
@@ -54,7 +54,7 @@ def test_a_waiter_is_told_when_its_condition_holds(store: QueueStore, queue: Que
 
 
 def test_a_waiter_of_several_queues_is_told_of_any_or_of_all(store: QueueStore, queue: QueueTable) -> None:
-    other = store.create("bills", CONTROL, NOW)
+    other = store.create("bills", CONTROL)
 
     async def scenario() -> tuple[int, bool, int]:
         poller, names = Poller(store), ("orders", "bills")
@@ -152,7 +152,7 @@ def test_waiters_that_come_one_by_one_cause_no_look_of_their_own(store: QueueSto
 @pytest.mark.long
 def test_a_thousand_waiters_cost_one_look_an_interval(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path), durable=False)
-    queues = [store.create(f"queue-{number}", CONTROL, NOW) for number in range(20)]
+    queues = [store.create(f"queue-{number}", CONTROL) for number in range(20)]
     interval, intervals = 0.5, 6
 
     async def scenario() -> tuple[int, int, float, int]:
@@ -186,7 +186,7 @@ class Paid(MemoryStore):
 def test_where_looks_cost_requests_many_queues_are_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     store, names = Paid("paid"), tuple(f"queue{number}" for number in range(10))
     for name in names:
-        store.create(name, CONTROL, NOW)
+        store.create(name, CONTROL)
     asked = list[float]()
     real = QueueReader.at
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.errors import PoisonError, QueueNotFoundError
 from airflow_poison.watching.poller import QueueReader, Reading
-from tests.given.tables import CONTROL, NOW, send
+from tests.given.tables import CONTROL, send
 
 if TYPE_CHECKING:
     from airflow_poison.store import QueueStore
@@ -48,7 +48,7 @@ def test_a_queue_that_is_missing_is_an_error_of_its_own(store: QueueStore, queue
 
 def test_a_queue_that_was_deleted_and_made_anew_is_seen_anew_at_the_same_version_too(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path), durable=False)
-    send(store.create("orders", CONTROL, NOW), 1)
+    send(store.create("orders", CONTROL), 1)
     look = QueueReader(store)
     before = version(look.at(["orders"])["orders"])
     shutil.rmtree(tmp_path / "orders")
@@ -56,7 +56,7 @@ def test_a_queue_that_was_deleted_and_made_anew_is_seen_anew_at_the_same_version
 
     for rows in (7, 8):
         shutil.rmtree(tmp_path / "orders", ignore_errors=True)
-        send(store.create("orders", CONTROL, NOW), rows)
+        send(store.create("orders", CONTROL), rows)
         seen = look.at(["orders"])["orders"]
         assert isinstance(seen, Reading)
         assert (seen.snapshot.version, sum(file.rows for file in seen.snapshot.files)) == (before, rows)
@@ -64,7 +64,7 @@ def test_a_queue_that_was_deleted_and_made_anew_is_seen_anew_at_the_same_version
 
 def test_a_log_that_was_shortened_meanwhile_hides_nothing(tmp_path: Path) -> None:
     store = DeltaStore(str(tmp_path), durable=False)
-    queue = store.create("orders", CONTROL, NOW)
+    queue = store.create("orders", CONTROL)
     look = QueueReader(store)
     look.at(["orders"])
     for number in range(30):
