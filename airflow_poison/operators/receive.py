@@ -377,7 +377,7 @@ class QueuePass:
 
     def prepare(self) -> tuple[ReceivePass, str]:
         """Open the queue, note where it stands, and return its pass with the run key."""
-        from airflow_poison.passes.engines import INTERRUPTS
+        from airflow_poison.passes.delivering import INTERRUPTS
 
         task = self.task
         made = self.hook.queue(self.queue_name).receive_pass(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from airflow_poison.hooks.connection import found_connection
-from airflow_poison.passes.engines import expire_now
+from airflow_poison.passes.delivering import expire_now
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.runs import ReceiveResult, finished
 from airflow_poison.passes.submitted import PassOrder, Submission, fullest, needed, recorded, travelling, without_spark

@@ -126,24 +126,6 @@ class ReceiveOptions(TypedDict, total=False):
     spans: Sequence[str]
 
 
-DEFAULTS: Mapping[str, object] = {
-    **dict.fromkeys(("handler", "policy", *ReceiveOptions.__annotations__)),
-    "mixes_rows": False,
-    "services": (),
-    "max_messages": 10_000_000,
-    "isolation": "process",
-    "unprocessable": (),
-    "evolve": False,
-    "provenance": False,
-    "batch_size": BATCH_SIZE,
-    "spans": (),
-}
-"""What each setting is where it is not given."""
-_ANNOTATIONS = {"handler": "HandlerLike | None", "policy": "Policy | None"} | {
-    name: getattr(kind, "__forward_arg__", kind) for name, kind in ReceiveOptions.__annotations__.items()
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receive:
     """The settings of a receive, checked: what is the same for each queue and each try.
@@ -251,6 +233,20 @@ class Receive:
     def settings(self) -> dict[str, Any]:
         """Return the fields by name, as ``ReceivePass`` takes them."""
         return {each.name: getattr(self, each.name) for each in fields(Receive)}
+
+
+DEFAULTS: Mapping[str, object] = {
+    **dict.fromkeys(("handler", "policy", *ReceiveOptions.__annotations__)),
+    **{each.name: each.default for each in fields(Receive) if each.name in ReceiveOptions.__annotations__},
+    "mixes_rows": False,
+    "evolve": False,
+    "provenance": False,
+    "batch_size": BATCH_SIZE,
+}
+"""What each setting is where it is not given."""
+_ANNOTATIONS = {"handler": "HandlerLike | None", "policy": "Policy | None"} | {
+    name: getattr(kind, "__forward_arg__", kind) for name, kind in ReceiveOptions.__annotations__.items()
+}
 
 
 def takes_options(function: F) -> F:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_poison.dialogs.acts import ConversationState
-from airflow_poison.fsck import table_repair
-from airflow_poison.fsck.check import SAFE_AGE, CheckResult, check_queue
+from airflow_poison.fsck.check import SAFE_AGE, CheckResult, check_queue, give_up_files, repair_log, settle_foreign
 from airflow_poison.fsck.files import worked
 from airflow_poison.passes.due import return_held
 from airflow_poison.passes.relay import relay
@@ -89,10 +88,10 @@ def repair(
 def _table(root: str, clock: Clock, *, accept: bool, accept_loss: bool) -> Iterator[str]:
     """Mend the table itself, in the folder in which it lies."""
     with named(root):
-        yield from table_repair.repair_log(root, accept_loss=accept_loss)
-    yield from table_repair.settle_foreign(root, accept=accept)
+        yield from repair_log(root, accept_loss=accept_loss)
+    yield from settle_foreign(root, accept=accept)
     if accept_loss:
-        yield from table_repair.give_up_files(root, clock)
+        yield from give_up_files(root, clock)
 
 
 def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[str, ...]:

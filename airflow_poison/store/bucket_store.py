@@ -24,8 +24,7 @@ from uuid import uuid4
 
 from airflow_poison.store import QueueStore, check_name, checkpoints, entries, no_queue, no_such_queue, object_store_of
 from airflow_poison.store.bucket_folder import BucketFolder, name_of, node_folder
-from airflow_poison.store.delta_log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog, log, shortened_told
-from airflow_poison.store.delta_store import make_table
+from airflow_poison.store.delta_store import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog, log, make_table, shortened_told
 from airflow_poison.store.entries import CHECKPOINT, ENTRY, HINT, LOG, DeltaState, EntryFingerprint, actions, entry_of
 from airflow_poison.store.objects import Objects, copy_of, side_by_side
 from airflow_poison.store.queue_table import QueueTable, with_named_errors

@@ -1,24 +1,55 @@
-"""The store of queue tables in Delta format: a folder with a table for each queue."""
+"""Queue tables in Delta format: a store is a folder with a table for each queue, whose log decides which of its files count.
+
+``DeltaLog`` loads the newest version and commits the next one by compare-and-swap. An entry is created and never replaced. delta-rs does not write
+entries, because the retries of delta-rs accept stale removes, and messages would be delivered twice. After a lost race the caller of ``commit`` reads
+the new version and decides again.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 from uuid import uuid4
 
-from airflow_poison.store import OBJECT_STORES, QueueStore, check_name, data_files, disk, is_name, no_queue, no_such_queue, object_store_of
+from airflow_poison.store import (
+    OBJECT_STORES,
+    QueueStore,
+    check_name,
+    checkpoints,
+    data_files,
+    disk,
+    entries,
+    is_name,
+    log_damage,
+    no_queue,
+    no_such_queue,
+    object_store_of,
+)
 from airflow_poison.store.data_files import CONTROL
-from airflow_poison.store.delta_log import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog
 from airflow_poison.store.disk import POSIX, LocalFolder, why
-from airflow_poison.store.entries import LOG, remains
-from airflow_poison.store.files import Commit
+from airflow_poison.store.entries import (
+    LOG,
+    DeltaState,
+    EntryFingerprint,
+    Loaded,
+    Reader,
+    acknowledge,
+    details_of,
+    entry_of,
+    entry_path,
+    files_of,
+    remains,
+)
+from airflow_poison.store.files import SEQUENCE, Commit, DataFile, LogState, Shortened
 from airflow_poison.store.queue_table import QueueTable, with_named_errors
 from airflow_poison.store.stage import remove_tree
 from airflow_poison.values.errors import CheckpointDamagedError, QueueNameError, StoreUnreachableError, TableChangedError
@@ -29,6 +60,11 @@ from airflow_poison.values.schema import table_schema
 if TYPE_CHECKING:
     from airflow_poison.store.control import Control
 
+
+log = logging.getLogger(__name__)
+_warned: set[tuple[str, int]] = set()
+PARTITION_BY = ["sub_queue", "move_count"]
+CHECKPOINT_INTERVAL = 20  # versions; without checkpoints an open becomes slow (47 ms at 3,000 versions)
 PROPERTIES = {
     "delta.targetFileSize": "1",  # delta-rs and JVM compaction find nothing to join
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
@@ -276,3 +312,266 @@ def _take_place(beside: Path, place: Path) -> None:
     except OSError:
         if not (place / LOG).is_dir():
             raise
+
+
+class DeltaLog:
+    """The log of the table at ``root``.
+
+    :param durable: force each commit to disk before it is acknowledged (delta-rs itself never does).
+    :param uri: what errors call the table; empty: ``root``.
+    """
+
+    def __init__(self, root: str, *, durable: bool, uri: str = "") -> None:
+        self._root, self._uri = root, uri or root
+        self._durable = durable
+        self._reader = Reader(root)
+        self._known = -1  # every version up to this one was looked at
+
+    def identity(self) -> str:
+        return str(self.newest().table.metadata().id)
+
+    def load(self) -> DeltaState:
+        """Return the newest version. Raises TableChangedError when it cannot be read, and when a foreign commit changed the table."""
+        known = self._known  # before the look: other threads go on meanwhile
+        state = self.newest()
+        if state.version != known:
+            self._refuse_foreign(state, known)
+        return state
+
+    def newest(self) -> DeltaState:
+        """Return the newest valid version, own or foreign. Writes nothing.
+
+        Unacknowledged commits that a loss of power cut short are ignored; the next commit sets them aside.
+        Raises TableChangedError when acknowledged commits are damaged or gone, CheckpointDamagedError when only a checkpoint is.
+        """
+        cause = ""
+        for _ in range(entries.READS):
+            try:
+                state = self._reader.read()
+                if state is not None:
+                    return state
+            except (deltalake.exceptions.TableNotFoundError, deltalake.exceptions.DeltaError) as error:
+                cause = _first_line(error)
+            except OSError as error:
+                why_not = " ".join(str(error).split())
+                message = (
+                    f"The log of the queue table {self._uri} cannot be read: {why_not}. Check that the folder is mounted and that this user may "
+                    "read and write all of it, then run the task again; nothing was committed."
+                )
+                raise StoreUnreachableError(message) from error
+            found = log_damage.diagnose(self._root)
+            if found.harmless:
+                with suppress(deltalake.exceptions.DeltaError):
+                    return self._before_what_does_not_count(found)
+            if found.lost or found.unmarked:
+                raise TableChangedError(log_damage.told(self._uri, found, cause))
+        error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
+        raise error_of(log_damage.told(self._uri, found, cause))
+
+    def _before_what_does_not_count(self, found: log_damage.Diagnosis) -> DeltaState:
+        """Return the last version that counts. Raises DeltaError."""
+        if (self._root, found.version) not in _warned:
+            _warned.add((self._root, found.version))
+            names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
+            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._uri)
+        table = deltalake.DeltaTable(self._root, version=found.version)
+        return DeltaState(Loaded(table, EntryFingerprint.of(self._root, found.version)), damaged=True)
+
+    def mark(self, version: int) -> Hashable | None:
+        return None if entry_path(self._root, version + 1).exists() else EntryFingerprint.of(self._root, version)
+
+    def set_aside(self) -> None:
+        """Move incomplete, unacknowledged entries out of the log: see ``log_damage.set_aside``. Raises OSError."""
+        for name in log_damage.set_aside(self._root, durable=self._durable):
+            log.warning(
+                "%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._uri, log_damage.ASIDE
+            )
+
+    def commit(self, base: LogState, commit: Commit) -> bool:
+        assert isinstance(base, DeltaState)
+        self._check_present(commit)
+        if max(entries.read_marks(self._root), default=-1) > base.version:
+            return False  # also when the entry was deleted: its version must not be used again
+        if base.damaged:
+            self.set_aside()
+        if self._durable:
+            disk.sync_files(self._root, [file.path for file in commit.add])
+        acknowledge(self._root, base.version, durable=self._durable)  # what a commit rests on can be put back, too
+        mark = uuid4().hex
+        before, place, entry = entry_path(self._root, base.version), entry_path(self._root, base.version + 1), entry_of(commit, mark)
+        reach(f"store.{commit.operation}.before_commit")
+        self._check_not_shortened(base, before)
+        try:
+            disk.create(place, entry)
+        except OSError as error:
+            if not self._is_ours(base.version + 1, mark, error):
+                return False
+        self._check_not_shortened(base, before)
+        acknowledge(self._root, base.version + 1, mark, durable=self._durable)
+        self._known = max(self._known, base.version + 1)
+        reach(f"store.{commit.operation}.after_commit")
+        self._checkpoint(base.version + 1)
+        return True
+
+    def confirm(self, state: LogState) -> None:
+        acknowledge(self._root, state.version, durable=self._durable)
+
+    def files_at(self, version: int) -> Sequence[DataFile] | None:
+        try:
+            return entries.files_of(deltalake.DeltaTable(self._root, version=version))
+        except deltalake.exceptions.DeltaError:
+            return None
+
+    def details(self, version: int) -> Mapping[str, object] | None:
+        """Return the details of a commit: empty for a foreign or damaged commit, None when the entry was cleaned up."""
+        info = entries.commit_info(entry_path(self._root, version))
+        return None if info is None else details_of(info) or {}
+
+    def removals(self) -> Mapping[str, float]:
+        return checkpoints.removals(self._root)
+
+    def shorten(self, retention: timedelta) -> Shortened:
+        state = self.newest()
+        if state.damaged:
+            self.set_aside()
+        return checkpoints.shorten(self._root, state.version, retention, durable=self._durable)
+
+    def _check_not_shortened(self, base: DeltaState, entry: Path) -> None:
+        """Refuse a commit at a version that log cleanup has already removed, because no reader would see the commit.
+
+        Log cleanup removes the oldest entries first. While the entry of ``base`` exists, the next version was not cleaned up. Only a process that
+        was suspended for longer than the retention can be too late.
+        """
+        if base.has_entry and not entry.exists() and Path(self._root, LOG).is_dir():
+            raise TableChangedError(shortened_told(self._uri, base.version))
+
+    def _refuse_foreign(self, state: DeltaState, known: int) -> None:
+        """Raise TableChangedError when the table differs from what the package has last left: see ``find_foreign``. Costs one short read."""
+        if state.version < known:
+            message = (
+                f"The queue table {self._uri} was at version {known} and is at {state.version} now: somebody put an older copy there, or "
+                f"removed commits from {LOG}. Nothing was committed by this verb. Put the newer one back from a backup; or look at what is there "
+                "with 'airflow poison check', and run the task again."
+            )
+            raise TableChangedError(message)
+        if state.version > known:
+            hands = find_foreign(self._root, state.version, known)
+            if hands is not None and (what := self._foreign_changes(hands, state)):
+                raise TableChangedError(foreign_told(self._uri, hands, what))
+            self._known = max(self._known, state.version)
+
+    def _foreign_changes(self, hands: ForeignHands, state: DeltaState) -> Sequence[str]:
+        """Return the changes of foreign commits; empty when they were undone or have no effect."""
+        if hands.last_own is None:
+            return ["changed what cannot be told any more"]
+        try:
+            return list(foreign_changes(deltalake.DeltaTable(self._root, version=hands.last_own), state.table))
+        except deltalake.exceptions.DeltaError as error:
+            return [f"changed what cannot be told any more ({_first_line(error)})"]
+
+    def _check_present(self, commit: Commit) -> None:
+        """Refuse a commit that adds a missing file, for example one that a foreign VACUUM removed. Raises TableChangedError."""
+        for file in commit.add:
+            if not Path(self._root, file.path).is_file():
+                message = (
+                    f"{file.path} was to become part of the queue table {self._uri} and has been removed by somebody else just before. "
+                    "Nothing was committed. Find what deletes files there (VACUUM with a short retention, a cleaning job) and stop that."
+                )
+                raise TableChangedError(message)
+
+    def _is_ours(self, version: int, mark: str, error: Exception) -> bool:
+        """Distinguish a lost race from an unwritable disk. A commit that succeeded but returned an error (NFS sends a request twice) is ours."""
+        found = self.details(version)
+        if found is None:
+            message = f"The log of the queue table {self._uri} cannot be written, so nothing was committed: {why(error)}."
+            raise StoreUnreachableError(message) from error
+        return found.get("mark") == mark
+
+    def _checkpoint(self, version: int) -> None:
+        """Keep opening cheap. Only a shortcut for readers: the commit counts without it, and a damaged one is set aside by ``repair``."""
+        if version % CHECKPOINT_INTERVAL:
+            return
+        try:
+            checkpoints.make(self._root, version, durable=self._durable)
+        except (deltalake.exceptions.DeltaError, TableChangedError, OSError) as error:
+            log.warning("The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._uri, error)
+
+
+def shortened_told(uri: str, base: int) -> str:
+    """Return the words for a commit that came when the log had been cut behind the version that it was built on."""
+    return (
+        f"The log of the queue table {uri} was shortened beyond version {base} while this process stood still: whether its change counts cannot be "
+        "told. Run the task again: what was done before is not done twice. Keep the retention of maintenance longer than any process may stand still."
+    )
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error of delta-rs says first, without a full stop."""
+    return str(error).strip().partition("\n")[0].rstrip(".")
+
+
+# Foreign commits ------------------------------------------------------------------------------------------------------
+#
+# A commit of the package carries a mark, and its writer has checked every earlier version. If the newest version is ours, there is no foreign
+# commit; otherwise walk back to the last version that is ours. Foreign commits that were undone (a RESTORE of that version) or that change
+# nothing (the notes of a VACUUM, a description) raise no error.
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignHands:
+    """Foreign commits since our last version.
+
+    :param commits: texts, oldest first: version, operation (``DELETE``, ``OPTIMIZE``, ``RESTORE``), ``engineInfo`` of the writer.
+    :param last_own: our last version before them; None when the log no longer has it.
+    """
+
+    commits: Sequence[str]
+    last_own: int | None
+
+
+def find_foreign(root: str, version: int, trusted: int) -> ForeignHands | None:
+    """Return the foreign commits after ``trusted``, up to ``version``, since our last commit; None when there are none.
+
+    A table without a version of ours is still being created.
+    """
+    commits: list[str] = []
+    for number in range(version, trusted, -1):
+        info = entries.commit_info(entry_path(root, number))
+        if info is None:  # cleaned up behind a checkpoint
+            return ForeignHands(commits[::-1], None) if commits else None
+        if details_of(info) is not None:
+            return ForeignHands(commits[::-1], number) if commits else None
+        words = (str(info.get("operation", "")), str(info.get("engineInfo", "")))
+        commits.append(f"version {number} ({', '.join(filter(None, words))})")
+    return ForeignHands(commits[::-1], trusted) if commits and trusted >= 0 else None
+
+
+def foreign_changes(before: deltalake.DeltaTable, after: deltalake.DeltaTable) -> Iterator[str]:
+    """Yield a text for each relevant difference between two versions."""
+    then, now = set(files_of(before)), set(files_of(after))
+    for verb, found in (("removed", then - now), ("added", now - then)):
+        for place in sorted({file.sub_queue for file in found}):
+            here = [file for file in found if file.sub_queue == place]
+            yield f"{verb} {len(here)} file(s) with {sum(file.rows for file in here)} row(s) of {place!r}, such as {min(file.path for file in here)}"
+    if before.schema().to_json() != after.schema().to_json() or before.metadata().partition_columns != after.metadata().partition_columns:
+        yield "changed the columns"
+    old, new = before.metadata().configuration, after.metadata().configuration
+    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
+    if changed:
+        yield f"changed the table's properties {', '.join(changed)}"
+    if before.protocol() != after.protocol():
+        yield "changed the protocol"
+    if before.transaction_version(SEQUENCE) != after.transaction_version(SEQUENCE):
+        yield "changed the last lookup id"
+
+
+def foreign_told(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
+    """Return the error message for foreign commits."""
+    who = ", ".join(hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
+    since = "an unknown version" if hands.last_own is None else f"version {hands.last_own}"
+    undo = "" if hands.last_own is None else f"RESTORE the table to version {hands.last_own}, or let 'airflow poison check --repair' do it; or "
+    return (
+        f"Somebody else has committed to the queue table {root}: {who}. Expected: commits of airflow-poison alone. Since {since}, the last of ours, "
+        f"that {'; '.join(what)}. Nothing was committed by this verb. Find who writes there and stop that. Then {undo}"
+        "go on with the table as it is: 'airflow poison check --accept'."
+    )

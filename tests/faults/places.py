@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.store import delta_log
+from airflow_poison.store import delta_store
 from airflow_poison.store.entries import entry_of
 from tests.faults import ledger
 from tests.faults.actor import Place
@@ -32,8 +32,8 @@ def entered(folder: Path, queue: str) -> Iterator[Place]:
             patch.setenv(name, "")
         for name in ("unlink", "remove"):
             patch.setattr(os, name, getattr(os, name))  # put back afterwards what a keeper puts there
-        patch.setattr(delta_log.DeltaLog, "commit", delta_log.DeltaLog.commit)  # and what a watch puts there
-        patch.setattr(delta_log, "entry_of", entry_of)
+        patch.setattr(delta_store.DeltaLog, "commit", delta_store.DeltaLog.commit)  # and what a watch puts there
+        patch.setattr(delta_store, "entry_of", entry_of)
         there = Place(str(folder), time.monotonic())
         enter(there, 1, queue)
         yield there

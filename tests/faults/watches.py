@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.store import bucket_store, delta_log, stage
+from airflow_poison.store import bucket_store, delta_store, stage
 from airflow_poison.store import queue_table as tables
 from tests.faults.ledger import note
 from tests.faults.planted import replace
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def watch_commits() -> None:
     """Note each commit that this process makes, when it has been acknowledged: whatever happens then, the log has it."""
-    _watch(delta_log, delta_log.DeltaLog, lambda log: log._root)
+    _watch(delta_store, delta_store.DeltaLog, lambda log: log._root)
 
 
 def watch_bucket_commits() -> None:

@@ -14,8 +14,7 @@ from airflow_poison.passes.maintain import repair
 from airflow_poison.passes.relay import relay
 from airflow_poison.store import entries, open_store
 from airflow_poison.store.control import QueueState
-from airflow_poison.store.delta_log import CHECKPOINT_INTERVAL, DeltaLog
-from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.store.delta_store import CHECKPOINT_INTERVAL, DeltaLog, DeltaStore
 from airflow_poison.store.files import Replacement
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.events import Event, EventType

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
-from airflow_poison.store.delta_log import DeltaLog
-from airflow_poison.store.delta_store import DeltaStore
+from airflow_poison.store.delta_store import DeltaLog, DeltaStore
 from airflow_poison.store.entries import Reader
 from airflow_poison.store.files import Commit
 from airflow_poison.values.errors import TableChangedError

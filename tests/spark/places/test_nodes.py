@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 from airflow_poison import protect
 from airflow_poison.delivery.handlers import Transformation
 from airflow_poison.outputs.output import outputs_of
+from airflow_poison.passes.delivering import ENDED_WITHIN
 from airflow_poison.passes.due import return_due
-from airflow_poison.passes.engines import ENDED_WITHIN
 from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.store.control import QueueState

@@ -13,7 +13,7 @@ from airflow_poison.delivery import stage
 from airflow_poison.delivery.handlers import resolve_handler
 from airflow_poison.delivery.recovered import ClaimHistory, RecoveredAttempts
 from airflow_poison.delivery.stage import StageJob, deliver_partition
-from airflow_poison.passes import engines
+from airflow_poison.passes import delivering
 from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import TALLY, message_schema
@@ -105,7 +105,7 @@ def test_many_suspects_are_cut_and_those_of_more_losses_finer() -> None:
     deaths = {**dict.fromkeys(range(1, 1_001), 1), **dict.fromkeys(range(1, 41), 2), 1: 3}
     story = ClaimHistory(RecoveredAttempts(), alone=tuple(deaths), deaths=deaths)
 
-    sizes = engines._sections(story)
+    sizes = delivering._sections(story)
 
     assert (sizes[1], sizes[2], sizes[1_000]) == (1, 2, 30)
-    assert engines._sections(ClaimHistory(RecoveredAttempts(), alone=(1, 2), deaths={1: 1, 2: 1})) == {}
+    assert delivering._sections(ClaimHistory(RecoveredAttempts(), alone=(1, 2), deaths={1: 1, 2: 1})) == {}

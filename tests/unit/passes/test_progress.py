@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from airflow_poison.delivery.journal import Journal, MessageState, word
-from airflow_poison.passes.engines import PassProgress
+from airflow_poison.passes.delivering import PassProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

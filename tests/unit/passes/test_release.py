@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.passes import engines
+from airflow_poison.passes import delivering
 from airflow_poison.passes.browse import overview
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.spark.nodes import EVERY
@@ -96,7 +96,7 @@ def test_what_dies_gives_nothing_up(mixed: Queue) -> None:
 
 
 def test_a_claim_whose_journal_may_still_be_written_expires_by_itself(mixed: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(delivering, "PATIENCE_SECONDS", 0.1)
     files = []
 
     def write_on(table: QueueTable, claim: Claim) -> None:
@@ -136,7 +136,7 @@ def test_tasks_on_other_nodes_are_shut_out_and_the_next_run_waits_until_they_hav
     with pytest.raises(ClaimLostError, match="shut out"):
         zombies[0]("0-1.journal", 9, b"the next section")
     assert queue.receive("another", engine=NoEngine()).received == 0
-    queue.clock.advance(engines.ENDED_WITHIN)
+    queue.clock.advance(delivering.ENDED_WITHIN)
     assert queue.receive("another").received == 3
     assert queue.table.snapshot().claims == ()
 
@@ -172,14 +172,14 @@ def test_a_store_that_does_not_answer_leaves_the_claim_to_its_lease(tmp_path: Pa
     with monkeypatch.context() as patch, pytest.raises(SparkJobError):
         queue.receive("ended", engine=Apart(SparkJobError("lost"), lambda *_: patch.setattr(BucketFolder, "close", fail)))
 
-    queue.clock.advance(engines.ENDED_WITHIN)
+    queue.clock.advance(delivering.ENDED_WITHIN)
     assert queue.receive("another", engine=NoEngine()).received == 0
     queue.clock.advance(LEASE)
     assert queue.receive("another").received == 3
 
 
 def test_who_waits_for_tasks_on_other_nodes_waits_longer_than_they_need() -> None:
-    assert engines.ENDED_WITHIN.total_seconds() > EVERY + GRACE_SECONDS
+    assert delivering.ENDED_WITHIN.total_seconds() > EVERY + GRACE_SECONDS
 
 
 def _die() -> None:
