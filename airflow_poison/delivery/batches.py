@@ -452,7 +452,7 @@ class FrameDelivery(BatchDelivery):
         return self._observer is not None and self._observer.stopped()
 
     def _left(self, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Leave out what is settled: an observer has tried it besides."""
+        """Leave out what is settled: an observer has tried it out of turn."""
         return rows if self._observer is None else rows[~np.isin(self._array[rows] & STATE_MASK, SETTLED)]
 
     def _charge_named(self) -> None:

@@ -6,9 +6,9 @@ poison that comes back from ``retry`` fails alike, and alone. Before it is sure 
 in heaps, an outage is everywhere. The verdict is a file in the folder of the journals; with it the pass is settled from the journals, as after a
 death, without the attempts that failed so.
 
-Deliveries that are watched for an outage (``outage=``): one batch in one process, and an endpoint's. Messages are tried besides, uncounted.
+Deliveries that are watched for an outage (``outage=``): one batch in one process, and an endpoint's. Messages are tried out of turn, uncounted.
 
-Where the handler takes batches, one that fails as a whole is searched only when a message that is tried alone succeeds. What is tried besides may
+Where the handler takes batches, one that fails as a whole is searched only when a message that is tried alone succeeds. What is tried out of turn may
 be of a batch that is being searched: it is settled then, and left out of what is handed over.
 """
 
@@ -99,10 +99,10 @@ class Window:
 
         The share counts messages, by their first deliveries: one bad message that is tried six times weighs as much as one good one.
 
-        :param others: how many messages could be tried besides.
+        :param others: how many messages could be tried out of turn.
         """
         ended, outage = len(self._ended), self._outage
-        if self._succeeded or not self._alike or ended + min(others, outage.tried_besides) < outage.at_least:
+        if self._succeeded or not self._alike or ended + min(others, outage.tried_out_of_turn) < outage.at_least:
             return None
         mark, number = self._alike.most_common(1)[0]
         firsts = self._first.total()
@@ -236,7 +236,7 @@ class Watch:
         outage, failed = self.detection.outage, max(1, self.window.messages(mark))
         if len(others) < LEAST_MESSAGES - 1:
             return self._found(mark) if alone and failed >= LEAST_MESSAGES else False
-        most = max(outage.tried_besides, LEAST_MESSAGES - 1) << min(self._refuted[mark], _MOST_DOUBLINGS)
+        most = max(outage.tried_out_of_turn, LEAST_MESSAGES - 1) << min(self._refuted[mark], _MOST_DOUBLINGS)
         chosen = some(others, most)
         if not mark:
             first = attempt(chosen[0])
@@ -293,8 +293,8 @@ def first_delivery(policy: Policy, entry: BatchEntry, host: BatchDelivery | Endp
 class BatchWatch:
     """Looks for an outage among the deliveries of one batch whose decisions depend on each message alone.
 
-    :param delivery: of the batch; tries messages besides, uncounted.
-    :param strict_order: nothing may overtake a message, so none is tried besides.
+    :param delivery: of the batch; tries messages out of turn, uncounted.
+    :param strict_order: nothing may overtake a message, so none is tried out of turn.
     :param together: the handler takes many messages at once: what succeeds is noted when it is committed.
     :ivar is_new: a delivery has failed that was not judged yet.
     """
@@ -427,7 +427,7 @@ class EndpointWatch:
             return False
         self._anew = False
         watch = self._watch
-        return watch.window.suspect(watch.detection.outage.tried_besides) is not None and watch.judge(self._others(-1), self._attempt)
+        return watch.window.suspect(watch.detection.outage.tried_out_of_turn) is not None and watch.judge(self._others(-1), self._attempt)
 
     def withholds(self, entry: BatchEntry) -> bool:
         """Try others, to see whether it is the message's fault."""

@@ -52,7 +52,7 @@ class Order(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StageJob:
-    """The order for every task of a receive stage; picklable.
+    """What every task of a receive stage needs; picklable.
 
     :param journal_folder: where attempts are journaled, one file a task attempt.
     :param carry: path of what earlier holders of the claim had already done, None when there is nothing.

@@ -461,7 +461,7 @@ class BatchDelivery(JournalHost):
         return self._through_the_loop(entry, failure)
 
     def attempt(self, row: int) -> Failure | None:
-        """Deliver the message of a row besides, for an observer; what fails is as it was. A death is charged as ever: the message is in flight."""
+        """Try a message out of turn, to look for an outage. A failure leaves it as it was; a death is charged: the message is marked in flight."""
         before, entry = self.words[row], self._entries.entry(row)
         delivery = first_delivery(self.policy, entry, self)
         if delivery is None:
@@ -477,7 +477,7 @@ class BatchDelivery(JournalHost):
         return self._endpoint.tell(failure)
 
     def is_settled(self, row: int) -> bool:
-        """Whether a message needs no delivery any more: it may have been tried besides."""
+        """Whether a message needs no delivery any more: it may have been tried out of turn."""
         return IS_SETTLED[self.words[row] & STATE_MASK]
 
     def may_be_tried(self, row: int) -> bool:

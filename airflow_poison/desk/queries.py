@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from itertools import chain
 from math import isfinite
 from threading import Lock
@@ -27,6 +27,7 @@ from airflow_poison.passes.history import BY_HAND
 from airflow_poison.sources.rows import shown
 from airflow_poison.store import data_files, row_groups
 from airflow_poison.values import json_text
+from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.masking import Masking
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
 TREND = 24
 """Parts of the time in which groups have failed, for each of which failures are counted."""
 NEW = timedelta(days=1)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 GROUP_ORDERS = ("messages", "first_seen", "last_seen", "type")
 ORDERS = ("lookup_id", "enqueued_at", "move_count", "abort_count", "crash_count", "error_type", "message_type", "group_id")
 MOST_ROWS = 200

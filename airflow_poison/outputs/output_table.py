@@ -15,6 +15,7 @@ from airflow_poison.store import disk
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import OutputError
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -130,7 +131,7 @@ def _land(  # noqa: PLR0917
 
 def _refused(output: Output, error: Exception) -> OutputError:
     return OutputError(
-        f"Rows cannot be added to the output {output.uri!r}: {_first_line(error)}. They wait in the queue's own table: repair the "
+        f"Rows cannot be added to the output {output.uri!r}: {first_line(error)}. They wait in the queue's own table: repair the "
         "output's columns or constraints, or its place, then run the task again."
     )
 
@@ -145,7 +146,7 @@ def _opened(uri: str, options: dict[str, str] | None) -> DeltaTable | None:
         return None
     except Exception as error:
         raise OutputError(
-            f"The output {uri!r} cannot be opened: {_first_line(error)}. Nothing is lost; see that the place can be reached and is a Delta table or "
+            f"The output {uri!r} cannot be opened: {first_line(error)}. Nothing is lost; see that the place can be reached and is a Delta table or "
             "empty, then run the task again."
         ) from error
 
@@ -329,7 +330,3 @@ def _force(root: Path, key: str) -> None:
             disk.sync_files(str(root), [*added, *newest])
             disk.sync_ancestors(root)
             return
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

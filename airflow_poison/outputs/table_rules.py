@@ -24,6 +24,7 @@ from urllib.parse import quote
 
 from airflow_poison.outputs.values import cast
 from airflow_poison.values.ddl import quoted
+from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -180,7 +181,7 @@ def trial(rules: TableRules, batch: pa.RecordBatch, *, evolve: bool = False) -> 
     except Exception as error:  # delta-rs raises plain Exceptions, too
         if (number := _OF_THE_SYSTEM.search(str(error))) and int(number[1]) in _OF_THE_DISK:
             raise OSError(int(number[1]), os.strerror(int(number[1])), tempfile.gettempdir()) from error
-        return str(error).strip().partition("\n")[0] or type(error).__name__
+        return first_line(error)
     return None
 
 

@@ -162,7 +162,7 @@ def overview_of(table: QueueTable, snapshot: Snapshot, now: datetime) -> QueueOv
         unsent=sum(file.rows for file in snapshot.transmissions),
         sources=positions(table, snapshot),
         claims=tuple(
-            ClaimView(claim.key, claim.files[0].sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now, claim.given_up)
+            ClaimView(claim.key, claim.sub_queue, claim.messages, claim.expires_at, claim.expires_at <= now, claim.given_up)
             for claim in snapshot.claims
         ),
     )

@@ -85,10 +85,10 @@ class Delivering:
     handler: HandlerRef | Transformation
     opening: Opening
     converses: bool
-    outputs: Sequence[Output] = ()
-    expects: str = ""
-    masking: Masking | None = None
-    parks: bool = False
+    outputs: Sequence[Output]
+    expects: str
+    masking: Masking | None
+    parks: bool
 
     def run(self) -> Ended:
         """Deliver; return what the earlier tries, and the messages that were delivered alone, had come to."""
@@ -339,7 +339,7 @@ def released_on_error(held: ClaimKeeper) -> Iterator[None]:
         raise
     except ends as error:
         if isinstance(error, FileNotFoundError):
-            receiving.table.stage(held.claim)  # says so when a later holder has shut this one out, and its folder is gone with that
+            receiving.table.stage(held.claim)  # raises ClaimLostError when a later holder has taken the claim over
         expire_now(receiving.table, held.claim, receiving.clock, receiving.progress)
         raise
 

@@ -70,7 +70,7 @@ _KEPT_FOR = timedelta(days=2)
 _MOST_NAMED = 250_000
 """Of more messages it is not kept in memory why the transformation has named them: it does so again."""
 _NO_DEATHS = (ExecutorError, InputError, OutputError, SourceError, SourceTakenError, StoreUnreachableError, TransformError)
-"""Errors that no row is behind which ends Spark, or the process."""
+"""Errors that are not caused by a row which ends Spark or the process."""
 _HOW = "or send what is new (QueueTakeOperator, Queue.take), and receive without source="
 
 

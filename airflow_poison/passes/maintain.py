@@ -256,7 +256,7 @@ def _check(retention: timedelta, safe_age: timedelta, min_files: int) -> None:
 def _reported(claim: Claim) -> Mapping[str, object]:
     return {
         "key": claim.key,
-        "sub_queue": claim.files[0].sub_queue,
+        "sub_queue": claim.sub_queue,
         "messages": claim.messages,
         "expired_at": claim.expires_at.isoformat(),
     }

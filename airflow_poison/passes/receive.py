@@ -107,8 +107,8 @@ class ReceivePass(Receive):
             self.policy.check_spans(self.spans)
             check_spans(self.store, self.table, self.spans, self.clock)
         self._check_batches(snapshot)
-        self._refuse_order(snapshot)
-        self._parks(snapshot)
+        self._check_transformation(snapshot)
+        self._check_parking(snapshot)
         if not self.policy.server_sessions:  # no reader (spec SB-23)
             return ReceiveResult(self.table.name, key, landed=dict(landed))
         if (until := snapshot.control.blocked_until(self.clock.now())) is not None:
@@ -195,7 +195,7 @@ class ReceivePass(Receive):
         )
 
     def _probed(self, control: Control) -> OutageState | None:
-        """Return the outage that this pass is to probe; None: there is none, or it looks for none and receives as ever."""
+        """Return the outage that this pass is to probe; None: there is none, or the pass looks for none and receives normally."""
         return None if self.outage is None else control.outage(self.policy.reads)
 
     def _check_batches(self, snapshot: Snapshot) -> None:
@@ -212,7 +212,7 @@ class ReceivePass(Receive):
             return self.handler.resolved()
         return resolve_handler(self.handler, returns_rows=bool(self.outputs))
 
-    def _refuse_order(self, snapshot: Snapshot) -> None:
+    def _check_transformation(self, snapshot: Snapshot) -> None:
         """Raise SettingError for a transformation of messages whose deliveries have an order, and for settings of a handler."""
         if self.source is not None:
             check_in_place(self, snapshot, converses=self._converses(snapshot))
@@ -221,13 +221,11 @@ class ReceivePass(Receive):
             check_alone(batch=kind, isolation=self.isolation, unprocessable=self.unprocessable)
             check_policy(self.policy, self.handler, converses=self._converses(snapshot))
 
-    def _parks(self, snapshot: Snapshot) -> bool:
-        """Return whether messages wait behind earlier ones of their groups. Raises SettingError where they cannot."""
-        wanted = parks(snapshot.control.desk, self.policy.reads)
-        if wanted:
+    def _check_parking(self, snapshot: Snapshot) -> None:
+        """Raise SettingError where messages are to wait behind earlier ones of their groups, and cannot."""
+        if parks(snapshot.control.desk, self.policy.reads):
             transforms = isinstance(self.handler, Transformation)
             check_parking(self.table.name, self.policy, converses=self._converses(snapshot), transforms=transforms)
-        return wanted
 
     def _let_in(self, snapshot: Snapshot) -> None:
         """Let in what partners hold for the queue, what its timers and lifetimes have made (spec SB-19, SB-22), and what was kept for later."""
@@ -262,9 +260,9 @@ class ReceivePass(Receive):
         return sent_on
 
     def _waiting(self, key: str) -> list[DataFile]:
-        """Return the files that there are to deliver: of claims to go on with, else those to claim; none when there is nothing to do."""
+        """Return the files that this pass would deliver: those of claims that it would resume, else unclaimed ones. Empty: nothing to do."""
         snapshot, reads, now = self.table.snapshot(), self.policy.reads, self.clock.now()
-        claims = [claim for claim in snapshot.claims if claim.files[0].sub_queue == reads]
+        claims = [claim for claim in snapshot.claims if claim.sub_queue == reads]
         if left := [claim for claim in claims if (claim.key == key or claim.expires_at <= now) and not self._is_sealed(claim)]:
             return [file for claim in left for file in claim.files]
         exclusive = self._exclusive(snapshot)
@@ -305,7 +303,7 @@ class ReceivePass(Receive):
     def _of_the_dead(self, own: str) -> list[Claim]:
         """Return the expired claims of other runs of this endpoint; claims of another endpoint want its policy and its handler."""
         expired = self.table.expired(self.clock.now())
-        return [claim for claim in expired if claim.key != own and claim.files[0].sub_queue == self.policy.reads]
+        return [claim for claim in expired if claim.key != own and claim.sub_queue == self.policy.reads]
 
     def _finish(
         self,
@@ -331,8 +329,17 @@ class ReceivePass(Receive):
             expects = "" if self.outage is None or waits is None else waits.fingerprint
             with released_on_error(held):
                 here = SupervisedEngine() if self._is_small(claim.files) else engine()
-                hidden, groups_wait = Masking.recorded(snapshot.control.desk), self._parks(snapshot)
-                ended = Delivering(here, held, handler, opening, self._converses(snapshot), outputs, expects, hidden, groups_wait).run()
+                ended = Delivering(
+                    here,
+                    held,
+                    handler,
+                    opening,
+                    converses=self._converses(snapshot),
+                    outputs=outputs,
+                    expects=expects,
+                    masking=Masking.recorded(snapshot.control.desk),
+                    parks=parks(snapshot.control.desk, self.policy.reads),
+                ).run()
             outage = None if ended.verdict is None else self._outage(ended.verdict, ended.given_back, waits)
             manifest = self.table.seal(held.claim, lambda staged: _account(held.claim, staged, found, ended.known, outage, probed=waits is not None))
         tally = Tally.from_record(manifest.result)

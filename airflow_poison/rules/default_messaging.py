@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from typing import ClassVar, Final, TypeVar
@@ -12,6 +12,7 @@ from typing import ClassVar, Final, TypeVar
 from airflow_poison.rules import settings, websphere_mq
 from airflow_poison.rules.decisions import Block, Counts, Deliver, Dispose, Disposition, Halt, Halted, Return, aborted
 from airflow_poison.rules.policy import FIRST, Access, Entry, Opening, Policy, Receiver, Restart
+from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.failures import Failure, FailureKind
@@ -39,7 +40,6 @@ PROBLEM_DESTINATION: Final = "JMS_IBM_ExceptionProblemDestination"
 
 PROPERTY: Final = "reliability"
 """The property of a message that names its reliability."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ExceptionDestination(StrEnum):
@@ -404,7 +404,7 @@ def _exception_headers(reason: Reason, problem_destination: str, rollbacks: int,
     text = _TEXTS[reason].format(rollbacks=rollbacks, destination=problem_destination)
     return {
         REASON: reason.value,
-        TIMESTAMP: str((at - _EPOCH) // timedelta(milliseconds=1)),
+        TIMESTAMP: str((at - EPOCH) // timedelta(milliseconds=1)),
         MESSAGE: f"{reason}: {text}",
         PROBLEM_DESTINATION: problem_destination,
     }

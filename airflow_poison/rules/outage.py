@@ -57,7 +57,7 @@ class Outage:
         settings.check(self, _CHECKS)
 
     @property
-    def tried_besides(self) -> int:
+    def tried_out_of_turn(self) -> int:
         """How many other messages are tried before an outage is declared; they count among ``at_least``."""
         return min(self.probe, self.at_least // 2)
 

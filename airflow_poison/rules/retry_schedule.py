@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import Final
 
-from airflow_poison.values.clock import time_zone
+from airflow_poison.values.clock import EPOCH, time_zone
 from airflow_poison.values.errors import SettingError
 
 _ALLOWED: Final = (
@@ -29,7 +29,6 @@ _ALLOWED_NUMBERS: Final = tuple(frozenset(range(least, most + 1)) for least, mos
 _DAY_MINUTES: Final = 24 * 60
 _DATES: Final = 28 * 366
 """After so many days, all dates have been on all weekdays."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST: Final = datetime(2000, 1, 1)  # noqa: DTZ001  (readings of wall clocks have no zone)
 _ONE_DAY: Final = timedelta(days=1)
 TICK: Final = timedelta(microseconds=1)
@@ -126,11 +125,11 @@ class RetryWindow:
         while low < until:
             high = min(low + _ONE_DAY, until)
             if self._offset(high) != offset:
-                first, last = int((low - _EPOCH).total_seconds()), -int(-((high - _EPOCH) / LEAST) // 1)
+                first, last = int((low - EPOCH).total_seconds()), -int(-((high - EPOCH) / LEAST) // 1)
                 while last - first > 1:
                     middle = (first + last) // 2
-                    first, last = (first, middle) if self._offset(_EPOCH + middle * LEAST) != offset else (middle, last)
-                return _EPOCH + last * LEAST
+                    first, last = (first, middle) if self._offset(EPOCH + middle * LEAST) != offset else (middle, last)
+                return EPOCH + last * LEAST
             low = high
         return None
 
@@ -329,4 +328,4 @@ class RetrySchedule:
         return found
 
     def _on_grid(self, at: datetime) -> datetime:
-        return _EPOCH + (_utc(at) - _EPOCH) // self.every * self.every
+        return EPOCH + (_utc(at) - EPOCH) // self.every * self.every

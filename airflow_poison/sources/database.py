@@ -22,6 +22,7 @@ from airflow_poison.sources.source import Source
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import PoisonError, SettingError, SourceError
 from airflow_poison.values.mapping import json_value, number_or_text
+from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -272,14 +273,14 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
         ) from error
     except exc.DBAPIError as error:
         raise SourceError(
-            f"{said} cannot be read: {_first_line(error.orig)}. Check that the server is reached from where the task runs, the rights of its user, "
+            f"{said} cannot be read: {first_line(error.orig)}. Check that the server is reached from where the task runs, the rights of its user, "
             "and the table's columns. Nothing was sent."
         ) from error
     except PoisonError:
         raise
     except (exc.SQLAlchemyError, ModuleNotFoundError, ValueError, TypeError) as error:
         raise SourceError(
-            f"{said} cannot be reached: {_first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
+            f"{said} cannot be reached: {first_line(error)}. Expected an SQLAlchemy URL or the id of a connection, and its driver installed: for "
             "PostgreSQL psycopg2-binary, for MySQL pymysql. Nothing was sent."
         ) from error
 
@@ -300,8 +301,7 @@ def _readable(said: str) -> Iterator[None]:
         raise
     except Exception as error:  # of whatever type a driver raises for a value
         raise SourceError(
-            f"{said} has a value that cannot be read here: {_first_line(error)}. Read a view that leaves it out or casts it to text. Nothing was "
-            "sent."
+            f"{said} has a value that cannot be read here: {first_line(error)}. Read a view that leaves it out or casts it to text. Nothing was sent."
         ) from error
 
 
@@ -450,7 +450,3 @@ def _url(address: str) -> sa.URL:
             if find_spec(module) is not None:
                 return url.set(drivername=f"{url.drivername}+{driver}")
     return url
-
-
-def _first_line(error: object) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:500]

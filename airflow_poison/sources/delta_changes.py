@@ -21,7 +21,7 @@ from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.clock import days_of, micros_of, text_of_days, text_of_micros
 from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
-from airflow_poison.values.texts import literal_path, local_uri, on_spark, place_of
+from airflow_poison.values.texts import first_line, literal_path, local_uri, on_spark, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -248,9 +248,9 @@ class Versions:
         except PoisonError:
             raise
         except Exception as error:  # its libraries raise Exception itself, too
-            words = next(iter(str(error).strip().splitlines()), type(error).__name__)[:500]
+            words = first_line(error)
             raise SourceError(
-                f"The Delta table {self.uri} cannot be read ({what}): {words.rstrip('.')}. Check its storage_options and the rights of the task; if "
+                f"The Delta table {self.uri} cannot be read ({what}): {words}. Check its storage_options and the rights of the task; if "
                 "that is damaged, restore it. Nothing was sent."
             ) from error
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.sources.database import TableSource, to_batch
 from airflow_poison.sources.source import Reached, Take
+from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import InputError, SettingError, SourceError
 from airflow_poison.values.texts import counted
 
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_FIRST = (datetime(1, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_FIRST = (datetime(1, 1, 1, tzinfo=UTC) - EPOCH) // _MICROSECOND
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 
@@ -191,7 +191,7 @@ class Jdbc(TableSource):
             mark = window.mark(self._watermark(at) if at else None)
             if mark is None:  # the rows were removed meanwhile
                 return Reached(at)
-            shown: JsonValue = (_EPOCH + mark * _MICROSECOND).isoformat() if isinstance(self.overlap, timedelta) else mark
+            shown: JsonValue = (EPOCH + mark * _MICROSECOND).isoformat() if isinstance(self.overlap, timedelta) else mark
             return Reached({"order_by": self.order_by, "watermark": shown}, window.keys(mark), mark - self._overlap)
 
         begin = f" from {self.describe(at)} on, looking back by {self.overlap}" if at else ""
@@ -271,7 +271,7 @@ def _number(value: Any) -> int:
 
 
 def _micros(at: datetime) -> int:
-    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - _EPOCH) // _MICROSECOND
+    return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // _MICROSECOND
 
 
 def _value(number: int, order: sa.Column[Any]) -> Any:
@@ -280,7 +280,7 @@ def _value(number: int, order: sa.Column[Any]) -> Any:
 
     if not isinstance(order.type, sa.DateTime):
         return Decimal(number) if isinstance(order.type, sa.Numeric) else number
-    at = _EPOCH + max(number, _FIRST) * _MICROSECOND
+    at = EPOCH + max(number, _FIRST) * _MICROSECOND
     return at if order.type.timezone else at.replace(tzinfo=None)
 
 

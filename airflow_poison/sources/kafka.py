@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.sources.kafka_topic import Topic, to_messages
 from airflow_poison.sources.source import NO_BODY, NotOnSparkError, Reached, Source, Take
+from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import InputError, SettingError, SourceError
 from airflow_poison.values.texts import counted
 
@@ -280,7 +281,7 @@ def _milliseconds(place: object) -> int | None:
     except ValueError:
         return None
     found = found if found.tzinfo else found.replace(tzinfo=UTC)
-    return max(0, -((datetime(1970, 1, 1, tzinfo=UTC) - found) // timedelta(milliseconds=1)))
+    return max(0, -((EPOCH - found) // timedelta(milliseconds=1)))
 
 
 _COLUMNS = f"message_id string, group_id string, body binary, properties map<string, string>, `{NO_BODY}` boolean"

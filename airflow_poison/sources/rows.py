@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values import json_text
-from airflow_poison.values.clock import text_of_days, text_of_micros
+from airflow_poison.values.clock import EPOCH, text_of_days, text_of_micros
 from airflow_poison.values.ddl import ddl_of_bodies
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
@@ -615,4 +615,4 @@ def _text(text: str) -> str:
 
 
 def _micros(at: datetime) -> int:
-    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    return (at - EPOCH) // timedelta(microseconds=1)

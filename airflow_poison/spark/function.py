@@ -25,6 +25,7 @@ from airflow_poison.spark.messages import arrow_schema, check_bodies, given_sche
 from airflow_poison.values.errors import TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
+from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -457,8 +458,3 @@ def failed_task(error: Exception) -> int | None:
     """Return the number of the task that failed a job; None where the error does not say it. PySpark hides it behind an error of a function."""
     found = _TASK.search(f"{error}\n{error.__context__}")
     return None if found is None else int(found[1])
-
-
-def first_line(error: Exception) -> str:
-    """Return what an error says, without the plan and the stack traces behind it."""
-    return next((line for line in str(error).strip().splitlines() if line.strip()), type(error).__name__)[:1_000]

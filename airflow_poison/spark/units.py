@@ -34,7 +34,6 @@ from airflow_poison.spark.function import (
     failed_task,
     failure_of_job,
     failure_of_python,
-    first_line,
     has_python,
     lost,
     optimized_plan,
@@ -49,7 +48,7 @@ from airflow_poison.values.ddl import quoted
 from airflow_poison.values.errors import BodyError, OutputRowError, ReceiveStoppedError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.schema import LOOKUP_ID
-from airflow_poison.values.texts import local_uri
+from airflow_poison.values.texts import first_line, local_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -55,7 +55,7 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
     """
 
     def plan(view: View) -> tuple[Commit | None, Returned]:
-        free = view.live.keys() - view.claimed
+        free = view.live.keys() - view.snapshot.claimed_paths
         wanted = {file.path: view.live[file.path] for file in pick(view.snapshot) if file.path in free and file.sub_queue != target}
         if not wanted:
             return None, Returned(messages=0, files=0)
@@ -217,7 +217,7 @@ def replace_files(
 
 def obstacle(view: View, wanted: Sequence[DataFile], *, alone: bool = False) -> str | None:
     """Return the path of a wanted file that is no longer free; with ``alone``, the path of any claimed file."""
-    claimed = view.claimed
+    claimed = view.snapshot.claimed_paths
     if alone and claimed:
         return min(claimed)
     return next((file.path for file in wanted if file.path not in view.live or file.path in claimed), None)

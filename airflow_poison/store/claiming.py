@@ -80,7 +80,7 @@ def pick(table: Table, view: View, wanted: Wanted) -> tuple[DataFile, ...] | ToS
     Where order is kept, no file may bring messages along in front of others that stay: files that interleave are parted. Messages of one conversation
     have one priority (spec SB-48), and come in the order in which they were sent.
     """
-    claimed = view.claimed
+    claimed = view.snapshot.claimed_paths
     free = [file for file in view.snapshot.files if file.sub_queue == wanted.sub_queue and file.path not in claimed]
     if not free:
         return None
@@ -272,7 +272,7 @@ def _plan(
         return _successor(table, view, before, wanted.expires_at, attempt)
     groups_wait = parks(view.snapshot.control.desk, wanted.sub_queue)
     exclusive = wanted.exclusive or groups_wait
-    if any(other.exclusive or exclusive for other in view.snapshot.claims if other.files[0].sub_queue == wanted.sub_queue):
+    if any(other.exclusive or exclusive for other in view.snapshot.claims if other.sub_queue == wanted.sub_queue):
         return None, None
     picked = pick_unparked(table, view, wanted) if groups_wait else pick(table, view, wanted)
     if picked is None or isinstance(picked, ToSplit | ToPart):

@@ -142,7 +142,7 @@ def _needed(table: Table, view: View, staged: frozenset[str], retention: timedel
     """Return what a version needs. The log's removals are read after it: what is removed later is still live in it."""
     attempts = ((claim.key, attempt) for claim in view.snapshot.claims for attempt in (claim.attempt, *claim.earlier))
     return _Needed(
-        live=frozenset(view.live) | view.claimed,
+        live=frozenset(view.live) | view.snapshot.claimed_paths,
         staged=staged,
         told=frozenset(history.named_files(table.folder, [file for file in view.live.values() if file.sub_queue == EVENT])),
         stages=frozenset(path for key, attempt in attempts for path in stage.folder_names(key, attempt)),
@@ -240,7 +240,7 @@ def _runs(view: View, sub_queue: str, min_files: int) -> Iterator[Run]:
 
 def _neighbours(view: View, sub_queue: str) -> Iterator[Run]:
     ordered = _in_order(view, sub_queue)
-    claimed = view.claimed
+    claimed = view.snapshot.claimed_paths
     for kind, group in groupby(ordered, key=lambda file: None if file.path in claimed else _kind(file)):
         if kind is not None:
             yield tuple(group)
@@ -334,7 +334,7 @@ def _free(view: View, run: Run) -> bool:
     if run[0].path not in view.live:
         return False
     first = ordered.index(run[0].path)
-    return ordered[first : first + len(run)] == [file.path for file in run] and view.claimed.isdisjoint(file.path for file in run)
+    return ordered[first : first + len(run)] == [file.path for file in run] and view.snapshot.claimed_paths.isdisjoint(file.path for file in run)
 
 
 def _prefix(run: Run) -> str:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.schema import SubQueue
 
 FORMAT_VERSION = 1
@@ -35,7 +36,6 @@ EVENT_NOTIFICATIONS = "event_notifications"
 """The part of a queue's desk with the subscribed services, by the notifications' names."""
 DESK = "desk:"
 """Begins the names of the control row's counters of what the desk does by itself. A version that does not know them leaves them out at its passes."""
-_EPOCH = datetime.fromtimestamp(0, UTC)
 _OURS = frozenset({BLOCKED_UNTIL, BLOCKED_BY, HALTED_BY, POISON_HALTED_BY, SERVICES_DROPPED})
 
 
@@ -189,8 +189,8 @@ def _outage_names(reads: SubQueue) -> tuple[str, str, str]:
 
 
 def _micros(instant: datetime) -> int:
-    return (instant - _EPOCH) // timedelta(microseconds=1)
+    return (instant - EPOCH) // timedelta(microseconds=1)
 
 
 def _instant(micros: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=micros)
+    return EPOCH + timedelta(microseconds=micros)

@@ -19,6 +19,7 @@ from airflow_poison.values.errors import NewerFormatError, StoreUnreachableError
 from airflow_poison.values.events import Event, signed_by_actor
 from airflow_poison.values.libraries import pa, pc, pq
 from airflow_poison.values.schema import EVENT, SubQueue, events_to_table, message_schema, table_schema
+from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     Bound = int | datetime | None
@@ -118,7 +119,7 @@ def gone(uri: str, path: str) -> str:
 
 def damaged(uri: str, path: str, why: object) -> str:
     """Return the words for a file that cannot be read, or is not what it was."""
-    cause = next(iter(str(why).strip().splitlines()), type(why).__name__)[:200].rstrip(".")
+    cause = first_line(why, 200)
     return (
         f"The file {path} of the queue table {uri} is damaged or cannot be read: {cause}. "
         "Nothing was changed. Put it back from a backup; if others cannot be read either, look at the disk and at this user's rights."

@@ -56,6 +56,7 @@ from airflow_poison.values.errors import CheckpointDamagedError, QueueNameError,
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import deltalake
 from airflow_poison.values.schema import table_schema
+from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from airflow_poison.store.control import Control
@@ -351,7 +352,7 @@ class DeltaLog:
                 if state is not None:
                     return state
             except (deltalake.exceptions.TableNotFoundError, deltalake.exceptions.DeltaError) as error:
-                cause = _first_line(error)
+                cause = first_line(error)
             except OSError as error:
                 why_not = " ".join(str(error).split())
                 message = (
@@ -467,7 +468,7 @@ class DeltaLog:
         try:
             return list(foreign_changes(deltalake.DeltaTable(self._root, version=hands.last_own), state.table))
         except deltalake.exceptions.DeltaError as error:
-            return [f"changed what cannot be told any more ({_first_line(error)})"]
+            return [f"changed what cannot be told any more ({first_line(error)})"]
 
     def _check_present(self, commit: Commit) -> None:
         """Refuse a commit that adds a missing file, for example one that a foreign VACUUM removed. Raises TableChangedError."""
@@ -503,11 +504,6 @@ def shortened_told(uri: str, base: int) -> str:
         f"The log of the queue table {uri} was shortened beyond version {base} while this process stood still: whether its change counts cannot be "
         "told. Run the task again: what was done before is not done twice. Keep the retention of maintenance longer than any process may stand still."
     )
-
-
-def _first_line(error: Exception) -> str:
-    """Return what an error of delta-rs says first, without a full stop."""
-    return str(error).strip().partition("\n")[0].rstrip(".")
 
 
 # Foreign commits ------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from uuid import uuid4
 from airflow_poison.values.errors import PoisonError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import deltalake, pa
+from airflow_poison.values.texts import first_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,7 +409,7 @@ def raise_named(root: str, error: Exception) -> None:
     if isinstance(error, OSError) or (isinstance(error, deltalake.exceptions.DeltaError) and _number(error)):
         raise StoreUnreachableError(f"The queue table or store {root} cannot be read or written: {why(error)}.") from error
     if isinstance(error, pa.ArrowException | deltalake.exceptions.DeltaError):
-        cause = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300].rstrip(".")
+        cause = first_line(error, 300)
         raise TableChangedError(
             f"The queue table or store {root} holds what cannot be read, or what was to be written does not fit: {cause}. Nothing was committed. "
             "Look at it with 'airflow poison check'; restore what it names from a backup."

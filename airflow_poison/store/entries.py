@@ -30,6 +30,7 @@ from typing import Any
 
 from airflow_poison.store import disk
 from airflow_poison.store.files import Commit, DataFile
+from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import deltalake, pa
@@ -134,7 +135,6 @@ _COLUMNS = {
     "min_due_at": "min.due_at",
     "max_due_at": "max.due_at",
 }
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def names(folder: str | Path) -> list[str]:
@@ -456,7 +456,7 @@ def _values(column: pa.ChunkedArray[Any]) -> list[object]:
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     numbers = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+    return [None if number is None else EPOCH + timedelta(microseconds=number) for number in numbers]
 
 
 def _file(cells: dict[str, object]) -> DataFile:

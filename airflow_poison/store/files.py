@@ -155,6 +155,11 @@ class Claim:
         """Messages in the claimed files."""
         return sum(file.rows for file in self.files)
 
+    @property
+    def sub_queue(self) -> str:
+        """The sub-queue that they are in."""
+        return self.files[0].sub_queue
+
 
 @dataclass(frozen=True, slots=True)
 class Manifest:

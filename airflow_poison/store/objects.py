@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ParamSpec, TypeVar, cast
 
 from airflow_poison.values.errors import StoreUnreachableError
 from airflow_poison.values.libraries import obstore
+from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, ReadableFile
@@ -149,7 +150,7 @@ class Objects:
             )
         except Exception as error:
             raise StoreUnreachableError(
-                f"The store {uri} cannot be opened: {_first_line(error)}. Check the URI and the storage options of the connection."
+                f"The store {uri} cannot be opened: {first_line(error)}. Check the URI and the storage options of the connection."
             ) from error
         return cls(uri, made)
 
@@ -327,7 +328,7 @@ class Objects:
             if not self.uri.startswith(("s3://", "s3a://")):
                 raise StoreUnreachableError(
                     f"{self.uri} has an object with a name that object stores' clients do not read, and no list of the others can be had with it: "
-                    f"{_first_line(error.__cause__)}. Rename or remove that object, or name another folder."
+                    f"{first_line(error.__cause__)}. Rename or remove that object, or name another folder."
                 ) from error
         else:
             return list(found.values())
@@ -477,9 +478,5 @@ def _cause(error: BaseException) -> str:
     text = str(error)
     code = "".join(_CODE.findall(text)[:1])
     meant = next((f"; {meaning}" for sign, meaning in _MEANINGS.items() if sign in text), "")
-    said = re.sub("^.*(?=Error performing )", "", _first_line(error, 1_000)).partition("<")[0].rstrip(" :")
+    said = re.sub("^.*(?=Error performing )", "", first_line(error, 1_000)).partition("<")[0].rstrip(" :")
     return said[:500] + (f" ({code})" if code else "") + meant
-
-
-def _first_line(error: BaseException, most: int = 300) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)[:most].rstrip(".")

@@ -53,11 +53,6 @@ class View:
     control_row: DataFile
     claim_rows: dict[str, DataFile]
 
-    @property
-    def claimed(self) -> set[str]:
-        """Paths that a claim holds, expired or not."""
-        return {file.path for claim in self.snapshot.claims for file in claim.files}
-
     def claim_of(self, key: str) -> Claim | None:
         """Return the claim of a run key."""
         return next((claim for claim in self.snapshot.claims if claim.key == key), None)
@@ -158,7 +153,7 @@ class Table:
 
     def held_files(self, view: View) -> list[tuple[DataFile, DataFile]]:
         """Give what waits in ``transmission`` a second name in ``main``; return each file with its new place. Nothing is counted."""
-        held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.claimed]
+        held = [file for file in view.live.values() if file.sub_queue == SubQueue.TRANSMISSION and file.path not in view.snapshot.claimed_paths]
         moved = [(file, data_files.moved(self.folder, file, SubQueue.MAIN, file.move_count)) for file in held]
         if moved:
             reach("store.held.after_links")

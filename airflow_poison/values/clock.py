@@ -176,7 +176,7 @@ def _iso_duration(text: str) -> timedelta | None:
 _DAY = r"(?:\d{4}|[+-]\d{4,7})-\d\d-\d\d"  # a sign stands before years that are not of four digits
 _DATE = re.compile(_DAY, re.ASCII)
 _INSTANT = re.compile(rf"({_DAY})[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{{1,6}})0*)?([Zz]|[+-]\d\d:?[0-5]\d)?", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROS_OF_DAY = 86_400_000_000
 _CYCLE, _DAYS_OF_CYCLE, _DAYS_TO_2000 = 400, 146_097, 10_957
 """Years after which the calendar repeats, and their days; days from 1970 to 2000."""
@@ -201,7 +201,7 @@ def micros_of(text: str, *, zoned: bool) -> int:
     if offset and not zoned:
         raise ValueError("expected is timestamp_ntz, which has no offset")
     at = datetime.fromisoformat(f"1970-01-01T{clock}.{(fraction or '0').ljust(6, '0')}{(offset or 'Z').upper()}")
-    return _in_bits(_days_of(day) * _MICROS_OF_DAY + (at - _EPOCH) // timedelta(microseconds=1), 64, "microseconds")
+    return _in_bits(_days_of(day) * _MICROS_OF_DAY + (at - EPOCH) // timedelta(microseconds=1), 64, "microseconds")
 
 
 def text_of_days(days: int) -> str:
@@ -215,7 +215,7 @@ def text_of_days(days: int) -> str:
 def text_of_micros(micros: int) -> str:
     """Return the instant that is so many microseconds from 1970, as ``micros_of`` takes it, without an offset."""
     days, rest = divmod(micros, _MICROS_OF_DAY)
-    return f"{text_of_days(days)} {(_EPOCH + timedelta(microseconds=rest)).time().isoformat('microseconds')}"
+    return f"{text_of_days(days)} {(EPOCH + timedelta(microseconds=rest)).time().isoformat('microseconds')}"
 
 
 def _days_of(text: str) -> int:

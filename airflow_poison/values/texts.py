@@ -166,6 +166,12 @@ def local_uri(path: str) -> str:
     return path if "://" in path else f"file://{Path(path).absolute()}"
 
 
+def first_line(error: object, most: int = 500) -> str:
+    """Return what an error says first, without a full stop: not the plan and the stack traces behind it."""
+    lines = (line.strip() for line in str(error).splitlines() if line.strip())
+    return next(lines, type(error).__name__)[:most].rstrip(".")
+
+
 _LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
 _CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 

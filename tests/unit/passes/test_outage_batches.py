@@ -114,7 +114,7 @@ def test_while_the_database_is_away_nothing_is_charged_and_each_pass_wastes_few_
     assert wasted.count(1) <= 2 * OUTAGE.at_least
     assert len(wasted) - wasted.count(1) <= 1 + OUTAGE.at_least
     if policy.stateless:
-        assert wasted[1:] == [1] * OUTAGE.tried_besides
+        assert wasted[1:] == [1] * OUTAGE.tried_out_of_turn
     for number in range(3):
         queue.clock.advance(OUTAGE.every)
         probe = receive(queue, f"probe-{number}")
@@ -180,7 +180,7 @@ def test_an_outage_that_begins_while_a_batch_is_searched_ends_the_search(tmp_pat
     assert result.settled == 201
     assert as_sent(queue)
     assert unstable(queue) == []
-    assert len(database.calls) <= 4 + 1 + OUTAGE.tried_besides
+    assert len(database.calls) <= 4 + 1 + OUTAGE.tried_out_of_turn
 
 
 @pytest.mark.parametrize("policy", [policy for policy in POLICIES if "without poison handling" not in str(policy.id)])
@@ -286,7 +286,7 @@ def test_bodies_that_do_not_fit_wait_for_the_end_of_an_outage(tmp_path: Path) ->
 
     assert result.outage is not None
     assert as_sent(queue)
-    assert database.wasted() == [60] + [1] * OUTAGE.tried_besides
+    assert database.wasted() == [60] + [1] * OUTAGE.tried_out_of_turn
 
 
 def finds_no_route(frame: Any) -> None:
