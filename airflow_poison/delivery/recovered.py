@@ -540,12 +540,12 @@ def read_journals(folders: Iterable[Path], wait: timedelta = PATIENCE) -> Recove
     return attribution.carry
 
 
-def read_partition(folder: Path, partition: str, wait: timedelta = PATIENCE) -> RecoveredAttempts:
+def read_partition(folder: Path, partition: str) -> RecoveredAttempts:
     """Return what earlier attempts of one task of this very try have done (Spark runs a task again when its executor is lost).
 
     :raises ServerSessionError: others have died with it, so the cause is not known; or a writer still lives.
     """
-    left = read_try(folder, time.monotonic() + wait.total_seconds(), partition)
+    left = read_try(folder, time.monotonic() + PATIENCE.total_seconds(), partition)
     opens = left.opens()
     chargeable = any(each.chargeable for each in opens)
     together = dead_with_work(folder, partition) if chargeable else []

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,6 @@ from airflow_poison.dialogs.acts import Envelope
 from airflow_poison.dialogs.as_rows import endpoints_to_table, messages_to_table
 from airflow_poison.dialogs.transaction import is_for_partner
 from airflow_poison.rules.decisions import HALT_EVENTS, BeforeDelivery, Block, Counts, Deliver, Dispose, Disposition, Halt, Park, Return
-from airflow_poison.rules.policy import FIRST, Opening, Policy, Receiver
 from airflow_poison.rules.settings import LARGEST
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind, error_cell, fingerprint
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from airflow_poison.delivery.returned import ReturnedBy
     from airflow_poison.delivery.session import BatchReport
-    from airflow_poison.values.masking import Masking
+    from airflow_poison.rules.policy import Opening, Policy, Receiver
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,45 +288,21 @@ def _key(end: End) -> tuple[object, ...]:
 
 
 class Settler:
-    """Settles the batches of one task.
+    """Settles the batches of one task of a receive stage."""
 
-    :param read_from: the sub-queue that the messages were read from; what is untouched stays there.
-    :param record_all: also write the routine events of each delivery (spec 0.3), for audit and tests.
-    :param masking: which values of messages are not written down; None: nothing is hidden.
-    :param together: the handler has several messages at once.
-    """
-
-    def __init__(
-        self,
-        policy: Policy,
-        read_from: SubQueue,
-        *,
-        opening: Opening = FIRST,
-        record_all: bool = False,
-        masking: Masking | None = None,
-        together: bool = False,
-    ) -> None:
-        self._masking, self._together = masking, together
-        self._policy, self._opening, self._read_from = policy, opening, read_from
-        self._events = EventRows(policy, read_from, opening)
-        self._record_all = record_all
-
-    @classmethod
-    def of(cls, job: StageJob) -> Self:
-        """Return what settles the batches of a task of a receive stage."""
-        together = job.batching is not None
-        return cls(job.policy, job.read_from, opening=job.opening, record_all=job.record_all, masking=job.masking, together=together)
+    def __init__(self, job: StageJob) -> None:
+        self._job, self._events = job, EventRows(job.policy, job.read_from, job.opening)
 
     def settle(self, delivered: Delivered) -> tuple[list[pa.Table], Tally]:
         """Return the rows that remain (``table_schema()``; committed messages leave none) with events, and what was counted."""
-        if self._masking is not None and (delivered.report.failures or delivered.report.searched.unstable):
-            delivered = without_values(delivered, self._masking, together=self._together)
+        if self._job.masking is not None and (delivered.report.failures or delivered.report.searched.unstable):
+            delivered = without_values(delivered, self._job.masking, together=self._job.batching is not None)
         states = delivered.report.words & STATE_MASK
         committed, rollbacks = int(np.count_nonzero(states == MessageState.COMMITTED)), int(attempts_of(delivered.report.words).sum())
         tally = Tally(Counter(received=len(states), committed=committed, rollbacks=rollbacks, deliveries=committed + rollbacks))
         tally.counts["crashes"] = int(crashes_of(delivered.report.words).sum())
-        rows = self._events.routine(delivered) if self._record_all else []
-        for end, members, kind in shared_ends(delivered, self._policy, self._opening):
+        rows = self._events.routine(delivered) if self._job.record_all else []
+        for end, members, kind in shared_ends(delivered, self._job.policy, self._job.opening):
             tally.counts[name_of(end)] += len(members)
             if kind is FailureKind.POSTPONED:
                 tally.counts["deliveries"] += len(members)
@@ -337,7 +312,7 @@ class Settler:
                     tally.add_error(fingerprint(failure), f"{failure.type}: {failure.text}"[:200], messages)
             errors = _last_errors(delivered, ended)
             self._note_ending(delivered, members[0], end, tally)
-            rows += remaining(delivered, ended, end, self._read_from, errors)
+            rows += remaining(delivered, ended, end, self._job.read_from, errors)
             rows += self._events.of_end(delivered, members, end, errors)
             tally.counts["reports"] += len(members) * len(end.reports) if isinstance(end, Dispose) else 0
         if delivered.report.decided is not None and delivered.report.decided.halt is not None and tally.halt is None:

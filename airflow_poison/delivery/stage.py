@@ -128,7 +128,7 @@ def deliver_partition(job: StageJob, partition: str, batches: Iterable[pa.Record
     """
     from airflow_poison.delivery.settlement import Settler
 
-    settler, total = Settler.of(job), Tally()
+    settler, total = Settler(job), Tally()
     for delivered in _delivered(job, partition, batches, total):
         yield from settled_rows(job, settler, delivered, total)
     if total.counts["received"]:
@@ -342,7 +342,7 @@ KEPT = ("parked", "poisoned", "postponed", "untouched", "blocked", "halted")
 """Ends after which the message is still in its queue."""
 SENT_ON = ("rejected", "dead_lettered", "requeued", "exceptioned")
 """Ends after which it is in the outbox."""
-LEFT = ("dropped", *SENT_ON)
+LEFT_THE_QUEUE = ("dropped", *SENT_ON)
 """Ends after which it has left its queue."""
 _MOST_ERRORS, _MOST_KINDS = 20, 1_000
 

@@ -52,7 +52,7 @@ def settled(
     :param batches: the messages of ``open_ids``: columns of ``message_schema()`` and ``move_count``.
     :param landing_frames: what the transformation made, as rows of the partition ``_output``.
     """
-    settler, total = Settler.of(job), Tally()
+    settler, total = Settler(job), Tally()
     plain = len(outcome.lookup_ids) - len(open_ids(job, outcome))
     total.counts.update(received=plain, committed=plain, deliveries=plain, timeouts=outcome.timeouts)
     order = np.argsort(outcome.lookup_ids, kind="stable")

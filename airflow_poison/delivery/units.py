@@ -60,7 +60,7 @@ TOLD_SECONDS, TOLD_ALIKE_SECONDS = 10.0, 60.0
 """Between two lines about how far a claim is, and between two that say the same."""
 
 
-class _Unit(NamedTuple):
+class _Sinks(NamedTuple):
     """A unit that is delivered, whole or in parts.
 
     :param charge: called with messages that were named or have failed alone.
@@ -75,9 +75,6 @@ class _Unit(NamedTuple):
     def rest(self, rows: Rows) -> Rows:
         """Return those of some rows that are not done."""
         return rows[~np.isin(rows, np.concatenate([np.empty(0, np.intp), *self.done]))]
-
-
-LEFT = "The pass was left. Its claim stays: run it again."
 
 
 class OutageFound(Exception):  # noqa: N818  (no error: it ends the delivery)
@@ -95,8 +92,16 @@ class UnitSearch:
     """
 
     def __init__(
-        self, counts: ClaimCounts, runner: UnitRunner, tell: Callable[[str], None], piece_rows: int = PIECE_ROWS, watch: Watch | None = None
+        self,
+        key: str,
+        counts: ClaimCounts,
+        runner: UnitRunner,
+        tell: Callable[[str], None],
+        *,
+        piece_rows: int = PIECE_ROWS,
+        watch: Watch | None = None,
     ) -> None:
+        self._key = key
         self._counts, self._runner, self._tell, self._piece_rows, self._watch = counts, runner, tell, piece_rows, watch
         self._judging = threading.Lock()
         self.units = 0
@@ -123,7 +128,7 @@ class UnitSearch:
         :param catches: it does not fail for messages that raise, but names them.
         """
         if self._stopping:
-            raise ReceiveStoppedError(LEFT)
+            raise ReceiveStoppedError.of(self._key)
         with self._lock:
             self.units += 1
         number = next(self._numbers)
@@ -144,7 +149,7 @@ class UnitSearch:
 
         :param charge: called with messages that were named or have failed alone, as soon as that is known.
         """
-        unit = _Unit(charge, [], [])
+        unit = _Sinks(charge, [], [])
         self._deliver(rows, unit)
         return unit.landed
 
@@ -153,13 +158,13 @@ class UnitSearch:
 
         :param charge: called with messages that were named.
         """
-        unit = _Unit(charge, [], [])
+        unit = _Sinks(charge, [], [])
         failed = self.alone(rows, unit) if self._runner.parts else {}
         for row in unit.rest(rows[~np.isin(rows, list(failed))]):
-            self._deliver(np.array([row]), _Unit(failed.update, unit.landed, unit.done))
+            self._deliver(np.array([row]), _Sinks(failed.update, unit.landed, unit.done))
         return failed
 
-    def _deliver(self, rows: Rows, unit: _Unit, *, traced: bool = False) -> bool:
+    def _deliver(self, rows: Rows, unit: _Sinks, *, traced: bool = False) -> bool:
         """Deliver a unit or a part of it; return whether a culprit was found, or may be.
 
         :param traced: it, or what it is a part of, has failed.
@@ -203,7 +208,7 @@ class UnitSearch:
         )
         return 0
 
-    def _without_raised(self, rows: Rows, ran: Ran, unit: _Unit) -> Rows:
+    def _without_raised(self, rows: Rows, ran: Ran, unit: _Sinks) -> Rows:
         """Try messages that have raised, each alone; return the other ones that are not settled by that."""
         raised = np.isin(self._counts.lookup_ids[rows], ran.raised)
         suspects, others = rows[raised], rows[~raised]
@@ -240,13 +245,13 @@ class UnitSearch:
                 end = again
         return number, end
 
-    def _in_parts(self, rows: Rows, parts: int, failure: Failure, unit: _Unit) -> bool:
+    def _in_parts(self, rows: Rows, parts: int, failure: Failure, unit: _Sinks) -> bool:
         found = [self._deliver(part, unit, traced=True) for part in np.array_split(rows, parts)]
         if not any(found):
             self.tell_unstable(rows, self._counts.said(failure))
         return any(found)
 
-    def _keep(self, rows: Rows, number: int, ran: Ran, unit: _Unit) -> None:
+    def _keep(self, rows: Rows, number: int, ran: Ran, unit: _Sinks) -> None:
         told = {**ran.unparsed, **ran.verdicts}
         named = {row: told[lookup_id] for lookup_id, row in self._counts.rows_of(told).items()}
         if ran.raised:
@@ -258,7 +263,7 @@ class UnitSearch:
         if named:
             unit.charge(named)
 
-    def culprits(self, rows: Rows, broke: Broke, unit: _Unit | None = None) -> dict[int, Failure]:
+    def culprits(self, rows: Rows, broke: Broke, unit: _Sinks | None = None) -> dict[int, Failure]:
         """Return messages of a failed unit that fail alone, with their failures: in parts of one plan all, else of the suspects all, or one.
 
         :param unit: takes what is made of sets that succeed in parts of one plan.
@@ -276,7 +281,7 @@ class UnitSearch:
         ways = WAYS_AFTER_HANG if broke.failure.kind is FailureKind.TIMEOUT else 2
         return found or one_culprit(rows, self._try, ways=ways)
 
-    def alone(self, rows: Rows, unit: _Unit | None = None) -> dict[int, Failure]:
+    def alone(self, rows: Rows, unit: _Sinks | None = None) -> dict[int, Failure]:
         """Try messages, each alone; return those that fail, with their failures.
 
         :param unit: see ``culprits``.
@@ -292,13 +297,13 @@ class UnitSearch:
         _, end = self.run(rows)
         return Failed(end.failure, self._among(rows, end).tolist()) if isinstance(end, Broke) else None
 
-    def _try_all(self, sets: Sequence[Rows], unit: _Unit | None = None) -> Sequence[Failed | None]:
+    def _try_all(self, sets: Sequence[Rows], unit: _Sinks | None = None) -> Sequence[Failed | None]:
         """Try each set by itself, in parts of one plan where that can be done; else in jobs.
 
         :param unit: takes what parts of a plan make.
         """
         if self._stopping:
-            raise ReceiveStoppedError(LEFT)
+            raise ReceiveStoppedError.of(self._key)
         sets = [rows[np.argsort(self._counts.lookup_ids[rows])] for rows in sets]
         every = np.concatenate([*sets, np.empty(0, np.intp)])
         numbers = [next(self._numbers) for _ in sets]
@@ -543,7 +548,6 @@ class UnitDelivery:
     :param messages: all messages of the claim: columns of ``message_schema()`` and ``move_count``; null may be what the policy does not read.
     :param journal: forced to disk.
     :param carry: what earlier holders of the claim had counted and ended.
-    :param deaths: of the suspects of earlier deaths, by lookup id: at how many each was in flight.
     :param tell: called with lines for people.
     """
 
@@ -555,17 +559,16 @@ class UnitDelivery:
         journal: Journal,
         *,
         carry: RecoveredAttempts,
-        rules: UnitRules = UnitRules(),
-        deaths: Mapping[int, int] | None = None,
-        tell: Callable[[str], None] = lambda _line: None,
+        rules: UnitRules,
+        tell: Callable[[str], None],
     ) -> None:
         self._halting, self._runner, self._rules, self._tell = job.policy.halting, runner, rules, tell
         self._counts = ClaimCounts(job, messages, journal, carry)
         watch = None if job.detection is None else Watch(job.detection, job.clock.now)
         if watch is not None and job.masking is not None:
             watch.hide = lambda _text: HIDDEN
-        self._search, self._closed = UnitSearch(self._counts, runner, tell, rules.piece_rows, watch), job.closed
-        self._deaths, self._named = deaths or {}, {} if job.transform is None else job.transform.named
+        self._search, self._closed = UnitSearch(job.key, self._counts, runner, tell, piece_rows=rules.piece_rows, watch=watch), job.closed
+        self._deaths, self._named = job.deaths, {} if job.transform is None else job.transform.named
         self._chunk_rows, self._largest_rows = rules.chunk_rows, rules.largest_rows
 
     def run(self, keep_alive: Callable[[], None]) -> UnitOutcome:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON
+from airflow_poison.delivery.stage import KEPT, LEFT_THE_QUEUE, SENT_ON
 from airflow_poison.fsck.files import REPORT, Finding, Kind, Severity
 from airflow_poison.store.data_files import commit_version, partition_of, read_columns
 from airflow_poison.store.disk import LocalFolder
@@ -180,7 +180,7 @@ def _of_pass(step: Step) -> str:
     claimed = _rows(step.removed, MESSAGES - {SubQueue.TRANSMISSION.value})
     if counts is None:
         return f"put {step.inside + step.outside} more messages in than it took" if step.inside + step.outside > 0 else ""
-    kept, left = sum(counts[name] for name in KEPT), sum(counts[name] for name in LEFT)
+    kept, left = sum(counts[name] for name in KEPT), sum(counts[name] for name in LEFT_THE_QUEUE)
     if not claimed == counts["received"] == counts["committed"] + kept + left:
         return f"took {claimed} messages and says received {counts['received']} = settled {counts['committed']} + kept {kept} + left {left}"
     staged, sent = claimed + step.inside, sum(counts[name] for name in SENT_ON) + counts["reports"]

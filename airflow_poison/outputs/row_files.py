@@ -84,14 +84,6 @@ class Place(NamedTuple):
     files: Files
 
 
-def files_below(output: Output, options: Mapping[str, str]) -> Files:
-    """Return the files below an output.
-
-    :param options: of the object store that it is in.
-    """
-    return files_in(output.uri, options)
-
-
 def files_in(uri: str, options: Mapping[str, str]) -> Files:
     """Return the files in a folder of this machine, or below the URI of an object store."""
     return _InBucket(Objects.at(uri, options)) if "://" in uri else _OnDisk(Path(uri))
@@ -208,7 +200,7 @@ def may_be_added(output: Output, table: DeltaTable | None, files: Sequence[FileO
     fits = all(_is_plain(known[name]) and _same(known[name].type, field.type) for name, field in given.items())
     if not fits or not all(name in given and _names_plainly(known[name].type) for name in rules.partitions):
         return False
-    below = files_below(output, options)
+    below = files_in(output.uri, options)
     return None not in side_by_side(lambda file: _partition(below, _place(below, file), rules.partitions), files)
 
 
@@ -222,7 +214,7 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
 
     from airflow_poison.outputs.values import all_nullable
 
-    below = files_below(output, options)
+    below = files_in(output.uri, options)
     partitions: list[str] = [] if table is None else list(table.metadata().partition_columns)
 
     def action(file: FileOfRows) -> AddAction | RemoveAction:
@@ -250,7 +242,7 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
 
 def schemas(output: Output, files: Sequence[FileOfRows], options: Mapping[str, str]) -> list[pa.Schema]:
     """Return the columns of files. Raises FileNotFoundError."""
-    below = files_below(output, options)
+    below = files_in(output.uri, options)
     return side_by_side(lambda file: _columns(below, file), files)
 
 
@@ -258,14 +250,14 @@ def read(output: Output, file: FileOfRows, options: Mapping[str, str]) -> Iterat
     """Yield the rows of a file. Raises FileNotFoundError."""
     import pyarrow.parquet as pq
 
-    below = files_below(output, options)
+    below = files_in(output.uri, options)
     with pq.ParquetFile(below.opened(_place(below, file)), coerce_int96_timestamp_unit="us", page_checksum_verification=True) as content:
         yield from content.iter_batches(_BATCH, columns=[name for name in content.schema_arrow.names if name not in OWN])
 
 
 def remove(output: Output, files: Sequence[FileOfRows], options: Mapping[str, str]) -> None:
     """Remove what is left of the folders in which files were written."""
-    below = files_below(output, options)
+    below = files_in(output.uri, options)
     for folder in {"/".join(file.path.split("/")[:DEPTH]) for file in files}:
         below.remove(folder)
 

@@ -175,7 +175,7 @@ class SupervisedEngine:
 
         def check() -> None:
             if left.is_set():
-                raise ReceiveStoppedError(f"The pass {claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
+                raise ReceiveStoppedError.of(claim.key)
 
         self._supervise(lambda: self._engine().run(table, claim, job, keep_alive=check), keep_alive, left)
 

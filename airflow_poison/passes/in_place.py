@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from airflow_poison.delivery.handlers import InPlaceOrder, Transformation
 from airflow_poison.delivery.landing_rows import landing_files, landings_of
-from airflow_poison.outputs.row_files import HIDDEN, FileOfRows, Place, files_below, files_in
+from airflow_poison.outputs.row_files import HIDDEN, FileOfRows, Place, files_in
 from airflow_poison.passes.land import options_of
-from airflow_poison.passes.take import acknowledged, advance_of, begin, messages_of
+from airflow_poison.passes.take import Messages, acknowledged, advance_of, begin
 from airflow_poison.sources.bodies import decoded
 from airflow_poison.sources.frames import Frame
 from airflow_poison.sources.rows import columns_of_bodies
@@ -171,7 +171,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
 ) -> tuple[Sent, Mapping[int, Failure]]:
     """Take what was planned behind a known position. Raises SourceTakenError when another run has gone on from it."""
     table, now = receiving.table, receiving.clock.now()
-    messages = messages_of(source, now)
+    messages = Messages(source, None, now)
     advance = None if isinstance(source, Frame) else advance_of(source, known, planned, messages, now)
     needs_schema = transformation.schema is None and not source.columns
     if planned.rows is None or needs_schema:
@@ -259,7 +259,7 @@ class _Rows:
         is_far, run = "://" in output.uri, f"{output.uri.rstrip('/')}/{self._run}"
         self.place = here / "rows" if is_far or not output.uri else Path(output.uri, self._run)
         self.there = Place(on_spark(run), files_in(run, options)) if is_far else None
-        self._below = files_below(output, options) if output.uri else None
+        self._below = files_in(output.uri, options) if output.uri else None
         self._landed = list[FileOfRows]()
 
     @classmethod

@@ -94,9 +94,9 @@ def _table(root: str, clock: Clock, *, accept: bool, accept_loss: bool) -> Itera
         yield from give_up_files(root, clock)
 
 
-def repair_store(store: QueueStore, *, safe_age: timedelta = SAFE_AGE) -> tuple[str, ...]:
+def repair_store(store: QueueStore) -> tuple[str, ...]:
     """Remove what killed makers of queues have left beside the queues."""
-    return tuple(f"removed {name}, a queue that was never made" for name in store.sweep(safe_age))
+    return tuple(f"removed {name}, a queue that was never made" for name in store.sweep(SAFE_AGE))
 
 
 # What was left undone: each step does its work when it is asked what it did ------------------------------------------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from airflow_poison.delivery.handlers import Transformation, check_alone, check_policy, load_types, refuse_dialogs, resolve_handler
 from airflow_poison.delivery.session import check_isolation
-from airflow_poison.delivery.stage import KEPT, LEFT, SENT_ON, BlockRecord, OutageRecord, Tally
+from airflow_poison.delivery.stage import KEPT, LEFT_THE_QUEUE, SENT_ON, BlockRecord, OutageRecord, Tally
 from airflow_poison.passes.declaration import Receive
 from airflow_poison.passes.delivering import INTERRUPTS, ClaimKeeper, Delivering, released_on_error
 from airflow_poison.passes.dialogs import notify
@@ -468,7 +468,7 @@ def _account(
     counts = total.counts
     rows = sum(file.rows for _, file in staged.files if file.sub_queue not in _BESIDE)
     wanted = sum(counts[name] for name in (*KEPT, *SENT_ON, "reports"))
-    ends = sum(counts[name] for name in ("committed", *KEPT, *LEFT))
+    ends = sum(counts[name] for name in ("committed", *KEPT, *LEFT_THE_QUEUE))
     beside = {place: sum(file.rows for _, file in staged.files if file.sub_queue == place) for place in (CONVERSATION, LANDING, TRANSMISSION_QUEUE)}
     told = {CONVERSATION: counts["conversations"], LANDING: counts["landings"], TRANSMISSION_QUEUE: counts["transmissions"]}
     if not (claim.messages == counts["received"] == ends and rows == wanted and beside == told):

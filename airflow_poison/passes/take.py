@@ -130,10 +130,10 @@ def take(
         planned = source.between(*between) if between is not None else source.plan(begin(table, known), limit=limit)
         if planned is None or not planned.what:
             return _result(table, source, None, "", () if planned is None else planned.passed_over)
-        messages = messages_of(source, clock.now(), mapping)
+        messages = Messages(source, mapping, clock.now())
         advance = None if between is not None else advance_of(source, known, planned, messages, clock.now())
         try:
-            sent = table.append(messages.of((read or _read)(planned)), key, clock.now(), advance, of_source=True)
+            sent = table.append(messages.of(planned.batches() if read is None else read(planned)), key, clock.now(), advance, of_source=True)
         except SourceTakenError:
             continue
         if between is None:
@@ -143,15 +143,6 @@ def take(
         f"Source {source.name!r} was taken into queue {table.name!r} by others {_TRIES} times while this run read what was new. Nothing was sent. "
         "Run fewer tasks that take it at once; a pool of one slot does that."
     )
-
-
-def _read(planned: Take) -> Iterator[pa.RecordBatch]:
-    return planned.batches()
-
-
-def messages_of(source: Source, now: datetime, mapping: ColumnMapping | None = None) -> _Messages:
-    """Return what makes messages of a source's records."""
-    return _Messages(source, mapping, now)
 
 
 def begin(table: QueueTable, known: StoredSource | None) -> Position:
@@ -167,7 +158,7 @@ def acknowledged(table: QueueTable, source: Source) -> None:
         _log.warning("What was taken from source %r is in queue %r, and the source could not be told: %s", source.name, table.name, error)
 
 
-def advance_of(source: Source, known: StoredSource | None, planned: Take, messages: _Messages, now: datetime) -> Callable[[], Advance]:
+def advance_of(source: Source, known: StoredSource | None, planned: Take, messages: Messages, now: datetime) -> Callable[[], Advance]:
     """Return what says the position behind a take, when all of it was read."""
     before: Mapping[str, Any] = {} if known is None else known.record
 
@@ -205,7 +196,7 @@ def _position(found: StoredSource) -> SourcePosition:
 
 
 @dataclass(slots=True)
-class _Messages:
+class Messages:
     """Makes messages of a source's records.
 
     :ivar count: how many; ``malformed`` of them are not what they should be.

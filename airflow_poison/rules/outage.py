@@ -71,10 +71,10 @@ class Outage:
         return cls(**settings.from_json(cls, stored))
 
 
-def checked_outage(outage: object, setting: str = "outage") -> Outage | None:
+def checked_outage(outage: object) -> Outage | None:
     """Return what was given for ``outage=``: None, an ``Outage``, or its JSON form. Raises SettingError."""
     if outage is None or isinstance(outage, Outage):
         return outage
     if isinstance(outage, dict):
         return Outage.from_dict(outage)
-    raise SettingError(setting, outage, "Outage(), with the settings that differ from its defaults in the brackets, or None")
+    raise SettingError("outage", outage, "Outage(), with the settings that differ from its defaults in the brackets, or None")

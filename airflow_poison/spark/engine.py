@@ -37,7 +37,7 @@ from airflow_poison.spark.jobs import is_connect, readable_error
 from airflow_poison.spark.messages import BATCH_ROWS, chosen, types_kept
 from airflow_poison.spark.nodes import NodeSite, check_outputs
 from airflow_poison.spark.session import check_running
-from airflow_poison.spark.shares import LEFT, SharedSite, deliver_only, deliver_share, plan_shares, read_share
+from airflow_poison.spark.shares import TASK_ROW, SharedSite, deliver_only, deliver_share, plan_shares, read_share
 from airflow_poison.spark.units import SparkUnits
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.store.stage import OutcomeWriter
@@ -226,7 +226,7 @@ class SparkEngine:
                 for number in batch.column("id").to_numpy():
                     yield deliver_share(site, job, str(number), read_share(site, shares[number]))
 
-        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=LEFT)
+        return self._spark.range(0, len(shares), 1, len(shares)).mapInArrow(deliver, schema=TASK_ROW)
 
     def _alone(self, site: Site, claim: Claim, job: StageJob) -> DataFrame:
         """Return the job of one task that delivers a few messages of the claim."""
@@ -235,7 +235,7 @@ class SparkEngine:
         def deliver(_batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield deliver_only(site, job, files)
 
-        return self._spark.range(0, 1, 1, 1).mapInArrow(deliver, schema=LEFT)
+        return self._spark.range(0, 1, 1, 1).mapInArrow(deliver, schema=TASK_ROW)
 
     def _in_order(self, site: Site, claim: Claim, job: StageJob) -> DataFrame:
         """Return the job that delivers in order; Spark sorts, on disk where memory is short.
@@ -258,7 +258,7 @@ class SparkEngine:
             assert context is not None, "runs in a task"
             yield deliver_share(site, job, str(context.partitionId()), batches)
 
-        return frame.mapInArrow(deliver, schema=LEFT)
+        return frame.mapInArrow(deliver, schema=TASK_ROW)
 
     def _in_receive_order(self, frame: DataFrame, job: StageJob, tasks: int, *together: Column) -> DataFrame:
         """Divide messages among tasks, each in the order of its receives.
@@ -381,7 +381,7 @@ def transform_claim(
 
     told(f"transforming {counted(claim.messages, 'message')}")
     with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark), types_kept(spark):
-        outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, deaths=job.deaths, tell=told).run(keep_alive)
+        outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, tell=told).run(keep_alive)
         if job.detection is not None and job.detection.found:
             return  # the claim is settled anew, without what failed so
         told(f"{counted(claim.messages, 'message')} transformed in {counted(outcome.units, 'unit')} and {time.monotonic() - began:.1f} s")

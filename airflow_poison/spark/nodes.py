@@ -23,7 +23,7 @@ from airflow_poison.delivery.journal import columns_beside
 from airflow_poison.delivery.progress import FOLDER as OUTPUT
 from airflow_poison.delivery.recovered import NOTE, RecoveredAttempts
 from airflow_poison.delivery.returned import LearnedColumns
-from airflow_poison.spark.shares import GRACE_SECONDS, LEFT, SHUT_OUT, plan_shares, read_share, told
+from airflow_poison.spark.shares import GRACE_SECONDS, SHUT_OUT, TASK_ROW, plan_shares, read_share, told
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import on_node
 from airflow_poison.store.objects import side_by_side
@@ -207,7 +207,7 @@ def written_by_tasks(frame: DataFrame, folder: BucketFolder, below: str) -> list
         yield told(_written((batch.rename_columns(names) for batch in batches), folder, below))
 
     numbered = frame.toDF(*map(str, range(len(names))))  # to mapInArrow a dot in a name is a path
-    rows = numbered.mapInArrow(write, schema=LEFT).collect()
+    rows = numbered.mapInArrow(write, schema=TASK_ROW).collect()
     return side_by_side(folder.here, [name for row in rows for name in row["files"]])
 
 

@@ -41,7 +41,7 @@ SETTINGS = {
 }
 
 
-def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None, name: str = "airflow-poison") -> SparkSession:
+def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None) -> SparkSession:
     """Return the running Spark session, or start one.
 
     :param master: where Spark runs, for example ``local[*]``, ``spark://host:7077``, or ``sc://host:15002`` for a Spark Connect server.
@@ -64,7 +64,7 @@ def get_session(master: str = "local[*]", conf: Mapping[str, str] | None = None,
         check_java()
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(master).appName(name)
+    builder = SparkSession.builder.master(master).appName("airflow-poison")
     for key, value in {**SETTINGS, **_of_workers(master), **(conf or {})}.items():
         builder = builder.config(key, value)
     began = time.monotonic()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.files import DataFile
 
 
-LEFT = "files array<string>"
+TASK_ROW = "files array<string>"
 """The row of a task: the files that the driver has to fetch, where it does not see them."""
 FEWEST_ROWS = 250
 """A task is worth its start from about so many messages on (tens of milliseconds)."""
@@ -195,7 +195,7 @@ def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.Rec
 
 
 def told(files: Sequence[str]) -> pa.RecordBatch:
-    """Return a task's row for Spark (``LEFT``): the files that the driver has to fetch."""
+    """Return a task's row for Spark (``TASK_ROW``): the files that the driver has to fetch."""
     import pyarrow as pa
 
     return pa.record_batch([pa.array([list(files)], pa.list_(pa.string()))], names=["files"])

@@ -221,7 +221,7 @@ class SparkUnits:
         """Have the jobs of the calling thread watched while the block runs, and cancelled when so many messages take too long."""
         with self._lock:
             if self._cancelled:
-                raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again, it goes on where it stopped.")
+                raise ReceiveStoppedError.of(self._claim.key)
             self._began += 1
             mine = self._began
         group = f"poison-{self._claim.key}-{self._token}-{mine}"
@@ -373,7 +373,7 @@ class SparkUnits:
                 f"transform={self._transformation.name} cannot be planned: {first_line(error)}\nNo message is charged, nothing was committed."
             ) from error
         if self._cancelled:
-            raise ReceiveStoppedError(f"The pass {self._claim.key} was left. Its claim stays: run it again.") from error
+            raise ReceiveStoppedError.of(self._claim.key) from error
         if lost(error):
             raise self._lost(error) from error
         self._table.stage(self._claim)  # raises ClaimLostError when a later holder has shut this one out

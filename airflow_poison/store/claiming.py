@@ -156,13 +156,9 @@ def pick_unparked(table: Table, view: View, wanted: Wanted) -> tuple[DataFile, .
     return tuple(part.file for part, rows in chosen if rows.all())
 
 
-def _in_order(rows: pa.Table) -> pa.Table:
-    return rows.sort_by(list(_QUEUE_ORDER))
-
-
 def split(table: Table, found: ToSplit) -> None:
     """Split a file in a commit of its own."""
-    whole = _in_order(data_files.read(table.folder, found.file))
+    whole = data_files.read(table.folder, found.file).sort_by(list(_QUEUE_ORDER))
     try:
         split_file(table, found.file, found.cut(whole))
     except TableChangedError:

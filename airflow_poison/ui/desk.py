@@ -66,7 +66,6 @@ AGAIN_SECONDS = 10.0
 """After so long a plan is tried again that waits for passes: they have claimed the rest of its messages, or have to receive its canary."""
 REMEMBERED = 100
 _WAITS = frozenset({PlanState.RUNNING.value, PlanState.CANARY.value})
-OPEN = frozenset({PlanState.RUNNING, PlanState.CANARY, PlanState.PAUSED, PlanState.STOPPED, PlanState.FAILED})
 
 Key = tuple[str, str, str]
 """Connection, queue, plan."""
@@ -359,7 +358,7 @@ def plan(conn_id: str, name: str, plan_id: str) -> dict[str, object]:
 
 def _canary_seen(table: QueueTable, plan_id: str) -> dict[str, object] | None:
     """Return how many messages of a plan's canary were settled, have failed by which errors, and wait; None: there is none, or it is decided."""
-    from airflow_poison.desk.plans import canary_errors, judged, stored
+    from airflow_poison.desk.plans import OPEN, canary_errors, judged, stored
 
     found = stored(table, plan_id)
     if found.record.get("canary") is None or found.canary_passed or found.state not in OPEN:

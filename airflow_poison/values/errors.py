@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PoisonError(Exception):
@@ -149,6 +149,11 @@ class DecisionOutdatedError(PoisonError):
 
 class ReceiveStoppedError(PoisonError):
     """A pass was asked to stop, because its task ends. It gives its claim up; any next run goes on where it stopped."""
+
+    @classmethod
+    def of(cls, key: str) -> Self:
+        """Return the error of the pass with a run key."""
+        return cls(f"The pass {key} was stopped. Its claim stays: run it again, it goes on where it stopped.")
 
 
 class QueuesFailedError(PoisonError):

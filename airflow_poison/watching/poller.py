@@ -114,13 +114,11 @@ class Poller:
     One look an interval serves all waiters; a further one is made when an instant falls due at which a condition may come true. Where a look costs
     requests, many queues are looked at less often than their waiters want (``QueueStore.requests_a_minute``). What blocks runs in a thread. A look
     counts for those only who had come before it began: what was true earlier is not sent.
-
-    :param clock: the time of the queues.
     """
 
-    def __init__(self, store: QueueStore, clock: Clock | None = None) -> None:
+    def __init__(self, store: QueueStore) -> None:
         self._look, self._requests_a_minute = QueueReader(store), store.requests_a_minute
-        self._clock = clock or SystemClock()
+        self._clock: Clock = SystemClock()
         self._waiters: set[_Waiter] = set()
         self._came = asyncio.Event()
         self._task: asyncio.Task[None] | None = None

@@ -157,7 +157,7 @@ def deliver(
     transform = Transformation(HandlerRef("shop:clean"), named=named or {})
     job = StageJob("orders", policy, HandlerRef("shop:clean"), str(here / "journal"), VirtualClock(), detection=detection, transform=transform)
     with Journal(here / "journal", "frames") as journal:
-        outcome = UnitDelivery(job, batch, played, journal, carry=story.carry, rules=rules, deaths=story.deaths, tell=tell).run(keep_alive)
+        outcome = UnitDelivery(replace(job, deaths=story.deaths), batch, played, journal, carry=story.carry, rules=rules, tell=tell).run(keep_alive)
     wanted = np.isin(batch.column("lookup_id").to_numpy(), open_ids(job, outcome))
     rows = pa.Table.from_batches(settled(job, outcome, story.carry, iter([batch.filter(pa.array(wanted))]), iter(())), table_schema()).to_pylist()
     if events is not None:
@@ -661,7 +661,7 @@ def test_a_claim_says_how_far_it_is_within_ten_seconds_and_what_is_left(tmp_path
     seconds, lines = iter([0.0, 9.0, 10.0, 20.0, 79.0, 80.0]), list[str]()
     monkeypatch.setattr(units, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     good = np.zeros(8, bool)
-    looking = units.UnitSearch(SimpleNamespace(good=good), Played({}), lines.append)  # type: ignore[arg-type]  # all of a claim that it reads
+    looking = units.UnitSearch("first", SimpleNamespace(good=good), Played({}), lines.append)  # type: ignore[arg-type]  # all of a claim that it reads
 
     for told, done in [(0, 0), (1, 0), (2, 2), (2, 2), (3, 2)]:
         good[:done] = True
