@@ -53,7 +53,7 @@ from airflow_poison.passes.conversations import (
     transmission_queue,
 )
 from airflow_poison.passes.conversations import conversation as conversation_view
-from airflow_poison.passes.declaration import Canary, Receive, ReceiveOptions
+from airflow_poison.passes.declaration import Canary, Receive, ReceiveOptions, check_handler_given
 from airflow_poison.passes.dialogs import ActResult, begin_dialogs, create, drop, send_on, set_timer
 from airflow_poison.passes.due import ReturnResult, return_due
 from airflow_poison.passes.engines import Engine, SupervisedEngine
@@ -232,8 +232,7 @@ class Queue:
         :param options: other settings, see ``ReceiveOptions``.
         Raises HandlerNotFoundError and SettingError before anything is claimed, QueueHaltedError when the queue is not enabled.
         """
-        if handler is None and options.get("transform") is None:
-            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
+        check_handler_given(handler, options.get("transform"))
         settings = Receive.of(self.name, handler=handler, policy=policy, **options)
         engine = SupervisedEngine if spark is None else lambda: _spark_engine(spark, progress)
         receiving = self.receive_pass(settings, engine, progress=progress)

@@ -62,7 +62,7 @@ _WRITTEN_DOWN = "What was delivered is written down and is not delivered again; 
         "SOURCE",
         "first give --transform what is new in a source, where it is, and only rows that fail become messages: a pattern of files, or MODULE:NAME",
     ),
-    Argument(("--mixes-rows",), {"action": "store_true", "help": "what --transform makes of a message depends on others: all or nothing"}),
+    switch("--mixes-rows", "what --transform makes of a message depends on others: all or nothing"),
     *POLICY,
     several("--services", "MODULE:NAME", "services that receive from the queue, declared on it first: each a Service, or a list or tuple of them"),
     option(

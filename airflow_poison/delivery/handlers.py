@@ -81,7 +81,7 @@ class Transformation:
             return self.function
         if isinstance(self.function, HandlerRef):
             return self.function.name
-        return f"{getattr(self.function, '__module__', '')}:{getattr(self.function, '__qualname__', type(self.function).__qualname__)}"
+        return name_of(self.function)
 
     def ref(self) -> HandlerRef:
         """Return the function ready to travel. Raises HandlerNotFoundError where it cannot be imported or carried."""
@@ -307,7 +307,7 @@ def check_given(handler: object, *, returns_rows: bool = False) -> None:
     :raises HandlerNotFoundError: it is no ``module:function``, cannot be called with one message, or would not run when it is called.
     """
     if not isinstance(handler, str):
-        _check_callable(handler, _name_of(handler), returns_rows=returns_rows)
+        _check_callable(handler, name_of(handler), returns_rows=returns_rows)
     elif "{{" not in handler and "{%" not in handler:
         _parts(handler)
 
@@ -346,7 +346,7 @@ def resolve_handler(handler: HandlerLike | HandlerRef, *, returns_rows: bool = F
     if isinstance(handler, str):
         _check_callable(_import(handler), handler, returns_rows=returns_rows)
         return HandlerRef(handler, path=path)
-    name = _name_of(handler)
+    name = name_of(handler)
     _check_callable(handler, name, returns_rows=returns_rows)
     try:
         return _ready_to_travel(handler)
@@ -359,7 +359,7 @@ def resolve_handler(handler: HandlerLike | HandlerRef, *, returns_rows: bool = F
 
 def _ready_to_travel(function: object) -> HandlerRef:
     """Return the reference of a function: by its name where that can be imported elsewhere, else by value. Raises what pickling raises."""
-    name, path = _name_of(function), tuple(sys.path)
+    name, path = name_of(function), tuple(sys.path)
     return HandlerRef(name, path=path) if is_importable(function, name) else HandlerRef(name, carry_by_value(function, function), path)
 
 
@@ -370,10 +370,10 @@ def check_deliver(deliver: object) -> None:
         raise SettingError("deliver", deliver, f"{wanted}; give the function itself, not its name" if isinstance(deliver, str) else wanted)
     if kind := kind_of(deliver):
         instead = "give a function, or an object of it" if kind == "class" else "write it as a plain function"
-        raise SettingError("deliver", _name_of(deliver), f"{wanted}; this is a {kind}, and calling it would deliver nothing: {instead}")
+        raise SettingError("deliver", name_of(deliver), f"{wanted}; this is a {kind}, and calling it would deliver nothing: {instead}")
     if (wrong := wrong_call(deliver, 2)) is not None:
         signature, why = wrong
-        raise SettingError("deliver", f"{_name_of(deliver)}{signature}", f"{wanted}; this cannot be called so ({why})") from why
+        raise SettingError("deliver", f"{name_of(deliver)}{signature}", f"{wanted}; this cannot be called so ({why})") from why
 
 
 def resolve_deliver(deliver: object) -> HandlerRef:
@@ -386,7 +386,7 @@ def resolve_deliver(deliver: object) -> HandlerRef:
             f"a function that can be carried to the driver, and this cannot ({type(error).__name__}: {error}). It is not importable by name, so "
             "everything it refers to must be picklable; put it into an importable module, or open connections inside it"
         )
-        raise SettingError("deliver", _name_of(deliver), allowed) from error
+        raise SettingError("deliver", name_of(deliver), allowed) from error
 
 
 def load_handler(ref: HandlerRef) -> Handler:
@@ -526,7 +526,8 @@ def _module_of(thing: object) -> str:
     return name if isinstance(name, str) else type(thing).__module__
 
 
-def _name_of(handler: object) -> str:
+def name_of(handler: object) -> str:
+    """Return ``module:name`` of a function or another thing."""
     qualified = getattr(handler, "__qualname__", None) or type(handler).__qualname__
     return f"{_module_of(handler)}:{qualified}"
 

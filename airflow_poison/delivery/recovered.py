@@ -411,7 +411,7 @@ def dead_with_work(folder: Path, but: str) -> list[str]:
     return [path.name for path in others if _left_work(path)]
 
 
-def is_left(path: Path) -> bool:
+def is_quiet(path: Path) -> bool:
     """Whether no process can write to a journal any more."""
     with path.open("rb") as file:
         return _is_quiet(file)

@@ -282,6 +282,6 @@ def _cancel(log: Log) -> None:
 # Redrives for new handlers ------------------------------------------------------------------------------------------
 
 
-def logged(view: PlanView) -> str:
+def plan_line(view: PlanView) -> str:
     """Return a line about a plan."""
     return f"plan {view.plan}, {view.action.verb.value} ({view.reason}): {view.state}, {view.done:,} of {view.messages:,} done"

@@ -24,7 +24,7 @@ from airflow_poison.lineage import Lineage, WithLineage, queue_uri
 from airflow_poison.links import EventsLink, PoisonLink, QueueLink
 from airflow_poison.notifications import AlertTargets, Targets
 from airflow_poison.operators.ask import PARKS
-from airflow_poison.operators.base import PATIENCE_SECONDS, QueueOperator, actor, logged, lookup_ids_of, number, subscriber, task_key
+from airflow_poison.operators.base import PATIENCE_SECONDS, QueueOperator, actor, lookup_ids_of, number, plan_line, subscriber, task_key
 from airflow_poison.passes.declaration import Canary, Receive
 from airflow_poison.sources.kafka import Kafka
 from airflow_poison.store.files import PlanState
@@ -116,7 +116,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
             self.log.info("No answer in time: plans %s stay paused.", ", ".join(answers))
         else:
             for plan, text in answers.items():
-                self.log.info("%s", logged(self._decided(hook, plan, user["name"], agreed=text in chosen)))
+                self.log.info("%s", plan_line(self._decided(hook, plan, user["name"], agreed=text in chosen)))
         by = None if user is None else {"id": user["id"], "name": user["name"]}
         return {**result, "answer": list(chosen), "timed_out": timed_out, "by": by}
 
@@ -127,7 +127,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
             alert_subscription(queue.table, name, queue.clock, self.alerts.kinds()).begin()
         if self.rules is not None:
             queue.declare_rules(self.rules)
-        queue.redrive_by_itself(Receive(), lambda view: self.log.warning("Redrive for a new handler: %s", logged(view)))
+        queue.redrive_by_itself(Receive(), lambda view: self.log.warning("Redrive for a new handler: %s", plan_line(view)))
         result = queue.run_rules(run=key)
         if self.alerts:
             self.alerts.send(queue.table, name, context, queue.clock, self.log)

@@ -15,14 +15,14 @@ from airflow.sdk import Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_poison import stats
-from airflow_poison.delivery.handlers import Transformation, check_given
+from airflow_poison.delivery.handlers import Transformation, check_given, name_of
 from airflow_poison.hooks.connection import cores_of, found_connection, spark_master
 from airflow_poison.hooks.poison import QueueHook, this_run
 from airflow_poison.lineage import Lineage, WithLineage, path_uri, queue_uri
 from airflow_poison.links import PoisonLink, QueueLink, RetryLink
 from airflow_poison.notifications import AlertTargets, Targets
-from airflow_poison.operators.base import OperatorOptions, cancel_jobs, leave_server, logged, subscriber, task_key
-from airflow_poison.passes.declaration import DEFAULTS, Receive, ReceiveOptions, name_of, takes_options
+from airflow_poison.operators.base import OperatorOptions, cancel_jobs, leave_server, plan_line, subscriber, task_key
+from airflow_poison.passes.declaration import DEFAULTS, Receive, ReceiveOptions, check_handler_given, takes_options
 from airflow_poison.passes.runs import QueueRun, ReceiveManyResult, ReceiveResult, Stop, account, check_named_once, halted, receive_many, stoppable
 from airflow_poison.rules import checked_policy, policy_from_dict
 from airflow_poison.rules.settings import whole_number
@@ -205,8 +205,8 @@ class QueueReceiveOperator(ReceivingOperator):
         super().__init__(queue_name=queue_name, handler=handler, policy=policy, py_files=py_files, **kwargs)
         if (self.queue_name is None) == (queues is None):
             raise SettingError("queues", queues, "either queue_name or queues, and not both")
-        if self.handler is None and self.transform is None and queues is None:
-            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
+        if queues is None:
+            check_handler_given(self.handler, self.transform)
         services, spans = self.receive.services, self.receive.spans
         if services and queues is not None:
             raise SettingError("services", list(services), "services of a queue's own: QueueToReceive(queue_name, services=...)")
@@ -384,7 +384,7 @@ class QueuePass:
             self.receive,
             lambda: self.hook.engine(task.log.info, task.py_files),
             run=this_run(),
-            redriven=lambda view: task.log.warning("Redrive for a new handler: %s", logged(view)),
+            redriven=lambda view: task.log.warning("Redrive for a new handler: %s", plan_line(view)),
             small_pass=self.hook.settings.small_pass,
             progress=task.log.info,
             interrupts=(*INTERRUPTS, AirflowTaskTimeout),

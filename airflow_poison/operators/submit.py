@@ -9,8 +9,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowOptionalProvider
 
 from airflow_poison.hooks.connection import PY_FILES
 from airflow_poison.hooks.poison import QueueHook, this_run
-from airflow_poison.operators.base import logged, task_key
+from airflow_poison.operators.base import plan_line, task_key
 from airflow_poison.operators.receive import ReceivingOperator
+from airflow_poison.passes.declaration import check_handler_given
 from airflow_poison.passes.runs import ReceiveResult, halted
 from airflow_poison.values.errors import QueueHaltedError, SettingError, SparkDistributionError, SparkJobError
 
@@ -76,8 +77,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
             if name in kwargs:
                 raise SettingError(name, kwargs[name], "nothing: the application is this package's own")
         super().__init__(queue_name=queue_name, handler=handler, conn_id=spark_conn_id, **{"name": "airflow-poison", **kwargs})
-        if handler is None and self.transform is None:
-            raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
+        check_handler_given(handler, self.transform)
         self.conn_id = conn_id
         self._try: Try | None = None
 
@@ -95,7 +95,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         queue = hook.queue(self.queue_name)
         queue.declare_receive(receive, run=this_run())
         table = queue.table
-        queue.redrive_by_itself(receive, lambda view: self.log.warning("Redrive for a new handler: %s", logged(view)))
+        queue.redrive_by_itself(receive, lambda view: self.log.warning("Redrive for a new handler: %s", plan_line(view)))
         self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))
         try:
             result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from airflow_poison.delivery.handlers import (
     BATCH_SIZE,
+    MANGLED_PREFIX,
     Batching,
     Transformation,
     check_alone,
@@ -21,6 +22,7 @@ from airflow_poison.delivery.handlers import (
     check_policy,
     check_schema,
     check_transform,
+    name_of,
     refuse_dialogs,
 )
 from airflow_poison.outputs.output import Output, outputs_of
@@ -272,6 +274,12 @@ def whole(name: str, given: object) -> int:
         raise SettingError(name, given, "a whole number, or text of one") from None
 
 
+def check_handler_given(handler: object, transform: object) -> None:
+    """Raise SettingError where there is neither."""
+    if handler is None and transform is None:
+        raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
+
+
 def _check_transform(given: Mapping[str, Any]) -> None:
     """Check the settings of a transformation. Raises SettingError and HandlerNotFoundError."""
     transform = given["transform"]
@@ -292,11 +300,6 @@ def _check_transform(given: Mapping[str, Any]) -> None:
     )
 
 
-def name_of(thing: object) -> str:
-    """Return ``module:name``."""
-    return f"{getattr(thing, '__module__', '')}:{getattr(thing, '__qualname__', type(thing).__qualname__)}"
-
-
 def importable_types(kinds: Iterable[str | type[BaseException]], *, inline: bool = False) -> tuple[str, ...]:
     """Return the names of exception types that server sessions can import. Raises SettingError for one of a DAG file.
 
@@ -310,6 +313,6 @@ def importable_types(kinds: Iterable[str | type[BaseException]], *, inline: bool
 def _importable(kind: type[BaseException], *, inline: bool) -> str:
     if not isinstance(kind, type):
         raise SettingError("unprocessable", kind, "exception types, not exceptions, or names as 'module:Type'")
-    if kind.__module__.startswith("unusual_prefix_") or (kind.__module__ == "__main__" and not inline):
+    if kind.__module__.startswith(MANGLED_PREFIX) or (kind.__module__ == "__main__" and not inline):
         raise SettingError("unprocessable", kind.__qualname__, "exception types of importable modules; in a DAG file raise Unprocessable instead")
     return name_of(kind)

@@ -20,7 +20,7 @@ from airflow_poison.delivery import platform
 from airflow_poison.delivery.handlers import HandlerRef, Transformation
 from airflow_poison.delivery.outage import Detection
 from airflow_poison.delivery.progress import ForwardedLog, JournalProgress, Progress
-from airflow_poison.delivery.recovered import BEGUN, ClaimHistory, Forced, RecoveredAttempts, TryNote, Verdict, is_left, read_history, read_journals
+from airflow_poison.delivery.recovered import BEGUN, ClaimHistory, Forced, RecoveredAttempts, TryNote, Verdict, is_quiet, read_history, read_journals
 from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.delivery.stage import Order, StageJob
 from airflow_poison.passes.conversations import dialog_state
@@ -215,7 +215,7 @@ class Delivering:
         except BaseException:
             journals = [*folder.glob("*.journal")]
             if (local or not (journals or receiving.table.node)) and (
-                not receiving.table.node or _quiet(folder)
+                not receiving.table.node or _wait_until_quiet(folder)
             ):  # what others are given must not change any more
                 with suppress(PoisonError, OSError):  # it stays then, and others ask themselves what became of this try
                     platform.force_files(folder, [*folder.glob("*.log"), *folder.glob("*.rows"), *journals])  # words last: they need the others
@@ -362,15 +362,15 @@ def expire_now(table: QueueTable, claim: Claim, clock: Clock, tell: Callable[[st
                 f"{given_up}: what its tasks still do on other nodes ends within {ENDED_WITHIN.seconds} s, and any pass goes on then, with all "
                 "attempts counted"
             )
-        elif _quiet(Path(table.stage(claim), "journal")):
+        elif _wait_until_quiet(Path(table.stage(claim), "journal")):
             table.renew(leaving, lease=timedelta(0), now=clock.now())
             tell(f"{given_up}: the next pass goes on at once, with all attempts counted")
 
 
-def _quiet(folder: Path) -> bool:
+def _wait_until_quiet(folder: Path) -> bool:
     """Wait until no process can write to the journals any more; False when that takes too long."""
     until = time.monotonic() + PATIENCE_SECONDS
-    while not all(map(is_left, folder.glob("*.journal"))):
+    while not all(map(is_quiet, folder.glob("*.journal"))):
         if time.monotonic() > until:
             return False
         time.sleep(_LOOK_SECONDS)

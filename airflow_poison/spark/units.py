@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
     from airflow_poison.delivery.handlers import Transformation
     from airflow_poison.outputs.output import Output
@@ -463,7 +463,7 @@ class SparkUnits:
                 self._write(frame, cast("int", lands), name)
             else:
                 frame.write.format("noop").mode("overwrite").save()
-        unparsed = {} if observed is None or observed_in(observed, "bad", self.leave) == 0 else self._unparsed(lookup_ids)
+        unparsed = self._unparsed(observed, lookup_ids)
         verdicts = self._verdicts(lands, lookup_ids) if lands is not None and found.judged else {}
         return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
 
@@ -494,7 +494,7 @@ class SparkUnits:
                     raising, with_them = raised_in_python(all_noted(notes), (self._folder / str(lands) / name).glob("*.parquet"))
                     raised |= raising
                     spoiled |= with_them
-        unparsed = {} if observed is None or observed_in(observed, "bad", self.leave) == 0 else self._unparsed(lookup_ids)
+        unparsed = self._unparsed(observed, lookup_ids)
         verdicts = self._verdicts(lands, lookup_ids)
         raised |= {number for number, failure in verdicts.items() if failure.text == RAISED}
         gone = raised | spoiled
@@ -502,8 +502,10 @@ class SparkUnits:
         verdicts = {number: failure for number, failure in verdicts.items() if number not in unparsed and number not in gone}
         return Ran(verdicts, unparsed, tuple(sorted(raised)), tuple(sorted(spoiled - raised)))
 
-    def _unparsed(self, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
+    def _unparsed(self, observed: Observation | None, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
         """Return whose bodies do not fit, and why."""
+        if observed is None or observed_in(observed, "bad", self.leave) == 0:
+            return {}
         rows = self._frames.parsed(self._frames.raw(lookup_ids)).where(f"{WHY} IS NOT NULL").select(LOOKUP_ID, WHY).collect()
         return {row[LOOKUP_ID]: failure_of(BodyError(row[WHY])) for row in rows}
 

@@ -235,10 +235,10 @@ def claim(
         else:
             compaction.compact(table, min_files=_MANY, sub_queues=[wanted.sub_queue.value])
             join = False
-    return _settled(table, answer, attempt)
+    return _fenced(table, answer, attempt)
 
 
-def _settled(table: Table, claim: Claim | None, attempt: stage.HolderFolder) -> Claim | None:
+def _fenced(table: Table, claim: Claim | None, attempt: stage.HolderFolder) -> Claim | None:
     """Shut earlier holders out before anything of theirs is looked at; forget the folder when there is no claim."""
     if claim is None:
         attempt.drop()
@@ -293,7 +293,7 @@ def take_over(table: Table, known: Claim, *, lease: timedelta, now: datetime) ->
             return None, None
         return _successor(table, view, before, now + lease, attempt)
 
-    return _settled(table, table.change(plan), attempt)
+    return _fenced(table, table.change(plan), attempt)
 
 
 def _successor(table: Table, view: View, before: Claim, expires_at: datetime, attempt: stage.HolderFolder) -> tuple[Commit, Claim]:

@@ -21,7 +21,7 @@ from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, 
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.passes.alter import declare
-from airflow_poison.passes.declaration import Receive, ReceiveOptions
+from airflow_poison.passes.declaration import Receive, ReceiveOptions, check_handler_given
 from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import Engine, LocalEngine
 from airflow_poison.passes.land import prepared
@@ -254,8 +254,7 @@ def _declared(queue: str, handler: object, policy: Policy, spark: object, option
     if isinstance(handler, Transformation):
         raise SettingError("handler", handler.name, "a function of a message; give one of a DataFrame as transform=..., with its schema=...")
     transform = options.get("transform")
-    if handler is None and transform is None:
-        raise SettingError("handler", None, "an importable name such as 'shop.arrivals:land', or a function; or transform=...")
+    check_handler_given(handler, transform)
     if spark and transform is None:
         raise SettingError("spark", spark, "a setting of a transformation; declare transform=... too")
     inline: ReceiveOptions = {} if transform is not None else {"isolation": "none"}
