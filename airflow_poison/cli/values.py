@@ -1,8 +1,6 @@
-"""Values of arguments as people type them, and the policy that options give.
+"""Values of arguments as people type them: policies, selections, instants; and what the shell completes.
 
-What the shell completes. Airflow's completion is argcomplete's, which asks an argument's ``completer``; so does ours without Airflow.
-
-The options of a selection, the same for every command, and the Selection that they give.
+Airflow's completion is argcomplete's, which asks an argument's ``completer``; so does ours without Airflow.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import Batching, Handler, HandlerLike
     from airflow_poison.dialogs.transaction import Conversation
 
+log = logging.getLogger(__name__)
+
 
 MAGIC = b"APSG"
 _LENGTH = struct.Struct(">I")
@@ -136,9 +138,6 @@ def frame_handler(handler: Callable[[Any], object], batching: Batching) -> Calla
 
 
 # Failures tracked by the application
-
-
-log = logging.getLogger(__name__)
 
 
 def track_failures(handler: HandlerLike, max_failures: int = 3) -> TrackedHandler:

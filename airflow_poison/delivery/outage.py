@@ -1,12 +1,10 @@
 """Outages: from the deliveries of one task to a verdict that all tasks of a pass, and a pass that takes it over, find beside its journals.
 
 A task judges by its own last deliveries. What counts is an exception, by its fingerprint: a crash or a timeout ends a process, as a message does
-that is poison, and is charged as ever. Deliveries of messages that were charged with the same type of exception in an earlier pass prove nothing:
-poison that comes back from ``retry`` fails alike, and alone. Before it is sure a task tries other messages, once each and uncounted: poison lies
-in heaps, an outage is everywhere. The verdict is a file in the folder of the journals; with it the pass is settled from the journals, as after a
-death, without the attempts that failed so.
-
-Deliveries that are watched for an outage (``outage=``): one batch in one process, and an endpoint's. Messages are tried out of turn, uncounted.
+that is poison, and is charged. Deliveries of messages that were charged with the same type of exception in an earlier pass prove nothing:
+poison that comes back from ``retry`` fails alike, and alone. Before it is sure a task tries other messages, out of turn, once each and uncounted:
+poison lies in heaps, an outage is everywhere. The verdict is a file in the folder of the journals; with it the pass is settled from the journals, as
+after a death, without the attempts that failed so.
 
 Where the handler takes batches, one that fails as a whole is searched only when a message that is tried alone succeeds. What is tried out of turn may
 be of a batch that is being searched: it is settled then, and left out of what is handed over.
@@ -14,25 +12,29 @@ be of a batch that is being searched: it is settled then, and left out of what i
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import secrets
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from airflow_poison.delivery.journal import attempts_of, pending
-from airflow_poison.delivery.recovered import NOTE, Verdict
 from airflow_poison.rules.decisions import Deliver, Return
 from airflow_poison.rules.outage import LEAST_MESSAGES, Outage
 from airflow_poison.values.errors import BodyError
 from airflow_poison.values.failures import Failure, FailureKind, PoisonRows, origin
+from airflow_poison.values.fault_points import reach
+from airflow_poison.values.machine import private
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,6 +48,47 @@ if TYPE_CHECKING:
 _LONGEST_ERROR, _MOST_ERRORS, _MOST_REMEMBERED = 200, 1_000, 10_000
 _OF_THE_MESSAGE = {f"{error.__module__}.{error.__qualname__}" for error in (PoisonRows, BodyError)}
 _MOST_DOUBLINGS = 4
+
+
+OUTAGE_FILE = "outage.json"
+"""The name of the verdict's file in a folder of journals."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutageVerdict:
+    """What failed is no poison.
+
+    :param fingerprint: that the failures share.
+    :param error: the first of them, one line.
+    :param at: when it was found, ISO 8601 in UTC.
+    """
+
+    fingerprint: str
+    error: str
+    at: str
+
+    def write(self, folder: Path) -> None:
+        """Put it beside the journals, whole; a later one takes the place of an earlier one. Nothing is written where this holder was shut out."""
+        hidden = folder / f".{OUTAGE_FILE}.{secrets.token_hex(4)}"
+        with suppress(FileNotFoundError):
+            with open(hidden, "w", encoding="utf-8", opener=private) as file:
+                json.dump(asdict(self), file)
+                file.flush()
+                os.fsync(file.fileno())
+            reach("delivery.outage.before_name")
+            hidden.rename(folder / OUTAGE_FILE)
+            reach("delivery.outage.after_name")
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """Return the verdict in a folder of journals; None where there is none. One that cannot be read is none: its messages are charged."""
+        try:
+            told = json.loads((folder / OUTAGE_FILE).read_text(encoding="utf-8"))
+            datetime.fromisoformat(told["at"])
+            int(told["fingerprint"], 16)
+            return cls(str(told["fingerprint"]), str(told["error"]), str(told["at"]))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +106,7 @@ class Detection:
     @property
     def found(self) -> bool:
         """Whether some task has found an outage: nothing more is delivered."""
-        return os.path.exists(f"{self.folder}/{NOTE}")  # noqa: PTH110  (asked for every failure)
+        return os.path.exists(f"{self.folder}/{OUTAGE_FILE}")  # noqa: PTH110  (asked for every failure)
 
 
 class Window:
@@ -227,7 +270,7 @@ class Watch:
             return self._confirm("", others, attempt, alone=False)
         mark = "" if failure is None else self.mark(failure)
         if mark and self.stopped():
-            verdict = Verdict.read(Path(self.detection.folder))
+            verdict = OutageVerdict.read(Path(self.detection.folder))
             return verdict is not None and verdict.fingerprint == mark
         return bool(mark) and self._confirm(mark, others, attempt, alone=False)
 
@@ -262,7 +305,7 @@ class Watch:
 
     def _found(self, mark: str) -> bool:
         self.over = True
-        Verdict(mark, self._errors.get(mark, ""), self._now().isoformat()).write(Path(self.detection.folder))
+        OutageVerdict(mark, self._errors.get(mark, ""), self._now().isoformat()).write(Path(self.detection.folder))
         return True
 
 

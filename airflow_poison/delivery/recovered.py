@@ -3,9 +3,8 @@
 Of a damaged file, what is lost counts for nothing, and the log says so. What is there and may not be read is an error: it can be repaired, and
 forgetting it would deliver again what was settled.
 
-Which messages a crash is attributed to when everything dies: the earlier tries of a claim, and what the next one must take care of.
-
-A try is the work of one holder of a claim; its journals lie in one folder. When it ends with
+It also says which messages a crash is attributed to when everything dies. A try is the work of one holder of a claim; its journals lie in one folder.
+When it ends with
 
 * **one** transaction open, the message in flight is charged with a crash (its batch with a rollback, spec WCF-41);
 * **several** open, no message is charged: a broker that is started again rolls open transactions back without counting. The messages that were
@@ -13,7 +12,7 @@ A try is the work of one holder of a claim; its journals lie in one folder. When
   which it was a suspect, too.
 
 A **batch of several** that was with a handler is a transaction, too, but none of its messages was alone: none is charged for it. Its words say
-that they are suspected, and the next holder hands them on in smaller pieces (journal.py).
+that they are suspected, and the next holder hands them on in smaller pieces (``delivery.journal``).
 
 A machine that is lost takes with it what its kernel had not written to disk yet. What its journals say to have happened has happened, but
 marks of messages in flight may be old, so none is charged; only what was forced to disk shows which message was alone with the handler.
@@ -27,13 +26,11 @@ import fcntl
 import json
 import logging
 import os
-import secrets
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import partial
@@ -67,7 +64,6 @@ from airflow_poison.delivery.output import last_output
 from airflow_poison.delivery.returned import Records, ReturnedBy, ReturnedRows, mapped
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind, origin
-from airflow_poison.values.fault_points import reach
 from airflow_poison.values.machine import PRIVATE, private
 
 if TYPE_CHECKING:
@@ -75,6 +71,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from airflow_poison.delivery.session import BatchReport
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +249,6 @@ def texts_of(path: Path) -> Texts:
 
 
 # Damaged files
-
-
-log = logging.getLogger(__name__)
 
 
 def tell_damage(path: Path, what: str) -> None:
@@ -715,47 +710,3 @@ def _returned(found: Iterable[ReadSection], earlier: RecoveredAttempts) -> Retur
                 lost = early[~known & ~np.isin(section.ids[early], returned.table[0])]
                 section.words[lost] = section.words[lost] & ~STATE_MASK | MessageState.UNTOUCHED
     return returned
-
-
-# The verdict on a pass: an outage
-
-
-NOTE = "outage.json"
-"""The name of the verdict's file in a folder of journals."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What failed is no poison.
-
-    :param fingerprint: that the failures share.
-    :param error: the first of them, one line.
-    :param at: when it was found, ISO 8601 in UTC.
-    """
-
-    fingerprint: str
-    error: str
-    at: str
-
-    def write(self, folder: Path) -> None:
-        """Put it beside the journals, whole; a later one takes the place of an earlier one. Nobody has to be told who has shut this holder out."""
-        hidden = folder / f".{NOTE}.{secrets.token_hex(4)}"
-        with suppress(FileNotFoundError):
-            with open(hidden, "w", encoding="utf-8", opener=private) as file:
-                json.dump(asdict(self), file)
-                file.flush()
-                os.fsync(file.fileno())
-            reach("delivery.outage.before_name")
-            hidden.rename(folder / NOTE)
-            reach("delivery.outage.after_name")
-
-    @classmethod
-    def read(cls, folder: Path) -> Self | None:
-        """Return the verdict in a folder of journals; None where there is none. One that cannot be read is none: its messages are charged."""
-        try:
-            told = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-            datetime.fromisoformat(told["at"])
-            int(told["fingerprint"], 16)
-            return cls(str(told["fingerprint"]), str(told["error"]), str(told["at"]))
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError):
-            return None

@@ -1,9 +1,7 @@
 """Settlement: from a delivered batch to what the stage keeps of it: rows that remain, events, and what was counted.
 
-Ends: how messages leave a pass. Made from their journal words by the same policy that the delivering process asked.
-
-The delivering process only journals; here its words become ends. Messages with the same counts, attempts and state share one decision, so
-the cost follows the number of different ends, not of messages.
+The delivering process only journals; here the words of its messages become ends, by the same policy that it asked. Messages with the same counts,
+attempts and state share one decision, so the cost follows the number of different ends, not of messages.
 """
 
 from __future__ import annotations

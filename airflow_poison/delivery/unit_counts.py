@@ -1,10 +1,8 @@
-"""What is counted of each message of a claim that is transformed, and what the policy makes of it. No death forgets any of it.
+"""What is counted of each message of a claim that is transformed, what the policy decides, and how the claim is settled. No death forgets any of it.
 
 It stands in an attempt journal (``delivery.journal``), whose one section holds all messages of the claim, and which is forced to disk at each step:
 a unit's messages are in flight while it runs, and an attempt is counted as soon as it is known. A success is not noted: a transformation has no
 effects, so a pass that takes the claim over runs it again. So what was in flight at a death is what may have caused it.
-
-The account of a claim that was transformed: the same settlement as for messages that are delivered one by one.
 """
 
 from __future__ import annotations

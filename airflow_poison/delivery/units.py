@@ -1,13 +1,12 @@
-"""The delivery of a claim in units: in which order they run, who is tried again, and what is done first after a death.
+"""The delivery of a claim in units, each a set of messages that are transformed in one job.
 
-A unit is a set of messages that are transformed in one job. When the job ends, its messages are delivered but those that it names (by a verdict,
-or because a body does not parse). When it fails, its culprits are looked for. Only a message that was named, or that failed alone, is charged.
+When the job ends, its messages are delivered but those that it names (by a verdict, or because a body does not parse). When it fails, its culprits
+are searched for (``delivery.culprits``): in parts of one plan, each part by itself, where the runner can do that, and else in jobs, one for each
+part. Only a message that was named, or that failed alone, is charged; successes are kept.
+
 What was in flight at a death runs first, in smaller and smaller units, one after the other, until a single message is in flight when everything dies.
 
-What runs units: the seam between their delivery and Spark, and its reports of each.
-
-Where a unit fails, its culprits are searched for (culprits.py): in parts of one plan, each part by itself, where the runner can do that, and else
-in jobs, one for each part. Only a message that fails alone is charged; successes are kept.
+``UnitRunner`` is the interface to what runs units, which is Spark; ``Ran`` and ``Broke`` are its reports.
 """
 
 from __future__ import annotations

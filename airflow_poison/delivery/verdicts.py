@@ -1,6 +1,6 @@
-"""From an exception to a failure. Nothing here may raise: texts that cannot be made are replaced, long ones are cut.
+"""From an exception to the failure of a message. Nothing here may raise: texts that cannot be made are replaced, long ones are cut.
 
-Private values of a batch of messages: texts of failures, and the handler's output, without them.
+Where a queue hides values, texts of failures and the handler's output are written down without them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Applying: do what a recorded plan says, in chunks, each one commit that counts its messages. Killed and called again, it does each once.
 
-Following: apply a plan again whenever passes let it go on, until it has ended.
+To follow a plan is to apply it again whenever passes let it go on, until it has ended.
 """
 
 from __future__ import annotations

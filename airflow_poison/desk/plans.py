@@ -1,11 +1,7 @@
-"""Plans: what is to become of which messages of one version of a queue. Made without writing anything, recorded once, listed, paused, cancelled.
+"""Plans: what is to be done to which messages of one version of a queue. Made without writing anything, recorded once, listed, paused, cancelled.
 
 A plan's messages are remembered as they were: by lookup id, sub-queue, move count and due time. What has changed since is not touched, so messages
-that came later, or came again, are not in the plan. ``applying`` does what a plan says.
-
-Canaries: what has become of the messages of a plan that were done first.
-
-Members: the messages of a plan as they are to be found, and which rows of a file are theirs.
+that came later, or came again, are not in the plan. ``applying`` does what a plan says; a canary says how the messages that were done first ended.
 """
 
 from __future__ import annotations
@@ -51,6 +47,8 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
     Mask = NDArray[np.bool_]
+
+_log = logging.getLogger(__name__)
 
 _LEFT = frozenset(
     {EventType.DROPPED, EventType.REJECTED, EventType.EXCEPTIONED, EventType.REQUEUED, EventType.DEAD_LETTERED, EventType.FAULTED, EventType.LOST}
@@ -209,7 +207,6 @@ def due_numbers(column: Any) -> Numbers:
     return np.asarray(column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(NEVER).to_numpy(), dtype=np.int64)
 
 
-_log = logging.getLogger(__name__)
 CHUNK = 50_000
 """So many messages are changed in one commit, unless a plan says otherwise."""
 PLANNED = "planned"

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
+log = logging.getLogger(__name__)
+
 
 _BY_HAND = "it was switched off by hand"
 
@@ -230,9 +232,6 @@ def _refuse_change_of_system(table: QueueTable, control: Control, policy: Policy
 
 
 # Declared by a DAG -----------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
 
 
 def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: str | None = None) -> QueueTable:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Self
 
 from airflow_poison.delivery import platform
 from airflow_poison.delivery.handlers import HandlerRef, Transformation
-from airflow_poison.delivery.outage import Detection
+from airflow_poison.delivery.outage import Detection, OutageVerdict
 from airflow_poison.delivery.progress import ForwardedLog, JournalProgress, Progress
-from airflow_poison.delivery.recovered import BEGUN, ClaimHistory, Forced, RecoveredAttempts, TryNote, Verdict, is_quiet, read_history, read_journals
+from airflow_poison.delivery.recovered import BEGUN, ClaimHistory, Forced, RecoveredAttempts, TryNote, is_quiet, read_history, read_journals
 from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.delivery.stage import Order, StageJob
 from airflow_poison.passes.conversations import dialog_state
@@ -65,7 +65,7 @@ class Ended:
     """
 
     known: RecoveredAttempts
-    verdict: Verdict | None = None
+    verdict: OutageVerdict | None = None
     given_back: int = 0
 
 
@@ -103,7 +103,7 @@ class Delivering:
             receiving.check_stopped()
             keep_alive = self.held.keep_alive if job.transform is not None else telling.beating(self.held.keep_alive)
             carry = story.carry
-            if verdicts := [*filter(None, map(Verdict.read, folders))]:
+            if verdicts := [*filter(None, map(OutageVerdict.read, folders))]:
                 return self._closed(job, carry, verdicts, keep_alive)
             if story.alone and not job.sections and job.order is Order.NONE and job.transform is None:
                 receiving.progress(f"delivering alone what was with its handler when everything died: {counted(len(story.alone), 'message')}")
@@ -113,13 +113,13 @@ class Delivering:
                 reach("pass.receive.after_alone")
                 receiving.check_stopped()
             engine.run(receiving.table, claim, replace(job, carry=_saved(carry, stage)), keep_alive=keep_alive)
-            verdict = Verdict.read(Path(job.journal_folder))
+            verdict = OutageVerdict.read(Path(job.journal_folder))
             if verdict is not None:
                 reach("pass.outage.after_verdict")
                 return self._closed(job, carry.merged(read_journals([Path(job.journal_folder)])), [verdict], keep_alive)
         return Ended(carry)
 
-    def _closed(self, job: StageJob, known: RecoveredAttempts, verdicts: Sequence[Verdict], keep_alive: Callable[[], None]) -> Ended:
+    def _closed(self, job: StageJob, known: RecoveredAttempts, verdicts: Sequence[OutageVerdict], keep_alive: Callable[[], None]) -> Ended:
         """Settle without a delivery what an outage has ended: as the journals say, but for what failed as the outage does."""
         receiving, claim = self.held.receiving, self.held.claim
         carry, given_back = known.without({verdict.fingerprint for verdict in verdicts})

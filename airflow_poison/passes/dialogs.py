@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
 
+log = logging.getLogger(__name__)
+
 
 T = TypeVar("T")
 _BEGUN = UUID("a3f1d2e0-5c34-5e0e-8a54-5d1d3c1c7b11")
@@ -281,7 +283,6 @@ def _rows(changes: Sequence[Change], clock: Clock) -> pa.Table:
     return pa.concat_tables([endpoints_to_table(change.endpoint for change in changes), messages])
 
 
-log = logging.getLogger(__name__)
 _DIALOGS = UUID("5d1a7c52-9a0e-5b0c-8f6e-0c6f9a2b7e11")
 """The namespace of the conversations that the notifications are sent in."""
 

@@ -1,6 +1,6 @@
-"""Maintain: keep a queue's folder small and its log short, while senders and passes go on.
+"""Maintain: keep a queue's folder small and its log short, while senders and passes go on; and repair what a check has found.
 
-Repair: what a check found and what can be repaired without guessing. No message is ever deleted, and nothing that a journal says is forgotten.
+A repair does what needs no guess. No message is ever deleted, and nothing that a journal says is forgotten.
 """
 
 from __future__ import annotations

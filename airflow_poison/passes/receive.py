@@ -38,7 +38,8 @@ from airflow_poison.values.texts import counted
 
 if TYPE_CHECKING:
     from airflow_poison.delivery.handlers import HandlerLike, HandlerRef
-    from airflow_poison.delivery.recovered import RecoveredAttempts, Verdict
+    from airflow_poison.delivery.outage import OutageVerdict
+    from airflow_poison.delivery.recovered import RecoveredAttempts
     from airflow_poison.outputs.output import Output
     from airflow_poison.store import QueueStore
     from airflow_poison.store.files import Claim, DataFile, Manifest, Snapshot
@@ -357,7 +358,7 @@ class ReceivePass(Receive):
         """Return the other queues that the handler's transaction receives from."""
         return {} if self.store is None else {name: self.store.open(name) for name in self.spans}
 
-    def _outage(self, verdict: Verdict, given_back: int, before: OutageState | None) -> OutageRecord:
+    def _outage(self, verdict: OutageVerdict, given_back: int, before: OutageState | None) -> OutageRecord:
         every = timedelta(0) if self.outage is None else self.outage.every
         since = verdict.at if before is None else before.since.isoformat()
         next_at = self.clock.now() + every

@@ -1,12 +1,10 @@
-"""Relay: send on what a pass left in the outbox, once, and then remove it there.
+"""Relay: send on what a pass left in the outbox, once, and then remove it there; and carry messages of dialogs to their partners.
 
-The final commit of a pass wrote these messages into the queue's own table; sending them is keyed by the outbox file, so a relay that
-died between the two steps is finished by the next one without a second copy.
+The final commit of a pass wrote these messages into the queue's own table; sending them is keyed by the outbox file, so a relay that died between the
+two steps is finished by the next one without a second copy.
 
-Transmission: the messages of dialogs on their way from the sender's side into the partner's queue, and those that the local broker makes.
-
-A message leaves the sender's table when the partner's queue has it. Nothing is carried into a disabled queue (spec SB-19). Each step may be
-repeated, by any pass and at the same time: what is put into a queue has a key, and files are carried in the order in which they were committed.
+A message of a dialog leaves the sender's table when the partner's queue has it. Nothing is carried into a disabled queue (spec SB-19). Each step may
+be repeated, by any pass and at the same time: what is put into a queue has a key, and files are carried in the order in which they were committed.
 """
 
 from __future__ import annotations

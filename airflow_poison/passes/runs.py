@@ -1,6 +1,6 @@
-"""Runs of passes: the key under which a run is remembered, so that running it again is safe; what it did; and runs over many queues side by side.
+"""Runs of passes: the key under which a run is remembered, so that running it again is safe; what it did; runs over many queues side by side.
 
-What a pass did, in words: for the task's log and for the error of a halted queue.
+It describes in words what a pass did: in the task's log, and in the error of a halted queue.
 """
 
 from __future__ import annotations

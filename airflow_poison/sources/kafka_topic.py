@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Part = tuple[np.ndarray[Any, Any], pa.Array[Any], pa.Array[Any]]  # numbers of records, names and texts of properties
 
+_log = logging.getLogger(__name__)
+
 TOPIC, PARTITION, OFFSET, TIMESTAMP, TOMBSTONE = (f"kafka.{name}" for name in ("topic", "partition", "offset", "timestamp", "tombstone"))
 """The properties of a message that say which record it was."""
 KEY = "kafka.key"
@@ -239,7 +241,6 @@ def _bytes(text: str | None) -> bytes | None:
     return text.encode()
 
 
-_log = logging.getLogger(__name__)
 _READERS = frozenset(
     {"group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "auto.offset.reset", "isolation.level"}
 ) | frozenset({"enable.auto.commit", "enable.auto.offset.store", "auto.commit.interval.ms", "session.timeout.ms", "heartbeat.interval.ms"})

@@ -131,15 +131,10 @@ class _Tried:
 
 
 class InPlace:
-    """Rows that are transformed where they are. Raises InputError for columns that no message has.
+    """Rows that are transformed where they are (``RowsInPlace``). Raises InputError for columns that no message has.
 
     :param watched: runs a function that starts jobs, and ends them when they must not go on; returns whether tasks may have run more than once.
     :param ready: called before jobs whose tasks run code of this package.
-    :ivar schema: of the rows, as DDL; empty: Spark cannot read them, for what ``why`` says.
-    :ivar landed: files with the rows that land, below ``order.place``.
-    :ivar counts: how many rows were read, of how many some land, and how many make no row: ``COUNTS``.
-    :ivar named: the failures of the rows that ``failing`` has yielded, in its order, where they have failed alone, or the transformation itself names
-        them; else None.
     """
 
     def __init__(self, spark: SparkSession, order: InPlaceOrder, watched: Callable[[Callable[[], object]], bool], ready: Callable[[], None]) -> None:

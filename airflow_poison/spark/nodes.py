@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Self, cast
 from uuid import uuid4
 
 from airflow_poison.delivery.journal import columns_beside
+from airflow_poison.delivery.outage import OUTAGE_FILE
 from airflow_poison.delivery.progress import FOLDER as OUTPUT
-from airflow_poison.delivery.recovered import NOTE, RecoveredAttempts
+from airflow_poison.delivery.recovered import RecoveredAttempts
 from airflow_poison.delivery.returned import LearnedColumns
 from airflow_poison.spark.shares import GRACE_SECONDS, SHUT_OUT, TASK_ROW, plan_shares, read_share, told
 from airflow_poison.store.data_files import STAGE
@@ -92,7 +93,7 @@ class NodeSite:
     def fetch(self, job: StageJob, files: Sequence[str]) -> None:
         """Bring to the driver's node what the tasks have left: what ended them all, and their journals where something depends on these now."""
         side_by_side(self.folder.here, files)
-        verdict = f"{self.holder}/{JOURNAL}/{NOTE}"
+        verdict = f"{self.holder}/{JOURNAL}/{OUTAGE_FILE}"
         if job.only or (job.detection is not None and self.folder.objects.is_there(verdict)):
             self.folder.gather(self.holder, self.holder)
 
@@ -238,7 +239,7 @@ def _signals(job: StageJob) -> Iterator[str]:
     if job.stop_file is not None:
         yield job.stop_file
     if job.detection is not None:
-        yield f"{job.journal_folder}/{NOTE}"
+        yield f"{job.journal_folder}/{OUTAGE_FILE}"
 
 
 class _Signals:

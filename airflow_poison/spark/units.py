@@ -1,6 +1,6 @@
 """Units of a claim as Spark jobs: watched, cancelled when they take too long, and where they stood when they failed.
 
-Results of units: how they are written, which messages they name, and which of their rows land.
+Their results are written below the claim's stage, with the messages that they name; rows of named messages do not land.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A pass's claim: the durable, expiring right to a set of files, from its taking to the final commit that ends it.
 
-What a claim takes: the next files of a sub-queue, after those that have messages of later claims, too, were split or parted.
+It takes the next files of a sub-queue; those that have messages of later claims, too, are split or parted before.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The entries of a Delta log: reading and acknowledging them (a mark with a copy of each), and the newest version of the table in memory.
+"""The entries of a Delta log: what one says, reading and acknowledging them, and the newest version of the table in memory.
 
 Each acknowledged commit has a mark outside the log, with a copy of the entry. The mark is written after the entry was forced to disk and before the
 commit is acknowledged. So a damaged entry without a mark was never acknowledged (a loss of power cut it short). A damaged entry with a mark was
@@ -8,8 +8,6 @@ entry; the content of the file is a copy that a repair can put back.
 delta-rs updates a loaded table *in place*. So a loaded table belongs to the state of one version while that state is referenced, because an update
 would let a commit through that was planned on an older version. The next read reuses the table only after the state was released; until then,
 other threads and nested reads load a table of their own.
-
-One entry of a Delta log: what a commit of ours says, and the actions of any entry.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from airflow_poison.values.schema import PLAN, SOURCE, message_schema, table_sch
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import Table, View
 
+_log = logging.getLogger(__name__)
+
 _POSITION_RECORD, _KEYS = 0, 1
 """Parts of the partition, as move counts."""
 _FEW = 16
@@ -167,7 +169,6 @@ def _read(table: Table, live: Mapping[str, DataFile], file: DataFile) -> StoredS
     return StoredSource(row["message_id"], record, file, tuple(live[path] for path in keys))
 
 
-_log = logging.getLogger(__name__)
 _STATES = tuple(PlanState)
 _RECORD, _MEMBERS = 0, 1
 """Parts of a version, in the names of a plan's two files."""

@@ -1,13 +1,12 @@
-"""The stage of a claim: one folder per holder, and the fence that shuts earlier holders out of theirs.
+"""The stage of a claim: one folder for each holder, with the files that its tasks leave, and the fence that shuts earlier holders out of theirs.
 
-``_stage/<run key>/<attempt>/`` is made before the commit of the claim that names it, and never again. A take-over renames it to
-``<attempt>.fenced``: a holder that wakes up too late finds no folder to open a journal in or to put a manifest in, and what it had
-put there before stays readable. A folder that such a holder makes anew under the old name is never looked at.
+``_stage/<run key>/<attempt>/`` is made before the commit of the claim that names it, and never again. A take-over renames it to ``<attempt>.fenced``:
+a holder that wakes up too late finds no folder to open a journal in or to put a manifest in, and what it had put there before stays readable. A
+folder that such a holder makes anew under the old name is never looked at.
 
-Outcome files: what a task leaves in the stage of its claim. Arrow writes them where the messages were delivered.
-
-A file gets its name when its task has finished, so the stage never lists half a file. A task that runs again waits for its earlier attempt,
-if that still lives, and removes what it had left: the attempt journal knows the same ends, and they are written again.
+Arrow writes the files where the messages were delivered. A file gets its name when its task has finished, so the stage never lists half a file. A
+task that runs again waits for its earlier attempt, if that still lives, and removes what it had left: the attempt journal knows the same ends, and
+they are written again.
 """
 
 from __future__ import annotations

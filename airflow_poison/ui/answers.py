@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
 
+log = logging.getLogger(__name__)
+
 FORBIDDEN = 403
 ASSETS: tuple[ResourceMethod, ...] = ("POST", "PUT")
 """Who may do one of these to assets may act, with the right to edit the connection."""
@@ -87,7 +89,6 @@ HEADERS = {
 }
 """Answers are users' data: no cache keeps them, and opened by itself it is neither a page nor a script."""
 
-log = logging.getLogger(__name__)
 _going_on: dict[Hashable, tuple[str, Task[tuple[str, bytes]]]] = {}
 """The reads that go on or wait, by what is asked, with the user who has asked first."""
 _readers_of: WeakValueDictionary[str, CapacityLimiter] = WeakValueDictionary()

@@ -1,8 +1,7 @@
 """The data of the pages in the Airflow UI, as plain values: read, never written, without what a connection hides, harmless.
 
-One message at the pages: its body and the one that was sent, and everything that has happened to it, with who did it and where that is.
-
-The overview of a connection's queues: what each holds, what needs a person, how it went in the last day, and totals.
+The overview of a connection's queues: what each holds, what needs a person, how it went in the last day, and totals. One message: its body and the
+one that was sent, and everything that has happened to it, with who did it and where that is.
 """
 
 from __future__ import annotations
@@ -48,6 +47,27 @@ if TYPE_CHECKING:
     from airflow_poison.values.events import EventType
     from airflow_poison.watching.poller import QueueReader, Reading
     from airflow_poison.watching.trends import Trend, Trends
+
+log = logging.getLogger(__name__)
+
+DAMAGED = (PoisonError, ValueError, KeyError, TypeError)
+"""What reading raises where a file is gone or damaged, or another program has written a row."""
+
+
+class NotThereError(Exception):
+    """The requested thing is not there, or this user may not see it; the answer does not say which."""
+
+
+class NotReadableError(Exception):
+    """It is there and cannot be read; the log of the API server says why."""
+
+
+class RefusedError(Exception):
+    """It cannot be done as it was asked for; the text says why."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 MOST_STORES = 20
@@ -290,9 +310,6 @@ def links_of(who: str) -> dict[str, str | None]:
     return {"dag_run": run, "task_log": f"{run}/tasks/{quote(task_id, '')}"}
 
 
-log = logging.getLogger(__name__)
-
-
 def queue(conn_id: str, name: str) -> dict[str, object]:
     """Return one queue: state, reason, depths, ages, policy, claims, and how many conversations go on. Raises NotThereError, NotReadableError."""
     with opened(conn_id, name) as queue:
@@ -390,26 +407,6 @@ def _command(conn_id: str, name: str, row: ConversationRow, *, enable: bool) -> 
     if conn_id != QueueHook.default_conn_name:
         words += ["--conn-id", conn_id]
     return shlex.join(words)
-
-
-DAMAGED = (PoisonError, ValueError, KeyError, TypeError)
-"""What reading raises where a file is gone or damaged, or another program has written a row."""
-
-
-class NotThereError(Exception):
-    """The requested thing is not there, or this user may not see it; the answer does not say which."""
-
-
-class NotReadableError(Exception):
-    """It is there and cannot be read; the log of the API server says why."""
-
-
-class RefusedError(Exception):
-    """It cannot be done as it was asked for; the text says why."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
 
 
 @contextmanager

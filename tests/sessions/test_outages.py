@@ -8,8 +8,7 @@ import pytest
 
 from airflow_poison.delivery.handlers import Batching
 from airflow_poison.delivery.journal import STATE_MASK, MessageState, attempts_of, crashes_of
-from airflow_poison.delivery.outage import Detection
-from airflow_poison.delivery.recovered import Verdict
+from airflow_poison.delivery.outage import Detection, OutageVerdict
 from airflow_poison.rules.outage import Outage
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.values.failures import FailureKind, origin
@@ -32,7 +31,7 @@ SYSTEMS = pytest.mark.parametrize(
 def test_a_session_stops_where_messages_fail_alike_and_says_why(session: Opener, isolation: str, journals: Path, system: Policy) -> None:
     report = session(isolation=isolation, policy=system, detection=Detection(OUTAGE, str(journals))).deliver(batch_of(["raise"] * 60))
 
-    verdict = Verdict.read(journals)
+    verdict = OutageVerdict.read(journals)
     assert verdict is not None
     assert verdict.error.startswith("ValueError: bad ")
     assert {origin(failure) for failure in report.failures.values()} == {verdict.fingerprint}
@@ -43,7 +42,7 @@ def test_a_session_stops_where_messages_fail_alike_and_says_why(session: Opener,
 
 @SYSTEMS
 def test_a_session_delivers_nothing_after_a_verdict_of_another_task(session: Opener, isolation: str, journals: Path, system: Policy) -> None:
-    Verdict("0" * 12, "gone", "2013-01-01T00:00:00+00:00").write(journals)
+    OutageVerdict("0" * 12, "gone", "2013-01-01T00:00:00+00:00").write(journals)
 
     report = session(isolation=isolation, policy=system, detection=Detection(OUTAGE, str(journals))).deliver(batch_of(["ok"] * 9))
 
@@ -57,7 +56,7 @@ def test_what_is_tried_besides_commits_or_is_as_it_was(session: Opener, isolatio
         batch_of(["raise", "unprocessable", *["ok"] * 30])
     )
 
-    assert Verdict.read(journals) is None
+    assert OutageVerdict.read(journals) is None
     if isinstance(system, ServiceBroker):
         assert (report.words & STATE_MASK)[0] == MessageState.HALTED
         if system.max_queue_readers == 1:  # with several a commit of another reader begins the count anew
@@ -73,7 +72,7 @@ def test_a_crash_is_no_outage_and_is_charged_also_in_a_probe(session: Opener, jo
 
     report = session(isolation="process", policy=system, detection=detection).deliver(batch_of(["kill"] * 4))
 
-    assert Verdict.read(journals) is None
+    assert OutageVerdict.read(journals) is None
     assert int(crashes_of(report.words).sum()) >= 3
     assert {failure.kind for failure in report.failures.values()} == {FailureKind.CRASH}
 
@@ -84,7 +83,7 @@ def test_a_batch_that_fails_for_an_outage_is_not_searched_through(session: Opene
         "tests.sessions.frame_handlers:script", isolation, policy=system, detection=Detection(OUTAGE, str(journals)), batching=Batching("arrow")
     ).deliver(batch_of(["raise"] * 600))
 
-    verdict = Verdict.read(journals)
+    verdict = OutageVerdict.read(journals)
     assert verdict is not None
     assert verdict.error.startswith("ValueError: bad ")
     assert {origin(failure) for failure in report.failures.values()} <= {verdict.fingerprint}
@@ -99,7 +98,7 @@ def test_a_search_whose_last_part_finds_an_outage_tells_of_no_unstable_batch(ses
         "tests.sessions.frame_handlers:script", "none", policy=policy(), detection=Detection(OUTAGE, str(journals)), batching=Batching("arrow")
     ).deliver(batch_of([*["ok"] * 201, *["raise"] * 50]))
 
-    assert Verdict.read(journals) is not None
+    assert OutageVerdict.read(journals) is not None
     assert ((report.words & STATE_MASK)[:201] == MessageState.COMMITTED).all()
     assert not report.words[201:].any()
     assert report.searched.unstable == ()
@@ -112,7 +111,7 @@ def test_a_crash_in_a_batch_is_charged_to_its_message_and_is_no_outage(session: 
         "tests.sessions.frame_handlers:script", "process", policy=policy(), detection=Detection(OUTAGE, str(journals)), batching=Batching("arrow")
     ).deliver(batch_of(words))
 
-    assert Verdict.read(journals) is None
+    assert OutageVerdict.read(journals) is None
     assert (report.words & STATE_MASK == MessageState.COMMITTED).sum() == 149
     assert crashes_of(report.words)[70] == attempts_of(report.words)[70] > 0
 
@@ -121,6 +120,6 @@ def test_a_verdict_that_nobody_may_write_any_more_is_not_written(journals: Path)
     """A later holder of the claim has shut this one out: it has renamed the folder."""
     journals.rmdir()
 
-    Verdict("0" * 12, "gone", "2013-01-01T00:00:00+00:00").write(journals)
+    OutageVerdict("0" * 12, "gone", "2013-01-01T00:00:00+00:00").write(journals)
 
     assert not journals.exists()

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from airflow_poison.delivery import units
 from airflow_poison.delivery.handlers import VERDICT, HandlerRef, Transformation
 from airflow_poison.delivery.journal import STATE_MASK, Journal, MessageState, attempts_of, crashes_of
-from airflow_poison.delivery.outage import Detection
-from airflow_poison.delivery.recovered import Forced, TryNote, Verdict, read_history
+from airflow_poison.delivery.outage import Detection, OutageVerdict
+from airflow_poison.delivery.recovered import Forced, TryNote, read_history
 from airflow_poison.delivery.stage import StageJob, Tally
 from airflow_poison.delivery.unit_counts import open_ids, settled
 from airflow_poison.delivery.units import MOST_SEARCHES, Broke, Ran, SparkLostError, UnitDelivery, UnitRules
@@ -558,8 +558,8 @@ def test_a_message_above_the_size_limit_is_not_transformed(tmp_path: Path) -> No
 AWAY = origin(RAISED)
 
 
-def verdict_of(folder: Path) -> Verdict | None:
-    return Verdict.read(folder / "000" / "journal")
+def verdict_of(folder: Path) -> OutageVerdict | None:
+    return OutageVerdict.read(folder / "000" / "journal")
 
 
 @pytest.mark.parametrize("policy", [MOVE, FAULT], ids=["moves", "halts"])
@@ -571,7 +571,7 @@ def test_an_outage_is_found_with_a_few_jobs_and_charges_nobody(tmp_path: Path, p
 
     outcome, _, rows = deliver(tmp_path, played, messages(1_000), policy, rules=replace(SMALL_CHUNKS, mixes_rows=mixes), outage=Outage())
 
-    assert verdict_of(tmp_path) == Verdict(AWAY, "CAST_INVALID_INPUT: bad", VirtualClock().now().isoformat())
+    assert verdict_of(tmp_path) == OutageVerdict(AWAY, "CAST_INVALID_INPUT: bad", VirtualClock().now().isoformat())
     assert len(played.units) <= 2 + 5
     assert charged(outcome) == {}
     assert all(row["sub_queue"] == "main" for row in rows.values())

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from airflow_poison.delivery.recovered import NOTE
+from airflow_poison.delivery.outage import OUTAGE_FILE
 from airflow_poison.delivery.stage import Order
 from airflow_poison.passes.alerts import AlertKind, send_alerts
 from airflow_poison.passes.due import return_due
@@ -507,7 +507,7 @@ def test_a_verdict_that_cannot_be_read_is_none_and_nothing_is_lost(tmp_path: Pat
     with pytest.raises(DiedError):
         receive(queue, "dies", engine=DyingEngine)
     (claim,) = queue.table.snapshot().claims
-    (note,) = Path(queue.table.uri).rglob(NOTE)
+    (note,) = Path(queue.table.uri).rglob(OUTAGE_FILE)
     note.write_text("{")
     database.away = False
     queue.clock.advance(timedelta(minutes=3))

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_poison.cli import values
-from airflow_poison.delivery.outage import Detection, Watch, Window, some
-from airflow_poison.delivery.recovered import Verdict
+from airflow_poison.delivery.outage import Detection, OutageVerdict, Watch, Window, some
 from airflow_poison.rules.outage import Outage, checked_outage
 from airflow_poison.values.errors import InputError, SettingError
 
@@ -133,6 +132,6 @@ def test_what_was_poison_before_needs_twice_as_many_others(tmp_path: Any) -> Non
     first = len(tried)
     assert not watch.doubt(failure, range(100), fine)
     assert len(tried) - first > first
-    assert Verdict.read(tmp_path) is None
+    assert OutageVerdict.read(tmp_path) is None
     assert watch.doubt(failure, range(100), lambda _row: failure)
     assert watch.stopped()
