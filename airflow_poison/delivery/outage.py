@@ -7,7 +7,7 @@ poison lies in heaps, an outage is everywhere. The verdict is a file in the fold
 after a death, without the attempts that failed so.
 
 Where the handler takes batches, one that fails as a whole is searched only when a message that is tried alone succeeds. What is tried out of turn may
-be of a batch that is being searched: it is settled then, and left out of what is handed over.
+be of a batch that is being searched: it is settled then, and is not handed over.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class OutageVerdict:
     at: str
 
     def write(self, folder: Path) -> None:
-        """Put it beside the journals, whole; a later one takes the place of an earlier one. Nothing is written where this holder was shut out."""
+        """Put it beside the journals, whole; a later one takes the place of an earlier one. Nothing is written where this holder is fenced."""
         hidden = folder / f".{OUTAGE_FILE}.{secrets.token_hex(4)}"
         with suppress(FileNotFoundError):
             with open(hidden, "w", encoding="utf-8", opener=private) as file:

@@ -70,7 +70,7 @@ NOTHING = b""
 
 
 class ReturnedBy(NamedTuple):
-    """What a delivery returned, and the messages that it counts for: of rows of several messages that travel together those of others do not."""
+    """What a delivery returned, and the messages that it counts for: of rows of several messages that travel together, rows of others do not count."""
 
     lookup_ids: Sequence[int]
     rows: bytes
@@ -366,7 +366,7 @@ class Returned:
         self._only = self._fittings[ONLY] if self._alone else None
 
     def rows(self, returned: object) -> bytes:
-        """Return the rows of what a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""
+        """Return the rows that a handler returned, as they travel. Raises OutputRowError, HandlerNotRunError, and what a generator raises."""
         if type(returned) is dict and self._only is not None and (row := self._only.simple_row(returned)) is not None:
             self.writer.last = (row,)
             return one_row(row)
@@ -393,7 +393,7 @@ class Returned:
                 self.writer.append_whole(Record([lookup_id for lookup_id, _, _ in stored], [attempts for _, attempts, _ in stored], content))
 
     def of_several(self, returned: object, lookup_ids: Sequence[int]) -> tuple[bytes | list[bytes], dict[int, OutputRowError]]:
-        """Return the rows of what a handler of batches returned, as they travel, together or of each message, and why rows do not fit, by place.
+        """Return the rows that a handler of batches returned, as they travel, together or of each message, and why rows do not fit, by place.
 
         Rows that name no message go with the last one, whose word decides. Raises as ``rows`` does, for those.
         """

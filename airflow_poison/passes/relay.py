@@ -57,7 +57,7 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
     What a later END WITH ERROR or WITH CLEANUP of the same side has overtaken is dropped (spec SB-54). A service that does not exist answers with
     an Error message, -8490; one that has gone since the dialog began with -8470 (spec SB-57).
 
-    :param told: called with each queue, and how many messages it was sent.
+    :param told: a callback with each queue, and how many messages it was sent.
     """
     files = table.snapshot().transmissions
     if not files:
@@ -196,7 +196,7 @@ def _holds(target: QueueTable, table: QueueTable, messages: Sequence[Outgoing]) 
 
 
 def _local_keys(table: QueueTable, handles: set[str]) -> set[str]:
-    """Return the keys of what the local broker has made for these endpoints and is in the queue, wherever a handler or people have put it."""
+    """Return the keys of messages that the local broker has made for these endpoints and that are in the queue, wherever a handler or people have put it."""
     found = set[str]()
     for file in table.snapshot().files:
         if handles & set(conversations.members(table, file)["conversation_id"].to_pylist()):
@@ -232,7 +232,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
     A queue that is disabled holds them (spec SB-19), so nothing that its people have done stops the relay. A queue that fails keeps no message from
     another one: its error is raised after the others, and what is for it waits.
 
-    :param told: called with each queue, and how many messages it was sent.
+    :param told: a callback with each queue, and how many messages it was sent.
     """
     sent, failed = 0, dict[str, Exception]()
     snapshot = table.snapshot()

@@ -57,7 +57,7 @@ _OF_LISTS = frozenset({"recursivefilelookup", "pathglobfilter", "modifiedbefore"
 _FILES = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 _OF_LINES = _OF_LISTS | {"linesep"}
 JSON_LINE, TEXT_LINE = "poison.json_line", "poison.text_line"
-"""The first column of a DataFrame of lines, as bytes; behind it those of the names of folders."""
+"""The first column of a DataFrame of lines, as bytes; behind it the columns of the names of folders."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class FrameSource:
         return frame if columns == frame.schema else reading.format(kind).schema(columns).load(self.path)
 
     def _check_utf8(self, spark: SparkSession, options: Mapping[str, str]) -> None:
-        """Raise InputError for a line that is no UTF-8: Spark's readers put U+FFFD in the place of what they cannot decode."""
+        """Raise InputError for a line that is no UTF-8: Spark's readers put U+FFFD in the place of bytes that they cannot decode."""
         from pyspark.sql import functions as f
 
         place = (f.col("_metadata.file_path").alias("file"), f.col("_metadata.file_block_start").alias("block"))
@@ -324,7 +324,7 @@ class _Given:
 
     :param rows: its columns that are needed, numbered, of types that Parquet has.
     :param columns: their names; those that are JSON say so.
-    :param corrupt: that of them in which Spark's readers put what they could not read.
+    :param corrupt: the one in which Spark's readers put records that they could not read.
     """
 
     rows: DataFrame
@@ -376,7 +376,7 @@ class _Given:
 
 
 def _corrupt_column(frame: DataFrame, mapping: ColumnMapping) -> str | None:
-    """Return the column of what Spark's readers could not read; one that is mapped is the author's."""
+    """Return the column of records that Spark's readers could not read; one that is mapped is the author's."""
     name = str(frame.sparkSession.conf.get(CORRUPT))
     there = name in frame.columns and name not in mapping.columns() and frame.schema[name].dataType.simpleString() == "string"
     return name if there else None
