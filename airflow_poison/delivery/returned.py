@@ -70,7 +70,7 @@ NOTHING = b""
 
 
 class ReturnedBy(NamedTuple):
-    """What a delivery returned, and the messages that it counts for: of rows of several messages that travel together, rows of others do not count."""
+    """Rows of a delivery, and the messages that they count for: of rows of several messages that travel together, rows of others do not count."""
 
     lookup_ids: Sequence[int]
     rows: bytes

@@ -196,7 +196,7 @@ def _holds(target: QueueTable, table: QueueTable, messages: Sequence[Outgoing]) 
 
 
 def _local_keys(table: QueueTable, handles: set[str]) -> set[str]:
-    """Return the keys of messages that the local broker has made for these endpoints and that are in the queue, wherever a handler or people have put it."""
+    """Return the keys of messages that the local broker has made for these endpoints and are in the queue, wherever a handler or people put it."""
     found = set[str]()
     for file in table.snapshot().files:
         if handles & set(conversations.members(table, file)["conversation_id"].to_pylist()):
