@@ -87,13 +87,19 @@ def is_projection(frame: DataFrame, given: DataFrame) -> bool:
     return _Catching(given).is_chain(_analyzed(frame), _PARENTS - {"Filter"})
 
 
-def reading(frame: DataFrame, given: DataFrame, other: DataFrame) -> DataFrame:
-    """Return a DataFrame that reads another one in place of ``given``, whose columns that one has."""
+def reading(frame: DataFrame, given: DataFrame, other: DataFrame) -> DataFrame | None:
+    """Return a DataFrame that reads another one in place of ``given``, whose columns that one has. None where that cannot be had of its plan."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
     session: Any = frame.sparkSession
-    plan = _Catching(given, instead=other).reading(_analyzed(frame))
-    return ClassicDataFrame(_jvm(frame).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)  # noqa: SLF001
+    try:
+        plan = _Catching(given, instead=other).reading(_analyzed(frame))
+        rows = _jvm(frame).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)  # noqa: SLF001  (there is no public way)
+    except (Py4JError, PySparkException, TypeError):  # a release whose plans are made otherwise
+        return None
+    return ClassicDataFrame(rows, session)
 
 
 class _Catching:

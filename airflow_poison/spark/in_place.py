@@ -38,7 +38,7 @@ from airflow_poison.spark.messages import given_schema, pieces, this_python, typ
 from airflow_poison.spark.numbered import NotNumberedError, NumberedRows
 from airflow_poison.spark.python_errors import all_noted, errors_noted
 from airflow_poison.spark.send_stage import SendStage
-from airflow_poison.spark.units import NotCaught, failure_of_verdict, observed_in, raised_in_python, written
+from airflow_poison.spark.units import NotCaught, failure_of_verdict, is_taken, observed_in, raised_in_python, written
 from airflow_poison.store import disk
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.ddl import parse_ddl, quoted
@@ -97,7 +97,9 @@ class _Job(NamedTuple):
     """A transformation of rows, planned.
 
     :param whole: the rows with their numbers.
-    :param given: what the transformation was given, which counts them in ``seen``.
+    :param given: what the transformation was given.
+    :param counted: the same, of which ``seen`` counts the rows; the plan that is written reads it. On Spark Connect it is what was given.
+    :param seen: None: an action inside the transformation has taken its counts, which may be of some of the rows.
     :param plain: what is written.
     :param judged: it has verdicts.
     :param has_records: the rows have the records that they were, some of which may be no rows.
@@ -107,7 +109,8 @@ class _Job(NamedTuple):
 
     whole: DataFrame
     given: DataFrame
-    seen: Observation
+    counted: DataFrame
+    seen: Observation | None
     plain: DataFrame
     judged: bool
     has_records: bool
@@ -411,21 +414,23 @@ class InPlace:
         if has_records or transformation.schema is not None:
             self._ready()
         if has_records:
-            given = whole.observe(seen, number, f.count_if(unfit).alias("unfit")).where(~unfit).drop(UNFIT)
+            given, counted = (rows.where(~unfit).drop(UNFIT) for rows in (whole, whole.observe(seen, number, f.count_if(unfit).alias("unfit"))))
         else:
-            given = whole.observe(seen, number)
+            given, counted = whole, whole.observe(seen, number)
+        given = counted if self._is_connect else given
         result = called(transformation.load(), given.drop(RECORD) if has_records else given, transformation)
         check_result(result, outputs, transformation.name)
         found = written(result, outputs)
         plain = found.frames[outputs[0].name]
         classic = not self._is_connect
         counts_itself = classic and not has_records and catching.is_projection(plain, given)  # what counts rows takes a tenth of the job's time
-        return _Job(whole, given, seen, plain, found.judged, has_records, classic and catching.is_chain(plain, given), counts_itself)
+        is_chain, taken = classic and catching.is_chain(plain, given), self._is_connect and is_taken(seen)
+        return _Job(whole, given, counted, None if taken else seen, plain, found.judged, has_records, is_chain, counts_itself)
 
     def _run_as_it_is(self, job: _Job) -> None:
         """Write all rows; the first one that fails, or that the transformation names, fails the job."""
         folder = self._folder()
-        rows = catching.reading(job.plain, job.given, job.whole) if job.counts_itself else job.plain
+        job, rows = self._counting(job)
         rows = _without_named(rows) if job.judged else rows
         with types_kept(rows.sparkSession):
             good, number, _ = self._written(*self._in_partitions(rows.drop(LOOKUP_ID)), folder)
@@ -440,13 +445,15 @@ class InPlace:
         :param catches: see ``catching.caught``.
         """
         spark, folder = self._rows.sparkSession, self._folder()
-        frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else None, catches=catches)
+        frame = catching.caught(job.plain, job.given, in_place=True, instead=job.whole if job.counts_itself else job.counted, catches=catches)
         if frame is None and (before is not None or job.judged):
             raise before or _SomeFailError("Spark does not say which rows of this plan fail")
         one_each = None if frame is None else job.is_chain
         noting = frame is not None and PLACE in frame.columns and jobs_of(spark).local
         with errors_noted(spark.sparkContext) if noting else nullcontext() as notes, types_kept(spark):
-            split = job.plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {FAILED}") if frame is None else frame
+            if frame is None:
+                job, plain = self._counting(job)
+            split = plain.drop(LOOKUP_ID).selectExpr("*", f"false AS {FAILED}") if frame is None else frame
             files, rows_written, repeated = self._written(*self._in_partitions(split), folder)
             good, bad = ([path for path in files if path.startswith(f"{folder}/{FAILED}={fails}/")] for fails in ("false", "true"))
             if job.has_records:
@@ -460,6 +467,11 @@ class InPlace:
             self._finish(good, bad, rows_written, one_each=one_each)
         else:
             self._finish(good, bad, None if repeated and not one_each else _observed(job, "rows"), one_each=one_each)
+
+    def _counting(self, job: _Job) -> tuple[_Job, DataFrame]:
+        """Return the rows of a plan, which are counted as the job says."""
+        rows = job.plain if self._is_connect else catching.reading(job.plain, job.given, job.whole if job.counts_itself else job.counted)
+        return (job, rows) if rows is not None else (job._replace(seen=None, counts_itself=False), job.plain)
 
     def _find_unfit(self, job: _Job, rows: int | None) -> None:
         """Write the records that are no rows, where there may be some.
@@ -684,7 +696,7 @@ def _is_shared(spark: SparkSession, place: Place) -> bool:
 
 def _observed(job: _Job, name: str) -> int | None:
     """Return what Spark has counted; None where it does not say so."""
-    return observed_in(job.seen, name, lambda: None)
+    return None if job.seen is None else observed_in(job.seen, name, lambda: None)
 
 
 def _records(found: Any) -> Iterator[pa.RecordBatch]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Observation, SparkSession
     from pyspark.sql.types import StructType
 
     from airflow_poison.spark.shares import Part
@@ -211,20 +211,25 @@ class ClaimFrames:
         ids = self._spark.createDataFrame(pa.table({LOOKUP_ID: few}))
         return frame.join(f.broadcast(ids), LOOKUP_ID, "left_semi" if few is lookup_ids else "left_anti")
 
-    def given(self, raw: Raw, mark: str | None = None, observed: Any = None, *, strict: bool = False) -> DataFrame:
+    def given(self, raw: Raw, mark: str | None = None, *, strict: bool = False) -> DataFrame:
         """Return what the transformation is given: with a schema the columns of the bodies that fit it.
 
         :param mark: the name of a property of the JVM that says, with the number of a task behind it, which message the task is at; None: none does.
-        :param observed: an ``Observation`` that counts, as ``bad``, the bodies that do not fit.
-        :param strict: the first body that does not fit fails the job (``is_of_body``), so that nothing has to be counted.
+        :param strict: the first body that does not fit fails the job (``is_of_body``).
+        """
+        frame = raw.frame if self._schema is None else self.parsed(raw, strict=strict)
+        assert frame is not None, "Spark reads what is not parsed"
+        return _noted(frame if self._schema is None or strict else _fitting(frame), mark)
+
+    def counted(self, raw: Raw, mark: str | None, observed: Observation) -> tuple[DataFrame, DataFrame]:
+        """Return what the transformation is given, and the same rows, of which ``observed`` counts the bodies that do not fit, as ``bad``.
+
+        An action inside the function would take the count of the rows that it has read, so only the plan that is written reads the second one.
         """
         from pyspark.sql import functions as f
 
-        frame = raw.frame if self._schema is None else self.parsed(raw, strict=strict)
-        assert frame is not None, "Spark reads what is not parsed"
-        if self._schema is not None and not strict:
-            frame = frame.observe(observed or "poison_unfit", f.count(WHY).alias("bad")).where(f"{WHY} IS NULL").drop(WHY)
-        return frame if mark is None else noting(frame, mark, LOOKUP_ID)  # above the bodies: Python reads ahead
+        frame = self.parsed(raw)
+        return _noted(_fitting(frame), mark), _noted(_fitting(frame.observe(observed, f.count(WHY).alias("bad"))), mark)
 
     def parts(self, sets: Sequence[NDArray[np.int64]], attempts: Sequence[NDArray[np.int32]]) -> Parts | None:
         """Return what the transformation is given of some messages, which this process reads; None where they are too large for that.
@@ -276,6 +281,15 @@ class ClaimFrames:
         with this_python(self._spark):
             frame = raw.frame or self._spark.range(0, tasks, 1, tasks)
             return frame.mapInArrow(parser, given if strict else given.add(WHY, StringType()))
+
+
+def _fitting(frame: DataFrame) -> DataFrame:
+    """Return messages whose bodies fit their columns."""
+    return frame.where(f"{WHY} IS NULL").drop(WHY)
+
+
+def _noted(frame: DataFrame, mark: str | None) -> DataFrame:
+    return frame if mark is None else noting(frame, mark, LOOKUP_ID)  # above the bodies: Python reads ahead
 
 
 def noting(frame: DataFrame, mark: str, position: str) -> DataFrame:

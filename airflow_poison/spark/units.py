@@ -444,10 +444,15 @@ class SparkUnits:
         """
         from pyspark.sql import Observation
 
+        classic = isinstance(self._jobs, ClassicJobs)  # else its plans cannot be changed
         counts = lands is not None and self._transformation.schema is not None and not strict
         observed = Observation(f"poison_{token_hex(4)}") if counts else None
-        given = self._frames.given(raw, mark, observed, strict=strict)
-        result = called(self._function, given, self._transformation)
+        if observed is None:
+            given = counted = self._frames.given(raw, mark, strict=strict)
+        else:
+            given, counted = self._frames.counted(raw, mark, observed)
+        result = called(self._function, given if classic else counted, self._transformation)
+        observed = None if observed is not None and not classic and is_taken(observed) else observed
         if not self._looked:
             plans = [optimized_plan(frame) for frame in result.frames.values()]
             python, self._looked = any(map(has_python, plans)), True
@@ -457,13 +462,21 @@ class SparkUnits:
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         if catches and keeps:
-            return self._with_caught(cast("int", lands), lookup_ids, found.frames, given, observed)
-        for name, frame in found.frames.items():
+            return self._with_caught(
+                cast("int", lands),
+                lookup_ids,
+                {name: catching.caught(frame, given, instead=counted) for name, frame in found.frames.items()},
+                observed,
+            )
+        for name, plain in found.frames.items():
+            frame = catching.reading(plain, given, counted) if counts and classic else plain
+            if frame is None:
+                frame, observed = plain, None
             if keeps:
                 self._write(frame, cast("int", lands), name)
             else:
                 frame.write.format("noop").mode("overwrite").save()
-        unparsed = self._unparsed(observed, lookup_ids)
+        unparsed = self._unparsed(observed, lookup_ids) if counts else {}
         verdicts = self._verdicts(lands, lookup_ids) if lands is not None and found.judged else {}
         return Ran({number: failure for number, failure in verdicts.items() if number not in unparsed}, unparsed)
 
@@ -473,11 +486,10 @@ class SparkUnits:
         else:
             frame.write.mode("overwrite").parquet(local_uri(f"{self._folder}/{lands}/{name}"))
 
-    def _with_caught(self, lands: int, lookup_ids: NDArray[np.int64], frames: Mapping[str, DataFrame], given: DataFrame, observed: Any) -> Ran:
+    def _with_caught(self, lands: int, lookup_ids: NDArray[np.int64], caught: Mapping[str, DataFrame | None], observed: Observation | None) -> Ran:
         """Run plans whose errors are caught. Raises NotCaught."""
         from pyspark.errors import AnalysisException
 
-        caught = {name: catching.caught(frame, given) for name, frame in frames.items()}
         raised, spoiled = set[int](), set[int]()
         for name, frame in caught.items():
             if frame is None:
@@ -494,7 +506,7 @@ class SparkUnits:
                     raising, with_them = raised_in_python(all_noted(notes), (self._folder / str(lands) / name).glob("*.parquet"))
                     raised |= raising
                     spoiled |= with_them
-        unparsed = self._unparsed(observed, lookup_ids)
+        unparsed = {} if self._transformation.schema is None else self._unparsed(observed, lookup_ids)
         verdicts = self._verdicts(lands, lookup_ids)
         raised |= {number for number, failure in verdicts.items() if failure.text == RAISED}
         gone = raised | spoiled
@@ -503,8 +515,11 @@ class SparkUnits:
         return Ran(verdicts, unparsed, tuple(sorted(raised)), tuple(sorted(spoiled - raised)))
 
     def _unparsed(self, observed: Observation | None, lookup_ids: NDArray[np.int64]) -> dict[int, Failure]:
-        """Return whose bodies do not fit, and why."""
-        if observed is None or observed_in(observed, "bad", self.leave) == 0:
+        """Return whose bodies do not fit, and why.
+
+        :param observed: has counted them; None: they were not counted.
+        """
+        if observed is not None and observed_in(observed, "bad", self.leave) == 0:
             return {}
         rows = self._frames.parsed(self._frames.raw(lookup_ids)).where(f"{WHY} IS NOT NULL").select(LOOKUP_ID, WHY).collect()
         return {row[LOOKUP_ID]: failure_of(BodyError(row[WHY])) for row in rows}
@@ -578,6 +593,11 @@ class SparkUnits:
 
     def _properties(self) -> Any:
         return self._spark.sparkContext._jvm.java.lang.System.getProperties()  # type: ignore[union-attr]  # noqa: SLF001  (there is no public way)
+
+
+def is_taken(observation: Any) -> bool:
+    """Whether an action inside a function has taken the counts of an ``Observation`` of Spark Connect: it may have read some of the rows."""
+    return getattr(observation, "_result", None) is not None
 
 
 def observed_in(observation: Any, name: str, leave: Callable[[], object]) -> int | None:
