@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_poison.delivery.handlers import MANGLED_PREFIX, VERDICT
 from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
@@ -28,7 +28,7 @@ from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -59,33 +59,81 @@ BODIES_PARSER = "poison_columns_of_bodies"
 """How plans call the function of ours that makes columns of bodies."""
 
 
+_CTE = re.compile(r"^ (\d+)\b")
+
+
+class _Node(NamedTuple):
+    """A node of a plan as Spark writes it.
+
+    :param name: of its operator; ``rest``: what stands behind it.
+    :param parent: its place among the nodes; None: of the root.
+    :param side: which child of its parent it is, from 0; None: it is of a subquery in an expression.
+    """
+
+    depth: int
+    name: str
+    rest: str
+    parent: int | None
+    side: int | None
+
+
+def _nodes(plan: str) -> list[_Node]:
+    nodes = list[_Node]()
+    for line in plan.splitlines():
+        found = _NODE.match(line)
+        if found is None or (nodes and line[:1] not in ":+| "):
+            continue
+        beginning = line[: len(found[1]) + 3]
+        depth = len(found[1]) // 3 + ("+- " in beginning or ":- " in beginning)
+        parent = next((place for place in reversed(range(len(nodes))) if nodes[place].depth < depth), None)
+        is_child = parent is not None and nodes[parent].depth == depth - 1  # the plan of a subquery stands one step further to the right
+        side = sum(each.parent == parent and each.side is not None for each in nodes) if is_child else None
+        nodes.append(_Node(depth, found[2], found[3], parent, side))
+    return nodes
+
+
+def _joins_all(kind: str, sides: Collection[int | None]) -> bool:
+    """Whether rows of a join depend on all rows of the sides that are of the claim."""
+    return kind == "FullOuter" or (kind == "RightOuter" and 0 in sides) or (kind not in {"Inner", "Cross", "RightOuter"} and 1 in sides)
+
+
 def mixing_operator(plan: str, alias: str) -> str | None:
     """Return which operator of an analyzed plan mixes rows of the claim; None: none does; empty: the claim is not in the plan.
 
-    A join mixes them when both its sides come from the claim.
+    A join mixes them when both its sides come from the claim, and when it asks for a row of another table whether any row of the claim is like it; so
+    does a subquery over the claim.
     """
-    nodes: list[tuple[int, str, bool]] = []
-    for line in plan.splitlines():
-        found = _NODE.match(line)
-        if found is not None and (not nodes or line[:1] in ":+| "):
-            marked = "+- " in line[: len(found[1]) + 3] or ":- " in line[: len(found[1]) + 3]
-            nodes.append((len(found[1]) // 3 + marked, found[2], found[2] == "SubqueryAlias" and found[3].strip() == alias))
-    below = [marked for _, _, marked in nodes]
-    sides = [0] * len(nodes)
-    for place in reversed(range(len(nodes))):
-        if below[place]:
-            parent = next((other for other in reversed(range(place)) if nodes[other][0] < nodes[place][0]), None)
-            if parent is not None:
-                below[parent] = True
-                sides[parent] += 1
-    if not any(below):
+    nodes, defined = _nodes(plan), set[str | None]()
+    while True:  # once more where a common table expression of the claim is found
+        sides: list[set[int | None]] = [set() for _ in nodes]
+        within = [
+            node.rest.strip() == alias if node.name == "SubqueryAlias" else node.name == "CTERelationRef" and _number(node) in defined
+            for node in nodes
+        ]
+        for place in reversed(range(len(nodes))):
+            if within[place] and (parent := nodes[place].parent) is not None:
+                within[parent] = True
+                sides[parent].add(nodes[place].side)
+        found = {_number(node) for node, is_within in zip(nodes, within, strict=True) if is_within and node.name == "CTERelationDef"}
+        if found == defined:
+            break
+        defined = found
+    if not any(within):
         return ""
-    mixing = (
-        name
-        for (_, name, _), within, number in zip(nodes, below, sides, strict=True)
-        if within and (name.startswith(_MIXING) or (number > 1 and name != "Union"))
-    )
-    return next(mixing, None)
+    for node, is_within, of in zip(nodes, within, sides, strict=True):
+        kind = node.rest.strip().partition(",")[0].partition("(")[0].strip()
+        if is_within and "Join" in node.name and (_joins_all(kind, of) or len(of) > 1):
+            return f"a join ({kind})"
+        if is_within and None in of:
+            return "a subquery"
+        if is_within and (node.name.startswith(_MIXING) or (len(of) > 1 and node.name not in {"Union", "WithCTE"})):
+            return node.name
+    return None
+
+
+def _number(node: _Node) -> str | None:
+    found = _CTE.match(node.rest)
+    return None if found is None else found[1]
 
 
 def analyzed_plan(frame: DataFrame) -> str:

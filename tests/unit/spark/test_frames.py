@@ -81,13 +81,42 @@ JOIN = """Project [id#1]
       +- Relation [id#2] parquet"""
 
 
+SUBQUERY = """Project [name#4]
++- Filter NOT k#3 IN (list#5 [])
+   :  +- Project [k#1]
+   :     +- {within}
+   :        +- Relation [k#1] parquet
+   +- {over}
+      +- Relation [k#3, name#4] parquet"""
+CTE = """WithCTE
+:- CTERelationDef 3, false
+:  +- SubqueryAlias x
+:     +- SubqueryAlias claim
+:        +- Relation [k#1] parquet
++- {over}
+   +- SubqueryAlias x
+      +- CTERelationRef 3, true, [k#2], false, false"""
+
+
+def _swapped(kind: str) -> str:
+    return JOIN.replace("SubqueryAlias claim", "Aggregate [id#1]").replace("Inner", kind).format(right="SubqueryAlias claim")
+
+
 @pytest.mark.parametrize(
     ("plan", "mixing"),
     [
         ("Project [id#0]\n+- SubqueryAlias claim\n   +- Relation [id#0] parquet", None),
         ("Aggregate [id#0]\n+- SubqueryAlias claim\n   +- Relation [id#0] parquet", "Aggregate"),
-        (JOIN.format(right="SubqueryAlias claim"), "Join"),
+        (JOIN.format(right="SubqueryAlias claim"), "a join (Inner)"),
         (JOIN.format(right="Aggregate [id#2]"), None),
+        *((JOIN.replace("Inner", kind).format(right="Aggregate [id#2]"), None) for kind in ("LeftOuter", "LeftSemi", "LeftAnti", "Cross")),
+        *((JOIN.replace("Inner", kind).format(right="Aggregate [id#2]"), f"a join ({kind})") for kind in ("RightOuter", "FullOuter")),
+        *((_swapped(kind), None) for kind in ("Inner", "RightOuter", "Cross")),
+        *((_swapped(kind), f"a join ({kind})") for kind in ("LeftOuter", "FullOuter", "LeftSemi", "LeftAnti", "ExistenceJoin")),
+        (SUBQUERY.format(within="SubqueryAlias claim", over="SubqueryAlias names"), "a subquery"),
+        (SUBQUERY.format(within="SubqueryAlias names", over="SubqueryAlias claim"), None),
+        (CTE.format(over="Project [k#2]"), None),
+        (CTE.format(over="Aggregate [k#2], [k#2]"), "Aggregate"),
         ("Union\n:- SubqueryAlias claim\n:  +- Relation [id#0]\n+- SubqueryAlias claim\n   +- Relation [id#1]", None),
         ("Project [id#0]\n+- Relation [id#0] parquet", ""),
     ],
