@@ -69,6 +69,11 @@ class TableRules:
     partitions: tuple[str, ...] = ()
     longest: int = 0
 
+    @property
+    def are_any(self) -> bool:
+        """Whether rows cannot be added as Spark has written them: delta-rs writes them once more."""
+        return bool(self.conditions or self.generated or self.partitions)
+
     def for_spark(self) -> dict[str, str]:
         """Return why a row does not fit, and the expression of Spark that is true of each row that does."""
         found = {f"it breaks the constraint {name!r}: {text}": text for name, text in self.conditions}
@@ -82,6 +87,12 @@ class TableRules:
             found[why] = f"{column} IS NULL OR typeof({column}) <> 'string' OR ({text} <> '' AND is_valid_utf8({text}){short})"
             fraction = f"{text} RLIKE '^-.*([.][0-9]*[1-9]|E-)'"
             found[f"the column {name!r}: {_BELOW_0}"] = f"{column} IS NULL OR typeof({column}) NOT LIKE 'decimal%' OR NOT {fraction}"
+            if self.longest:
+                digits = max(self.longest - len(_folder(name, "")) - 20, 1)  # a double has 17 of them, and Delta writes none with an exponent
+                number = f"try_cast({text} AS double)"  # this is planned for columns of any type
+                near = f"abs({number}) BETWEEN 1e-{digits} AND 1e{digits} OR {number} IN (0, double('inf'), double('-inf'), double('nan'))"
+                long = f"the column {name!r} is one of partitions, and the name of a folder has at most {self.longest} bytes"
+                found[long] = f"{column} IS NULL OR typeof({column}) NOT IN ('double', 'float') OR {near}"
         return found
 
     def unnameable(self, column: str, value: Any) -> str | None:

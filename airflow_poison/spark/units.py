@@ -80,7 +80,7 @@ _WORKER_KILLED = re.compile(r"CancelledKeyException|ClosedSelectorException|Clos
 _KILLS_FOR = 30.0
 """So many seconds after a job was cancelled may Spark still kill a Python worker of its tasks that has been given to another task since: it does so
 when a task with two of them, one that makes columns of bodies and one of the transformation, hangs in the second."""
-_OBSERVED_SECONDS = 10.0
+_OBSERVED_SECONDS, _FARTHEST = 10.0, 262_142
 _MOST_READERS = 8
 """Tasks that read a claim where it is not known how many run at the same time."""
 
@@ -772,16 +772,33 @@ def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
 
     Columns must have a value where Spark knows no more than that they may be null; and the output's table may have conditions.
     """
-    if output is None or output.columns is None:
+    if output is None:
         return {}
+    given = arrow_schema(frame)
+    far = {f"A row does not fit {output.named}: {why}.": fits for why, fits in _far_from_delta_rs(output, given).items()}
+    if output.columns is None:
+        return far
     must = [field.name for field in output.columns if not field.nullable and frame.schema[field.name].nullable]
     found = {f"Column {name!r} of {output.named} must have a value; the row has none.": f"{quoted(name)} IS NOT NULL" for name in must}
-    given = arrow_schema(frame)
     for field in (field for field in output.columns if field.name in given.names):
         if not fits_type(given.field(field.name).type, field.type) and (fits := _has_parts(quoted(field.name), field.type)):
             found[f"A part of column {field.name!r} of {output.named} must have a value; the row has none."] = fits
     rules = {} if output.rules is None else output.rules.for_spark()
-    return found | {f"A row does not fit {output.named}: {why}.": fits for why, fits in rules.items()}
+    return found | far | {f"A row does not fit {output.named}: {why}.": fits for why, fits in rules.items()}
+
+
+def _far_from_delta_rs(output: Output, given: pa.Schema) -> dict[str, str]:
+    """Return why dates do not fit where delta-rs writes the rows once more, which knows none so far away, and what is true of those that do."""
+    partitions = () if output.rules is None else output.rules.partitions
+    of_ntz = output.rules is None and any(pa.types.is_timestamp(field.type) and field.type.tz is None for field in given)
+    again = of_ntz or bool(output.keys) or (output.rules is not None and output.rules.are_any)
+    return {
+        f"the column {field.name!r} has a year before {-_FARTHEST} or after {_FARTHEST}, which delta-rs cannot write": (
+            f"{quoted(field.name)} IS NULL OR year({quoted(field.name)}) BETWEEN {-_FARTHEST} AND {_FARTHEST}"
+        )
+        for field in given
+        if (again and pa.types.is_date(field.type)) or (field.name in partitions and pa.types.is_timestamp(field.type))
+    }
 
 
 def _has_parts(value: str, kind: Any, depth: int = 0) -> str:
