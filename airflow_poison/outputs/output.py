@@ -132,13 +132,12 @@ class Output:
                 )
 
     def _check_new(self, name: str, wanted: pa.Schema, by: str) -> None:
-        twice = same_name([*wanted.names, name])
-        if not self.evolve:
-            raise TransformError(f"{by} returned a column {name!r}; the output has {', '.join(wanted.names)}. Drop it, or declare evolve=True.")
-        if twice is not None:
+        if (twice := same_name([*wanted.names, name])) is not None:
             raise TransformError(
                 f"{by} returned a column {twice[1]!r}; the output has {twice[0]!r}, and Delta has no columns that differ by case alone. Rename it."
             )
+        if not self.evolve:
+            raise TransformError(f"{by} returned a column {name!r}; the output has {', '.join(wanted.names)}. Drop it, or declare evolve=True.")
 
 
 def corrections_field() -> pa.Field[Any]:

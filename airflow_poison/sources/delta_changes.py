@@ -5,6 +5,8 @@ Versions of a Delta table as its log has them: which files each one adds, remove
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -39,6 +41,7 @@ _IN_FOLDERS = frozenset({"string", "byte", "short", "integer", "long", "date", "
 """Types of partitions whose values Spark reads from names of folders as Delta's log has them."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _LOG = "_delta_log"
+_TYPE_OF_TEXT, _CHAR = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"char\((\d+)\)")
 _VECTORS = "deletionVectors"
 _FEATURES = frozenset({_VECTORS, "columnMapping", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"})
 """Features of tables whose rows are read here; of files with deletion vectors none."""
@@ -195,6 +198,7 @@ class Versions:
         schema, partitions = from_arrow_schema(self.schema, prefer_timestamp_ntz=True).toNullable(), self.newest.metadata().partition_columns
         stored = StructType([field for field in schema.fields if field.name not in partitions])
         found: DataFrame | None = None
+        padded = _lengths_of_chars(self.newest)
         plain = all(schema[name].dataType.typeName() in _IN_FOLDERS for name in partitions)
         groups = defaultdict[tuple[str | None, ...] | None, list[str]](list)  # None: their folders say it
         for file in files:
@@ -207,9 +211,9 @@ class Versions:
             else:
                 known, reading = dict(zip(partitions, group, strict=True)), reader(spark).schema(stored)
             part = reading.parquet(*paths)
-            part = part.select(
-                *(f.lit(known[name] or None).cast(schema[name].dataType).alias(name) if name in known else quoted(name) for name in schema.names)
-            )
+            cells = {name: f.lit(known[name] or None).cast(schema[name].dataType) if name in known else f.col(quoted(name)) for name in schema.names}
+            cells |= {name: f.rpad(cells[name], f.greatest(f.lit(size), f.length(cells[name])), " ") for name, size in padded.items()}
+            part = part.select(*(cell.alias(name) for name, cell in cells.items()))
             found = part if found is None else found.unionAll(part)
         return spark.createDataFrame([], schema) if found is None else found
 
@@ -616,3 +620,10 @@ def _version(text: str) -> int:
         return int(text)
     except ValueError as error:
         raise InputError(f"{text!r} is no version of a Delta table; expected a whole number from 0 on. Nothing was sent.") from error
+
+
+def _lengths_of_chars(table: DeltaTable) -> Mapping[str, int]:
+    """Return the lengths of columns that are ``char(n)``: Spark pads shorter texts where it reads them."""
+    fields = json.loads(table.schema().to_json())["fields"]
+    found = {field["name"]: _CHAR.fullmatch(str((field.get("metadata") or {}).get(_TYPE_OF_TEXT, ""))) for field in fields}
+    return {name: int(each[1]) for name, each in found.items() if each is not None}

@@ -273,7 +273,7 @@ def of_typed(spark: SparkSession, files: Sequence[FileThere], layout: Layout, th
     if apart:
         spark.range(1).count()  # else Spark is gone, and no file is damaged
     known = "" if then is None else type(then.columns)([field for field in then.columns if field.name not in {RECORD, UNFIT}]).toDDL()
-    rows, odd = _united(spark, groups, known)
+    rows, odd = _united(groups, known)
     if rows is None:
         path, why = next(iter(apart.items()))
         raise NotOnSparkError(f"Spark reads none of its files. {next(file.name for file in files if file.path == path)}: {why}")
@@ -328,11 +328,12 @@ def _whole(group: _Group, apart: dict[str, str]) -> list[_Group]:
     return found if len(found) < 2 else [_Group(group.read(good), good, group.read)]  # noqa: PLR2004  (they are together)
 
 
-def _united(spark: SparkSession, groups: Sequence[_Group], known: str) -> tuple[DataFrame | None, list[DataFrame]]:
+def _united(groups: Sequence[_Group], known: str) -> tuple[DataFrame | None, list[DataFrame]]:
     """Return the rows of groups of files, with types that hold the values of all; and apart the rows of groups whose types do not go with these.
 
     :param known: columns, as DDL: a group with their types is before others, and one of more files before one of fewer.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema
 
     def differing(ddl: str, other: str) -> list[str]:
         differ = list[str]()
@@ -354,10 +355,36 @@ def _united(spark: SparkSession, groups: Sequence[_Group], known: str) -> tuple[
         else:
             schema = united(ddl, schema or ddl)
             kept.append(frame)
+    if not kept:
+        return None, odd
+    common = from_arrow_schema(parse_ddl(schema), prefer_timestamp_ntz=True).toNullable()  # DDL is read by a setting of the session
     if len(kept) > 1:
-        common = spark.createDataFrame([], schema).schema
         kept = [frame.to(common) for frame in kept]
-    return reduce(lambda one, other: one.unionByName(other), kept) if kept else None, odd
+    return reduce(lambda one, other: one.unionByName(other), kept), [_named_as(frame, common) for frame in odd]
+
+
+def _named_as(rows: DataFrame, common: StructType) -> DataFrame:
+    """Return rows with the names of other ones, where theirs differ in case alone: their bodies are read by these."""
+    from pyspark.sql import functions as f
+
+    kinds = _renamed(rows.schema, common)
+    return rows.select(*(f.col(quoted(old)).cast(field.dataType).alias(field.name) for old, field in zip(rows.columns, kinds.fields, strict=True)))
+
+
+def _renamed(kind: Any, common: Any) -> Any:
+    """Return a type with the names of another one, as far as both have parts."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    match kind, common:
+        case StructType(), StructType():
+            known = {field.name.lower(): field for field in common.fields}
+            like = [known.get(field.name.lower(), field) for field in kind.fields]
+            return StructType([StructField(of.name, _renamed(field.dataType, of.dataType)) for field, of in zip(kind.fields, like, strict=True)])
+        case ArrayType(), ArrayType():
+            return ArrayType(_renamed(kind.elementType, common.elementType))
+        case MapType(), MapType():
+            return MapType(_renamed(kind.keyType, common.keyType), _renamed(kind.valueType, common.valueType))
+    return kind
 
 
 def _bytes_as_in(rows: DataFrame, schema: str) -> DataFrame:

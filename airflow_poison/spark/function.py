@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_poison.delivery.handlers import MANGLED_PREFIX, VERDICT
 from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.outputs.output import ONLY
+from airflow_poison.outputs.row_files import OWN
 from airflow_poison.spark import session
 from airflow_poison.spark.jobs import is_connect, why
 from airflow_poison.spark.messages import arrow_schema, check_bodies, given_schema, planning
@@ -252,6 +253,8 @@ def check_result(result: Result, outputs: Sequence[Output], name: str) -> None:
             raise TransformError(
                 f"transform={name} returned {of}, which is no output; there are {', '.join(map(repr, by_name))}. Declare it, or rename it."
             )
+        if (ours := next((each for each in frame.columns if each.lower() in OWN - {VERDICT}), None)) is not None:
+            raise TransformError(f"transform={name} returned a column {ours!r}, a name of this package's own, which does not land. Rename it.")
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
         output.check_columns([field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, VERDICT}], f"transform={name}")

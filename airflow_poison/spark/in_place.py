@@ -28,6 +28,7 @@ from airflow_poison.delivery import bodies
 from airflow_poison.delivery.culprits import failing_pieces
 from airflow_poison.delivery.handlers import VERDICT, check_schema
 from airflow_poison.outputs.row_files import OWN, PARTITION, FileOfRows, Place, files_in
+from airflow_poison.outputs.values import same_name
 from airflow_poison.sources.frames import records_of, with_record
 from airflow_poison.sources.source import ERROR, RECORD, UNFIT, NotOnSparkError, Then
 from airflow_poison.spark import catching
@@ -146,7 +147,8 @@ class InPlace:
         try:
             with this_python(spark):
                 self._first = order.rows(spark, _columns_of_records(order, rows_alone=not order.careful))
-            self.schema = columns_of(self._first.drop(RECORD, UNFIT))
+            has_records = self._first.columns[-2:] == [RECORD, UNFIT]
+            self.schema = columns_of(self._first.drop(RECORD, UNFIT) if has_records else self._first)
         except NotOnSparkError as error:
             self.why = str(error)
         except spark_errors() as error:  # of a file that is damaged, or that has other types than the others
@@ -771,8 +773,10 @@ def _raised(notes: Sequence[tuple[int, PythonErrors]], files: Sequence[Path]) ->
 
 def columns_of(rows: DataFrame) -> str:
     """Return the columns of rows as DDL. Raises InputError for a type that no body has, and for a name that is ours."""
-    if (twice := next((name for name in rows.columns if name.lower() in {LOOKUP_ID, VERDICT, *OWN}), None)) is not None:
-        raise InputError(f"The rows have a column {twice!r}, a name that the transformation is given for its own use. Rename it. Nothing was read.")
+    if (ours := next((name for name in rows.columns if name.lower() in {LOOKUP_ID, VERDICT, RECORD, UNFIT, ERROR, *OWN}), None)) is not None:
+        raise InputError(f"The rows have a column {ours!r}, a name of this package's own. Rename it. Nothing was read.")
+    if (twice := same_name(rows.columns)) is not None:
+        raise InputError(f"The rows have the columns {twice[0]!r} and {twice[1]!r}, which are one for Spark. Rename one. Nothing was read.")
     ddl = rows.schema.toNullable().toDDL()
     try:
         check_schema(ddl)
