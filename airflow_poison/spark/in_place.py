@@ -43,7 +43,7 @@ from airflow_poison.spark.units import NotCaught, failure_of_verdict, is_taken, 
 from airflow_poison.store import disk
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.ddl import parse_ddl, quoted
-from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError
+from airflow_poison.values.errors import BodyError, InputError, OutputError, SettingError, SourceError, SparkJobError, TransformError
 from airflow_poison.values.failures import Failure
 from airflow_poison.values.schema import LOOKUP_ID
 from airflow_poison.values.texts import counted, literal_path, local_uri
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from airflow_poison.spark.python_errors import PythonErrors
 
 _BATCH, _ROWS = 64_000, 10_000
-_UNREAD = "FAILED_READ_FILE"
-"""The error of Spark for a file that it cannot read."""
+_UNREAD, _NO_ROW = "FAILED_READ_FILE", "a record is no row"
+"""The error of Spark for a file that it cannot read, and ours for the first record that is no row."""
 _NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "boolean"})
 """Types of columns of partitions whose values Delta's log has as SQL writes them."""
 
@@ -73,6 +73,7 @@ MOST_TRIES, MOST_UNKNOWN = 400, 0.9
 would, all do."""
 _SAYS_EVERY = 10.0
 _OF_FILES = re.compile(r"input_file_|_metadata")
+_OWN_FILE = "Make a column of it before: protect(spark.read....selectExpr('*', '_metadata.file_name AS file'), ...)."
 
 
 class NotInPlaceError(Exception):
@@ -273,7 +274,11 @@ class InPlace:
         A plan that names rows fails for others seldom, so it is tried as it is also where messages of earlier runs are in the queue.
         """
         self._check_place(self._first.sparkSession, self._order.outputs)
-        job = self._planned(_numbered(self._first))
+        job = self._planned_first()
+        if _reads_names(job):
+            self._order.progress(
+                f"transform={self._order.transformation.name} reads the names of files: a row has none when it is tried again. {_OWN_FILE}"
+            )
         if self._is_connect:  # its plans cannot be changed
             self._run_as_it_is(job)
             return
@@ -293,6 +298,15 @@ class InPlace:
             self._order.progress(f"{error}: it runs once more, so that the rows that fail are found")
             self.discard()
             self._run_split(self._planned(_numbered(self._rows)), error)
+
+    def _planned_first(self) -> _Job:
+        """Plan the transformation of the rows alone; with the records that they were, where the function itself reads a record that is no row."""
+        try:
+            return self._planned(_numbered(self._first))
+        except Exception as error:
+            if self._rows is self._first or _NO_ROW not in str(error):
+                raise
+            return self._planned(_numbered(self._rows))
 
     def _run_in_pieces(self, error: NotInPlaceError) -> str:
         """Transform pieces of the rows, so that those that fail become messages with few others; return why all of them have to.
@@ -317,7 +331,7 @@ class InPlace:
         """Write the rows as they are, with their numbers; None: the transformation may say in which file a row was, and is to be given no other."""
         rows = _numbered(self._rows)
         job = self._planned(rows)
-        if len(_OF_FILES.findall(analyzed_plan(job.plain))) > len(_OF_FILES.findall(analyzed_plan(job.whole))):
+        if _reads_names(job):
             return None
         with types_kept(rows.sparkSession):
             files, _, _ = self._written(rows, (), self._folder())
@@ -407,6 +421,7 @@ class InPlace:
 
     def _planned(self, whole: DataFrame) -> _Job:
         """Plan the transformation of rows with their numbers."""
+        from pyspark.errors import AnalysisException
         from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
@@ -420,7 +435,14 @@ class InPlace:
         else:
             given, counted = whole, whole.observe(seen, number)
         given = counted if self._is_connect else given
-        result = called(transformation.load(), given.drop(RECORD) if has_records else given, transformation)
+        try:
+            result = called(transformation.load(), given.drop(RECORD) if has_records else given, transformation)
+        except AnalysisException as error:
+            if "_metadata" not in str(error):
+                raise
+            raise TransformError(
+                f"transform={transformation.name} reads _metadata, which these rows have no more. {_OWN_FILE} Nothing was taken."
+            ) from error
         check_result(result, outputs, transformation.name)
         found = written(result, outputs)
         plain = found.frames[outputs[0].name]
@@ -666,6 +688,11 @@ class InPlace:
             self._place.files.put(path, made)
 
 
+def _reads_names(job: _Job) -> bool:
+    """Whether a transformation asks in which file a row is."""
+    return len(_OF_FILES.findall(analyzed_plan(job.plain))) > len(_OF_FILES.findall(analyzed_plan(job.whole)))
+
+
 def _numbered(rows: DataFrame) -> DataFrame:
     """Return rows with their numbers, of which none is 0."""
     return rows.selectExpr(f"monotonically_increasing_id() + 1 AS {LOOKUP_ID}", "*")
@@ -739,7 +766,7 @@ def _columns_of_records(order: InPlaceOrder, *, rows_alone: bool = False) -> The
                 if not rows_alone:
                     yield from table.append_column(RECORD, records_of(piece)).append_column(UNFIT, pa.array(unfit)).to_batches()
                 elif any(unfit):
-                    raise BodyError("a record is no row")  # which one is found with all records: here its number may be another's
+                    raise BodyError(_NO_ROW)  # which one is found with all records: here its number may be another's
                 else:
                     yield from table.to_batches()
 

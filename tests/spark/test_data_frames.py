@@ -443,6 +443,8 @@ WRONG: list[tuple[Callable[[DataFrame], object], bool, str]] = [
     (lambda df: df.selectExpr("lookup_id", "id", "0 AS _POISON"), False, r"returned _poison as int; expected is a text"),
     (transforms.summed, False, r"mixes rows: its plan has Aggregate over the messages.*mixes_rows=True"),
     (lambda df: df.join(df.withColumnRenamed("id", "other"), "lookup_id"), False, r"mixes rows: its plan has a join \(Inner\)"),
+    (lambda df: df.join(df.sparkSession.range(3), "id", "right"), False, r"mixes rows: its plan has a join \(RightOuter\)"),
+    (lambda df: df.sparkSession.range(3).join(df, "id", "left_anti"), False, r"mixes rows: its plan has a join \(LeftAnti\)"),
     (lambda df: df.limit(3), False, r"mixes rows: its plan has GlobalLimit"),
     (lambda df: df.dropDuplicates(["id"]), False, r"mixes rows: its plan has Deduplicate"),
     (lambda df: df.sparkSession.range(3), False, r"is not made of the one it was given"),

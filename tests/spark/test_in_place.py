@@ -1543,3 +1543,134 @@ def test_a_row_without_a_part_that_the_table_wants_is_a_message_alone(job: Job) 
     )
     assert not job.messages()
     assert len(job.landed()) == 1 + len(rows)
+
+
+# What other jobs have met -------------------------------------------------------------------------------------------------
+
+
+def written_json(folder: Path, *lines: bytes) -> Files:
+    folder.mkdir()
+    (folder / "1.json").write_bytes(b"".join(line + b"\n" for line in lines))
+    return Files(f"{folder}/*.json", format="json", settled=timedelta(0))
+
+
+@pytest.mark.parametrize("act", [lambda df: df.isEmpty(), lambda df: df.first(), lambda df: df.limit(2).collect(), lambda df: df.count()])
+def test_an_action_inside_the_function_loses_no_record_and_changes_no_count(job: Job, tmp_path: Path, act: Callable[[DataFrame], object]) -> None:
+    def acting(df: DataFrame) -> DataFrame:
+        act(df)
+        return df.where("id <> 5").select("id")
+
+    lines = [b'{"id": %d}' % each for each in range(20)]
+
+    done = job.receive(acting, source=written_json(tmp_path / "landing", *lines, b'{"id":', b"no json", b"[1]"), schema="id bigint")
+
+    assert done.in_place == {"read": 23, "landed": 19, "filtered": 1, "messages": 3}
+    assert {row["last_error"]["type"] for row in messages_of(job)} == {"MalformedError", "airflow_poison.values.errors.BodyError"}
+    assert len(job.landed()) == 19
+    assert job.is_whole()
+
+
+def test_an_action_inside_the_function_charges_the_messages_that_do_not_fit(job: Job) -> None:
+    def acting(df: DataFrame) -> DataFrame:
+        assert not df.isEmpty() or df.count() == 0
+        return df.select("id")
+
+    job.queue.send([b'{"id": %d}' % each for each in range(20)] + [b'{"id": "no"}', b"nothing"])
+
+    done = job.receive(acting, source=None, schema="id bigint")
+
+    assert (done.settled, done.poisoned) == (20, 2)
+    assert sorted(row["id"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()) == [*range(20)]
+
+
+def test_a_file_without_a_type_in_common_and_with_names_in_another_case_keeps_its_values(job: Job, tmp_path: Path) -> None:
+    def row(name: str, inner: str, number: int, value: Any) -> pa.Table:
+        return pa.table({name: [number], "nested": [{inner: number}], "amount": [value]})
+
+    source = files_of(
+        tmp_path, {"a.parquet": row("id", "part", 1, 0.5), "b.parquet": row("id", "part", 2, 1.5), "c.parquet": row("ID", "Part", 3, 7)}
+    )
+
+    job.receive(lambda df: df.selectExpr("id", "nested.part", "amount"), source=source)
+
+    assert job.landed() == [str({"id": each, "part": each, "amount": amount}) for each, amount in ((1, 0.5), (2, 1.5), (3, 7.0))]
+    assert job.is_whole()
+
+
+@pytest.fixture
+def without_zones(spark: SparkSession) -> Iterator[None]:
+    before = {name: spark.conf.get(name) for name in ("spark.sql.timestampType", "spark.sql.session.timeZone")}
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield
+    for name, value in before.items():
+        spark.conf.set(name, str(value))
+
+
+@pytest.mark.usefixtures("without_zones")
+def test_instants_of_files_that_differ_are_instants_in_a_session_whose_timestamps_have_no_zone(job: Job, tmp_path: Path) -> None:
+    at = {"id": pa.array([1]), "at": pa.array([0], pa.timestamp("us", "UTC"))}
+
+    job.receive(lambda df: df.select("id", "at"), source=files_of(tmp_path, {"a.parquet": pa.table(at), "x=1/a.parquet": pa.table(at)}))
+
+    landed = DeltaTable(job.clean).to_pyarrow_table()
+    assert pa.schema(landed.schema).field("at").type == pa.timestamp("us", "UTC")
+    assert landed["at"].cast(pa.int64()).to_pylist() == [0, 0]
+
+
+FAR: dict[str, tuple[pa.DataType, list[str], str]] = {
+    "a constraint": (pa.date32(), [], "cast('+292277-01-01' AS date)"),
+    "a partition": (pa.date32(), ["day"], "cast('+292277-01-01' AS date)"),
+    "an instant that names a partition": (pa.timestamp("us", "UTC"), ["day"], "timestamp_micros(9000000000000000000)"),
+    "a long number that names a partition": (pa.float64(), ["day"], "1e300"),
+}
+
+
+@pytest.mark.parametrize("case", FAR)
+def test_a_value_that_delta_rs_cannot_write_is_one_message(job: Job, tmp_path: Path, case: str) -> None:
+    kind, partitions, far = FAR[case]
+    write_deltalake(job.clean, pa.schema([("id", pa.int64()), ("day", kind)]).empty_table(), partition_by=partitions)
+    if not partitions:
+        DeltaTable(job.clean).alter.add_constraint({"some": "id >= 0"})
+    near = {pa.date32(): "date'2026-01-01'", pa.timestamp("us", "UTC"): "timestamp'2026-01-01'", pa.float64(): "0.5"}[kind]
+
+    def days(df: DataFrame) -> DataFrame:
+        return df.selectExpr("id", f"if(id = 2, {far}, {near}) AS day")
+
+    done = job.receive(days, source=files_of(tmp_path, {"a.parquet": pa.table({"id": [1, 2, 3]})}))
+
+    assert done.in_place == {"read": 3, "landed": 2, "filtered": 0, "messages": 1}
+    assert [row["id"] for row in sorted(DeltaTable(job.clean).to_pyarrow_table(columns=["id"]).to_pylist(), key=str)] == [1, 3]
+    assert job.is_whole()
+
+
+def test_texts_of_a_fixed_length_are_padded_as_spark_reads_them(job: Job) -> None:
+    fixed: Any = pa.field("code", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(4)"})
+    write_deltalake(job.raw, pa.table([pa.array([1, 2]), pa.array(["a", "abcd"])], schema=pa.schema([pa.field("id", pa.int64()), fixed])))
+
+    job.receive(lambda df: df.selectExpr("id", "code", "length(code) AS size"))
+
+    assert job.landed() == [str({"id": 1, "code": "a   ", "size": 4}), str({"id": 2, "code": "abcd", "size": 4})]
+
+
+@pytest.mark.parametrize("name", ["poison_place", "_poison_id", "_POISON_row", "_poison_failed", "_poison_partition"])
+def test_a_column_of_a_result_with_a_name_of_ours_is_refused(job: Job, tmp_path: Path, name: str) -> None:
+    with pytest.raises(TransformError, match=f"(?i){name}.*Rename it"):
+        job.receive(lambda df: df.selectExpr("id", f"1 AS {name}"), source=files_of(tmp_path, {"a.parquet": numbers(1)}))
+
+
+@pytest.mark.parametrize("name", ["poison.record", "poison.unfit", "poison.error", "_poison_row"])
+def test_a_column_of_the_rows_with_a_name_of_ours_is_refused(job: Job, tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name}.*Rename it"):
+        job.receive(given, source=files_of(tmp_path, {"a.parquet": numbers(1).append_column(name, pa.array([1, 2]))}))
+
+
+def test_a_function_that_reads_names_of_files_is_said_to_have_none_again(job: Job, tmp_path: Path) -> None:
+    source = files_of(tmp_path, {"a.parquet": numbers(1)})
+
+    with pytest.raises(TransformError, match=r"reads _metadata.*Make a column of it before: protect\("):
+        job.receive(lambda df: df.selectExpr("id", "_metadata.file_name AS file"), source=source)
+    job.receive(lambda df: df.selectExpr("id", "input_file_name() AS file"), key="two", source=source)
+
+    assert all("a.parquet" in row for row in job.landed())
+    assert any("reads the names of files" in line for line in job.lines)
