@@ -51,6 +51,7 @@ NOT_BODIES = {
     "cli/sources.py": "what the package itself writes into the queue's table, its stage and its notes",
     "ui/posts.py": "what the package itself writes into the queue's table, its stage and its notes",
     "outputs/table_rules.py": "logs and schemas of Delta Lake",
+    "sources/delta_changes.py": "logs and schemas of Delta Lake",
     "store/bucket_store.py": "logs and schemas of Delta Lake",
     "store/checkpoints.py": "logs and schemas of Delta Lake",
     "store/entries.py": "logs and schemas of Delta Lake",
