@@ -186,7 +186,7 @@ class _Catching:
     def _widened(self, plan: Any) -> Any:
         """Return a plan whose projections keep what goes along."""
         if plan.fastEquals(self._given):
-            return plan
+            return self._read
         before = self._listed(plan.children())
         below = [self._widened(each) for each in before]
         wide = plan if all(map(is_, below, before)) else plan.withNewChildren(self._seq(below))

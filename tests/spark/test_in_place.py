@@ -39,6 +39,7 @@ from airflow_poison.sources.source import Position, Take
 from airflow_poison.spark import in_place
 from airflow_poison.spark.in_place import InPlace
 from airflow_poison.spark.messages import types_kept
+from airflow_poison.spark.units import observed_in
 from airflow_poison.values.errors import InputError, OutputError, SettingError, SourceError, TransformError
 from airflow_poison.values.fault_points import install
 
@@ -1674,3 +1675,19 @@ def test_a_function_that_reads_names_of_files_is_said_to_have_none_again(job: Jo
 
     assert all("a.parquet" in row for row in job.landed())
     assert any("reads the names of files" in line for line in job.lines)
+
+
+@pytest.mark.parametrize("transform", [joined, several])
+def test_rows_of_a_plan_are_counted_by_the_job_that_writes_it(job: Job, transform: Transform, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = list[int | None]()
+
+    def ask(*asked: Any) -> int | None:
+        counted.append(observed_in(*asked))
+        return counted[-1]
+
+    monkeypatch.setattr(in_place, "observed_in", ask)
+    write_deltalake(job.raw, orders(0, ROWS))
+
+    job.receive(transform)
+
+    assert counted == [ROWS]
