@@ -38,7 +38,7 @@ from airflow_poison.passes.alter import (
     alter,
     disable,
     enable,
-    opened,
+    open_declared,
     restart,
     set_park_group,
 )
@@ -262,7 +262,7 @@ class Queue:
             engine=engine,
             clock=self.clock,
             store=self.store.tables,
-            before_claim=partial(self.redrive_by_itself, receive, redriven),
+            before_claim=partial(self.redrive_for_new_handler, receive, redriven),
             **parts,
         )
 
@@ -295,7 +295,7 @@ class Queue:
         run: str | None = None,
     ) -> None:
         """Record what is declared of the queue; parameters and errors as of ``Store.declare``."""
-        self.table = opened(self.store.tables, self.name, policy, self.clock, run)
+        self.table = open_declared(self.store.tables, self.name, policy, self.clock, run)
         declared = tuple(services)
         if declared:
             declare_services(self.store.tables, self.table, declared)
@@ -309,7 +309,7 @@ class Queue:
         if receive.park_group is not None:
             set_park_group(self.table, self.clock, receive.park_group)
 
-    def redrive_by_itself(self, receive: Receive, redriven: Callable[[PlanView], object] = lambda _view: None) -> None:
+    def redrive_for_new_handler(self, receive: Receive, redriven: Callable[[PlanView], object] = lambda _view: None) -> None:
         """Redrive for a new handler where the queue is set so, or is to be set so."""
         if receive.redrive_on_new_handler is not None:
             set_redrive(self.table, receive.redrive_on_new_handler, self.clock)

@@ -243,7 +243,7 @@ def _by_output(option: str, given: Sequence[str]) -> str | dict[str, str] | None
 
 def _check_handler(args: Namespace) -> None:
     """Refuse options that do not go with a handler, or with a transformation. Raises InputError."""
-    from airflow_poison.delivery.handlers import VERDICT
+    from airflow_poison.delivery.handlers import POISON_COLUMN
 
     if (args.handler is None) == (args.transform is None):
         raise wrong_usage("--handler: expected MODULE:FUNCTION, or --transform MODULE:FUNCTION, and not both.")
@@ -258,7 +258,7 @@ def _check_handler(args: Namespace) -> None:
         if given:
             raise wrong_usage(f"--{name}: expected with --handler; a transformation runs on Spark.")
     if args.unprocessable:
-        raise wrong_usage(f"--unprocessable: expected with --handler; a transformation names poison in its column {VERDICT}.")
+        raise wrong_usage(f"--unprocessable: expected with --handler; a transformation names poison in its column {POISON_COLUMN}.")
     if args.batch is not None or args.batch_size is not None:
         raise wrong_usage("--batch: expected with --handler; a transformation gets a DataFrame.")
 

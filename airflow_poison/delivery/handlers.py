@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     Frames = DataFrame | Mapping[str, DataFrame]
     TransformLike = str | Callable[[DataFrame], Frames]
 
-VERDICT = "_poison"
+POISON_COLUMN = "_poison"
 """The column of a result that says why a row's message is poison; null: it is not. It does not land.
 
 So a verdict must not be made null by one of its parts, as ``concat`` makes it: use ``concat_ws``, ``format_string`` or ``coalesce``.
@@ -170,8 +170,8 @@ def check_transform(function: object) -> None:
 def check_schema(schema: str) -> None:
     """Check the DDL of bodies. Raises SettingError for what is no DDL, and for columns that have a name of ours."""
     for name in column_names(schema):
-        if name.lower() in {LOOKUP_ID, VERDICT}:
-            raise SettingError("schema", schema, f"columns of other names than {LOOKUP_ID} and {VERDICT}; here is a column {name!r}")
+        if name.lower() in {LOOKUP_ID, POISON_COLUMN}:
+            raise SettingError("schema", schema, f"columns of other names than {LOOKUP_ID} and {POISON_COLUMN}; here is a column {name!r}")
 
 
 def check_alone(*, batch: str | None = None, isolation: str = "process", unprocessable: Sequence[object] = ()) -> None:
@@ -183,7 +183,7 @@ def check_alone(*, batch: str | None = None, isolation: str = "process", unproce
     if isolation != "process":
         raise SettingError("isolation", isolation, "'process', which may be left out, with transform=...: it runs in Spark's own processes")
     if unprocessable:
-        allowed = f"none with transform=...: say in its column {VERDICT} which message is poison; the policy decides how often it is tried"
+        allowed = f"none with transform=...: say in its column {POISON_COLUMN} which message is poison; the policy decides how often it is tried"
         raise SettingError("unprocessable", list(unprocessable), allowed)
 
 

@@ -146,7 +146,8 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
     known = _known(job, partition)
     total.counts["timeouts"] += known.timeouts
     with open_session(job, partition, known, _at_hand(job)) as session:
-        for delivered in (_waved if job.parks and not job.closed else _reported)(job, session, known, _cut(job, chain([first], filled))):
+        cut = _cut(job, chain([first], filled))
+        for delivered in _in_waves(job, session, known, cut) if job.parks and not job.closed else _reported(job, session, cut):
             report = delivered.report
             counts = {"timeouts": report.timeouts, "not_landed": report.not_landed}
             total.counts.update(counts, probes=report.searched.probes, rows_handed=report.searched.rows_handed)
@@ -157,11 +158,10 @@ def _delivered(job: StageJob, partition: str, batches: Iterable[pa.RecordBatch],
         total.close(job.opening.counters, session.counters())
 
 
-def _reported(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivered]:
+def _reported(job: StageJob, session: ServerSession, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivered]:
     """Yield each batch when it has been delivered."""
     from airflow_poison.delivery.settlement import Delivered
 
-    del known
     for batch in batches:
         reach("delivery.stage.before_batch")
         report = session.deliver(batch)
@@ -169,10 +169,10 @@ def _reported(job: StageJob, session: ServerSession, known: RecoveredAttempts, b
         yield Delivered(batch, report, job.clock.now())
 
 
-def _waved(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivered]:
-    """Yield the same where messages wait behind others of their groups: one message of a group at a time, and none behind one that stays.
+def _in_waves(job: StageJob, session: ServerSession, known: RecoveredAttempts, batches: Iterable[pa.RecordBatch]) -> Iterator[Delivered]:
+    """Deliver in waves of at most one message of a group. A message whose group has an unresolved earlier one is not delivered.
 
-    What waits is as it came, but for what an earlier try of the claim has done with it.
+    It is reported as it came, but for what an earlier try of the claim has done with it.
     """
     from airflow_poison.delivery.session import carried_report
     from airflow_poison.delivery.settlement import Delivered
@@ -186,7 +186,7 @@ def _waved(job: StageJob, session: ServerSession, known: RecoveredAttempts, batc
             waits = waiting(ids[rows], groups.take(rows), unresolved)
             behind.append(rows[waits])
             wave = batch.take(rows[~waits])
-            for reported in _reported(job, session, known, [wave] if wave.num_rows else []):
+            for reported in _reported(job, session, [wave] if wave.num_rows else []):
                 yield reported
                 stay = _stay(job, reported)
                 unresolved |= first_of_groups(ids[rows[~waits]][stay], wave.column("group_id").take(stay))

@@ -105,7 +105,7 @@ class Child:
         self.told: ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError | None = None
         self.refused: PoisonError | None = None
         self.overdue, self.idle_deaths = 0.0, 0
-        self.watch: Watch | None = None
+        self.watch: TransactionStopwatch | None = None
         self.is_gone()
 
     def is_gone(self) -> None:
@@ -227,7 +227,7 @@ class Children:
         self._poll, self._watched = select.poll(), dict[int, Child]()
 
     def add(self, child: Child) -> None:
-        """Watch one more child."""
+        """TransactionStopwatch one more child."""
         self._all.append(child)
 
     def end(self) -> None:
@@ -437,7 +437,7 @@ class SupervisedSession(StatelessSession):
             wire.send(process.control, Task((record.section.number, record.section.offset, record.section.messages)), (stream,))
         except wire.PeerGoneError:
             return self._children.bury(child)
-        child.busy, child.watch = True, Watch(record.words, child.timeout)
+        child.busy, child.watch = True, TransactionStopwatch(record.words, child.timeout)
         told = self._children.told(child)
         if isinstance(told, ServerSessionError):
             raise told
@@ -458,7 +458,7 @@ class SupervisedSession(StatelessSession):
         return len(charged)
 
 
-class Watch:
+class TransactionStopwatch:
     """No message of a child may stand still longer than the transaction timeout: a stopwatch that starts again whenever the open transaction changes.
 
     :param words: of the batch.

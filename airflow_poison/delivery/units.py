@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from airflow_poison.delivery.culprits import Failed, all_culprits, one_culprit, unstable
-from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.delivery.handlers import POISON_COLUMN
 from airflow_poison.delivery.outage import Watch, some
 from airflow_poison.delivery.unit_counts import ClaimCounts
 from airflow_poison.delivery.verdicts import type_name
@@ -203,7 +203,7 @@ class UnitSearch:
             return left
         self._tell(
             f"{MOST_SEARCHES:,} messages have failed alone in this pass. {counted(len(rows), 'message')} of a unit that failed stay in the "
-            f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {VERDICT}: that is one job"
+            f"queue for the next pass, uncounted. Where so many fail, let the transformation name them in a column {POISON_COLUMN}: that is one job"
         )
         return 0
 
@@ -373,7 +373,7 @@ class UnitSearch:
         each = "" if self._runner.parts else f" Each takes up to {2 * len(rows).bit_length()} jobs; the one that failed took {seconds:.1f} s."
         self._tell(
             f"{counted(len(rows), 'message')} failed together ({self._counts.said(failure)}): the pass looks for those that fail alone.{each} "
-            f"A column {VERDICT} that says why a row is bad (for a cast, where try_cast is null) names all of them in one job, without a search"
+            f"A column {POISON_COLUMN} that says why a row is bad (for a cast, where try_cast is null) names all of them in one job, without a search"
         )
 
     def tell_progress(self) -> None:
@@ -488,7 +488,7 @@ CAREFUL_PARTS = 64
 BEAT_SECONDS = 0.5
 LAST_SECONDS = 10.0
 """How long a delivery that is ended waits for its units."""
-NAMED = frozenset({VERDICT, type_name(BodyError("")), type_name(OutputRowError(""))})
+NAMED = frozenset({POISON_COLUMN, type_name(BodyError("")), type_name(OutputRowError(""))})
 """Types of failures that a unit reports for its messages, without failing itself."""
 _DIED = "Spark, or the process that drove it, ended"
 

@@ -481,7 +481,7 @@ def _remembered(table: QueueTable, path: str) -> _OfFile:
 
 def _of_file(table: QueueTable, path: str) -> _OfFile:
     named, unnamed = list[pa.Table](), [_NOBODY]
-    with row_groups.opened(table.folder, path) as groups:
+    with row_groups.open_row_groups(table.folder, path) as groups:
         for group in range(len(groups)):
             if not groups.may_hold(group, "message_type", _KINDS):
                 continue

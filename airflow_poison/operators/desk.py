@@ -127,7 +127,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
             alert_subscription(queue.table, name, queue.clock, self.alerts.kinds()).begin()
         if self.rules is not None:
             queue.declare_rules(self.rules)
-        queue.redrive_by_itself(Receive(), lambda view: self.log.warning("Redrive for a new handler: %s", plan_line(view)))
+        queue.redrive_for_new_handler(Receive(), lambda view: self.log.warning("Redrive for a new handler: %s", plan_line(view)))
         result = queue.run_rules(run=key)
         if self.alerts:
             self.alerts.send(queue.table, name, context, queue.clock, self.log)

@@ -95,7 +95,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         queue = hook.queue(self.queue_name)
         queue.declare_receive(receive, run=this_run())
         table = queue.table
-        queue.redrive_by_itself(receive, lambda view: self.log.warning("Redrive for a new handler: %s", plan_line(view)))
+        queue.redrive_for_new_handler(receive, lambda view: self.log.warning("Redrive for a new handler: %s", plan_line(view)))
         self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))
         try:
             result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))

@@ -266,7 +266,7 @@ def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: st
     return table
 
 
-def opened(store: QueueStore, queue: str, policy: Policy | None, clock: Clock, run: str | None = None) -> QueueTable:
+def open_declared(store: QueueStore, queue: str, policy: Policy | None, clock: Clock, run: str | None = None) -> QueueTable:
     """Return a queue that verbs work on.
 
     :param policy: makes the queue when it is missing and is recorded in it; a reader of a sub-queue does not rule the queue, so its policy is not.

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.delivery.handlers import POISON_COLUMN
 from airflow_poison.values.schema import LOOKUP_ID
 
 if TYPE_CHECKING:
@@ -134,14 +134,14 @@ class _Catching:
         there = {each.name(): each for each in self._listed(plan.output())}
         if there.keys() & {PLACE, ROW, NUMBER, FAILED}:
             raise _NotCaughtError
-        said = there.pop(VERDICT, None) or self._text(None)
+        said = there.pop(POISON_COLUMN, None) or self._text(None)
         number = there.pop(LOOKUP_ID, None)
         verdict = self._of.If(raised, self._text(RAISED), said)
         places = [self._named(each, PLACE) for each in self._places()]
         if not self._row:
             known = self._id if number is None else self._of.If(raised, self._id, number)
             return self._logical.Project(
-                self._seq([*places, *there.values(), self._named(known, LOOKUP_ID), self._named(verdict, VERDICT)]), level.plan
+                self._seq([*places, *there.values(), self._named(known, LOOKUP_ID), self._named(verdict, POISON_COLUMN)]), level.plan
             )
         if level.raised is None:
             level = level._replace(plan=self._logical.Project(self._seq([*self._listed(level.plan.output()), raised]), level.plan))

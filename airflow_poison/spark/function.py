@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_poison.delivery.handlers import MANGLED_PREFIX, VERDICT
+from airflow_poison.delivery.handlers import MANGLED_PREFIX, POISON_COLUMN
 from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, cut, cut_front
 from airflow_poison.outputs.output import ONLY
 from airflow_poison.outputs.row_files import OWN
@@ -253,11 +253,11 @@ def check_result(result: Result, outputs: Sequence[Output], name: str) -> None:
             raise TransformError(
                 f"transform={name} returned {of}, which is no output; there are {', '.join(map(repr, by_name))}. Declare it, or rename it."
             )
-        if (ours := next((each for each in frame.columns if each.lower() in OWN - {VERDICT}), None)) is not None:
+        if (ours := next((each for each in frame.columns if each.lower() in OWN - {POISON_COLUMN}), None)) is not None:
             raise TransformError(f"transform={name} returned a column {ours!r}, a name of this package's own, which does not land. Rename it.")
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
-        output.check_columns([field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, VERDICT}], f"transform={name}")
+        output.check_columns([field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, POISON_COLUMN}], f"transform={name}")
 
 
 def _let_travel(function: object) -> None:
@@ -290,20 +290,20 @@ def _result(returned: object, name: str) -> Result:
     if not frames:
         raise TransformError(f"transform={name} returned an empty mapping; expected at least one DataFrame.")
     columns = {key: {column.lower() for column in frame.columns} for key, frame in frames.items()}
-    verdict = any(VERDICT in names for names in columns.values())
+    verdict = any(POISON_COLUMN in names for names in columns.values())
     lacking = [key for key, names in columns.items() if LOOKUP_ID not in names]
     if verdict and lacking:
         of = f" in {lacking[0]!r}" if isinstance(returned, Mapping) else ""
         raise TransformError(
-            f"transform={name} returned the column {VERDICT} without {LOOKUP_ID}{of}: a row would not say which message it is of. "
-            f"Keep the column {LOOKUP_ID}, for example df.select({LOOKUP_ID!r}, {VERDICT!r}, ...); it does not land."
+            f"transform={name} returned the column {POISON_COLUMN} without {LOOKUP_ID}{of}: a row would not say which message it is of. "
+            f"Keep the column {LOOKUP_ID}, for example df.select({LOOKUP_ID!r}, {POISON_COLUMN!r}, ...); it does not land."
         )
     for frame in frames.values() if verdict else ():
-        kind = next((kind for column, kind in frame.dtypes if column.lower() == VERDICT), "")
+        kind = next((kind for column, kind in frame.dtypes if column.lower() == POISON_COLUMN), "")
         if kind.startswith(_FLAGS):
             raise TransformError(
-                f"transform={name} returned {VERDICT} as {kind}; expected is a text that says why a row is bad, and null for each good one: "
-                f"false or 0 would name a good row. For example: f.when(<bad>, 'no amount').alias({VERDICT!r})."
+                f"transform={name} returned {POISON_COLUMN} as {kind}; expected is a text that says why a row is bad, and null for each good one: "
+                f"false or 0 would name a good row. For example: f.when(<bad>, 'no amount').alias({POISON_COLUMN!r})."
             )
     return Result(frames, verdict)
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from airflow_poison.delivery import bodies
 from airflow_poison.delivery.culprits import failing_pieces
-from airflow_poison.delivery.handlers import VERDICT, check_schema
+from airflow_poison.delivery.handlers import POISON_COLUMN, check_schema
 from airflow_poison.outputs.row_files import OWN, PARTITION, FileOfRows, Place, files_in
 from airflow_poison.outputs.values import same_name
 from airflow_poison.sources.frames import records_of, with_record
@@ -386,9 +386,9 @@ class InPlace:
     def _written_apart(self, job: _Job) -> tuple[list[str], list[str]]:
         """Write the rows of a piece; return the files of those that land, and of those that fail, with what they were or with their numbers."""
         frame = None if self._is_connect else catching.caught(job.plain, job.given, in_place=True)
-        names = [name for name in job.plain.columns if name not in {LOOKUP_ID, VERDICT}]
+        names = [name for name in job.plain.columns if name not in {LOOKUP_ID, POISON_COLUMN}]
         if frame is None and job.judged and LOOKUP_ID in job.plain.columns:
-            ours = f"{LOOKUP_ID} AS {NUMBER}", VERDICT, f"{VERDICT} IS NOT NULL AS {FAILED}"
+            ours = f"{LOOKUP_ID} AS {NUMBER}", POISON_COLUMN, f"{POISON_COLUMN} IS NOT NULL AS {FAILED}"
             frame = job.plain.selectExpr(*map(quoted, names), *ours)
         if frame is None:
             frame = (_without_named(job.plain) if job.judged else job.plain).drop(LOOKUP_ID)
@@ -401,10 +401,10 @@ class InPlace:
     def _named_in(self, path: str) -> Mapping[int, str]:
         """Return what the transformation says of rows, by their numbers. Raises NotInPlaceError where it has none for one."""
         with self._open(path) as file:
-            found: Any = file.read(columns=[NUMBER, VERDICT])
+            found: Any = file.read(columns=[NUMBER, POISON_COLUMN])
         if found[NUMBER].null_count:
-            raise NotInPlaceError(f"the transformation names a row in {VERDICT} that has no {LOOKUP_ID}")
-        return dict(zip(found[NUMBER].to_pylist(), found[VERDICT].to_pylist(), strict=True))
+            raise NotInPlaceError(f"the transformation names a row in {POISON_COLUMN} that has no {LOOKUP_ID}")
+        return dict(zip(found[NUMBER].to_pylist(), found[POISON_COLUMN].to_pylist(), strict=True))
 
     def _has_column(self, path: str, name: str) -> bool:
         with self._open(path) as file:
@@ -702,7 +702,7 @@ def _without_named(rows: DataFrame) -> DataFrame:
     """Return rows without their verdicts, the first of which fails the job."""
     from pyspark.sql import functions as f
 
-    return rows.where(f.assert_true(f.col(VERDICT).isNull(), f"the transformation names a row in {VERDICT}").isNull()).drop(VERDICT)
+    return rows.where(f.assert_true(f.col(POISON_COLUMN).isNull(), f"the transformation names a row in {POISON_COLUMN}").isNull()).drop(POISON_COLUMN)
 
 
 def _is_shared(spark: SparkSession, place: Place) -> bool:
@@ -800,7 +800,7 @@ def _raised(notes: Sequence[tuple[int, PythonErrors]], files: Sequence[Path]) ->
 
 def columns_of(rows: DataFrame) -> str:
     """Return the columns of rows as DDL. Raises InputError for a type that no body has, and for a name that is ours."""
-    if (ours := next((name for name in rows.columns if name.lower() in {LOOKUP_ID, VERDICT, RECORD, UNFIT, ERROR, *OWN}), None)) is not None:
+    if (ours := next((name for name in rows.columns if name.lower() in {LOOKUP_ID, POISON_COLUMN, RECORD, UNFIT, ERROR, *OWN}), None)) is not None:
         raise InputError(f"The rows have a column {ours!r}, a name of this package's own. Rename it. Nothing was read.")
     if (twice := same_name(rows.columns)) is not None:
         raise InputError(f"The rows have the columns {twice[0]!r} and {twice[1]!r}, which are one for Spark. Rename one. Nothing was read.")

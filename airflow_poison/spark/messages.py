@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_poison.delivery.bodies import columns_of
-from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.delivery.handlers import POISON_COLUMN
 from airflow_poison.sources.frames import reader
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
 from airflow_poison.spark.shares import SharedSite, divided, parts_of, read_share, reading
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow_poison.spark.shares import Part
     from airflow_poison.store.files import DataFile
 
-WHY = VERDICT
+WHY = POISON_COLUMN
 """The column of ``parsed`` that says why a body does not fit: no schema has this name."""
 _UNFIT = "poison: a body does not fit"
 _FAILED_READ = "FAILED_READ_FILE"

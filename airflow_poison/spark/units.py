@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_poison.delivery.handlers import VERDICT
+from airflow_poison.delivery.handlers import POISON_COLUMN
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError, on_threads
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
 from airflow_poison.outputs.output import CORRECTIONS, corrections_field, does_not_fit
@@ -177,20 +177,20 @@ class SparkUnits:
 
     def run(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool = False) -> Ran | Broke:
         """Transform these messages, and keep the result under a number. What Spark may have killed for a job that was cancelled runs once more."""
-        found = self._run(lookup_ids, attempts, lands=lands, traced=traced)
+        found = self._run_job(lookup_ids, attempts, lands=lands, traced=traced)
         if isinstance(found, Broke) and self._may_be_killed(found.failure):
-            found = self._run(lookup_ids, attempts, lands=lands, traced=traced)
+            found = self._run_job(lookup_ids, attempts, lands=lands, traced=traced)
         return found
 
     def caught(self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int) -> Ran | Broke:
         """Transform these messages; those that raise are named, and what is made of the others is kept under a number."""
-        return self._run(lookup_ids, attempts, lands=lands, traced=False, catches=True)
+        return self._run_job(lookup_ids, attempts, lands=lands, traced=False, catches=True)
 
     def _may_be_killed(self, failure: Failure) -> bool:
         dead = failure.kind is FailureKind.CRASH or _WORKER_KILLED.search(failure.text) is not None
         return dead and time.monotonic() - self._late_at < _KILLS_FOR
 
-    def _run(
+    def _run_job(
         self, lookup_ids: NDArray[np.int64], attempts: NDArray[np.int32], *, lands: int | None, traced: bool, catches: bool = False
     ) -> Ran | Broke:
         number, began = len(lookup_ids), time.monotonic()
@@ -198,7 +198,7 @@ class SparkUnits:
         with self._job(number) as (mine, running):
             mark = f"poison.{self._token}.{mine}." if traced and self._marks is not False else None
             try:
-                ran = self._ran(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark, catches=catches)
+                ran = self._with_strict_bodies(lookup_ids, lands, self._frames.raw(lookup_ids, attempts, spread=spread), mark, catches=catches)
             except NotCaught:
                 self.catches = False
                 self.drop(lands or 0)
@@ -423,20 +423,18 @@ class SparkUnits:
 
     # One unit
 
-    def _ran(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: Raw, mark: str | None, *, catches: bool) -> Ran:
+    def _with_strict_bodies(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: Raw, mark: str | None, *, catches: bool) -> Ran:
         """Transform; from the first body that does not fit on, such bodies are counted."""
         if self._strict and not catches:
             try:
-                return self._transformed(lookup_ids, lands, raw, mark, strict=True)
+                return self._run_plan(lookup_ids, lands, raw, mark, strict=True)
             except Exception as error:
                 if self._cancelled or not is_of_body(error):
                     raise
                 self._strict = False
-        return self._transformed(lookup_ids, lands, raw, mark, strict=False, catches=catches)
+        return self._run_plan(lookup_ids, lands, raw, mark, strict=False, catches=catches)
 
-    def _transformed(
-        self, lookup_ids: NDArray[np.int64], lands: int | None, raw: Raw, mark: str | None, *, strict: bool, catches: bool = False
-    ) -> Ran:
+    def _run_plan(self, lookup_ids: NDArray[np.int64], lands: int | None, raw: Raw, mark: str | None, *, strict: bool, catches: bool = False) -> Ran:
         """Call the function, and run its plan.
 
         :param strict: a body that does not fit fails the job.
@@ -462,7 +460,7 @@ class SparkUnits:
         found = written(result, self._outputs)
         keeps = lands is not None and (bool(self._outputs) or found.judged)
         if catches and keeps:
-            return self._with_caught(
+            return self._run_catching_plan(
                 cast("int", lands),
                 lookup_ids,
                 {name: catching.caught(frame, given, instead=counted) for name, frame in found.frames.items()},
@@ -486,7 +484,9 @@ class SparkUnits:
         else:
             frame.write.mode("overwrite").parquet(local_uri(f"{self._folder}/{lands}/{name}"))
 
-    def _with_caught(self, lands: int, lookup_ids: NDArray[np.int64], caught: Mapping[str, DataFrame | None], observed: Observation | None) -> Ran:
+    def _run_catching_plan(
+        self, lands: int, lookup_ids: NDArray[np.int64], caught: Mapping[str, DataFrame | None], observed: Observation | None
+    ) -> Ran:
         """Run plans whose errors are caught. Raises NotCaught."""
         from pyspark.errors import AnalysisException
 
@@ -534,8 +534,8 @@ class SparkUnits:
         strange = told[~np.isin(told, lookup_ids)]  # setdiff1d sorts all of the unit
         if len(strange):
             raise TransformError(
-                f"transform={self._transformation.name} returned {VERDICT} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was given. "
-                f"Keep the column {LOOKUP_ID} as it is. No message is charged, nothing was committed."
+                f"transform={self._transformation.name} returned {POISON_COLUMN} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was "
+                f"given. Keep the column {LOOKUP_ID} as it is. No message is charged, nothing was committed."
             )
         self._named[lands] = verdicts.keys()
         return verdicts
@@ -700,7 +700,7 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
     judged = result.verdict or (named and (any(wanted.values()) or any(_MISFIT in frame.columns for frame in corrected.values())))
     frames = {}
     for key, frame in corrected.items():
-        lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, VERDICT)
+        lookup_id, poison = column_named(frame, LOOKUP_ID), column_named(frame, POISON_COLUMN)
         columns = {name: frame[quoted(name)] for name in frame.columns if name not in {lookup_id, poison, _MISFIT}}
         frame = _with_all(frame, by_name.get(key))  # noqa: PLW2901  (its conditions may name any column of the output)
         texts = [f.when(~f.coalesce(f.expr(fits), f.lit(False)), f.lit(f"{_UNFIT if named else ''}{text}")) for text, fits in wanted[key].items()]  # noqa: FBT003
@@ -715,7 +715,7 @@ def written(result: Result, outputs: Sequence[Output]) -> Written:
             ours.append(frame[lookup_id].cast("long").alias(LOOKUP_ID))
         if judged:
             said = f.lit(None).cast("string") if poison is None else frame[poison].cast("string")
-            ours.append(f.make_valid_utf8(reduce(f.coalesce, texts, said)).alias(VERDICT))  # Spark's texts may be any bytes
+            ours.append(f.make_valid_utf8(reduce(f.coalesce, texts, said)).alias(POISON_COLUMN))  # Spark's texts may be any bytes
         frames[key] = frame.select(*columns.values(), *ours)
     return Written(frames, judged)
 
@@ -842,18 +842,18 @@ def verdicts_in(path: Path) -> dict[int, Failure]:
         verdicts = [group.column(group.num_columns - 1).statistics for group in groups]  # the last column, as it was written
         if all(found is not None and found.null_count == group.num_rows for found, group in zip(verdicts, groups, strict=True)):
             return {}
-        rows = file.read([LOOKUP_ID, VERDICT])
-    rows = rows.filter(pc.is_valid(rows[VERDICT]))
+        rows = file.read([LOOKUP_ID, POISON_COLUMN])
+    rows = rows.filter(pc.is_valid(rows[POISON_COLUMN]))
     if rows[LOOKUP_ID].null_count:
-        raise TransformError(f"The transformation returned {VERDICT} in a row whose {LOOKUP_ID} is null. Keep the column {LOOKUP_ID} as it is.")
-    ids, texts = cast("list[int]", rows[LOOKUP_ID].to_pylist()), cast("list[str]", rows[VERDICT].to_pylist())
+        raise TransformError(f"The transformation returned {POISON_COLUMN} in a row whose {LOOKUP_ID} is null. Keep the column {LOOKUP_ID} as it is.")
+    ids, texts = cast("list[int]", rows[LOOKUP_ID].to_pylist()), cast("list[str]", rows[POISON_COLUMN].to_pylist())
     return {number: failure_of_verdict(text) for number, text in sorted(zip(ids, texts, strict=True), key=lambda each: each[1] == RAISED)}
 
 
 def failure_of_verdict(text: str) -> Failure:
     """Return the failure of a message that a transformation names with a text."""
     of_ours = text.startswith(_UNFIT)
-    return Failure(FailureKind.EXCEPTION, UNFIT if of_ours else VERDICT, cut(text.removeprefix(_UNFIT) if of_ours else text, MAX_TEXT))
+    return Failure(FailureKind.EXCEPTION, UNFIT if of_ours else POISON_COLUMN, cut(text.removeprefix(_UNFIT) if of_ours else text, MAX_TEXT))
 
 
 UNFIT = type_name(OutputRowError(""))
@@ -868,7 +868,7 @@ def landing_in(path: Path, named: Collection[int], *, most: int) -> Iterator[pa.
     """
     gone = pa.array(np.fromiter(named, np.int64, len(named)))
     with pq.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-        columns = [name for name in file.schema_arrow.names if name not in {VERDICT, PLACE}]
+        columns = [name for name in file.schema_arrow.names if name not in {POISON_COLUMN, PLACE}]
         for batch in file.iter_batches(batch_size=most, columns=columns) if columns not in ([], [LOOKUP_ID]) else ():
             rows = batch.filter(pc.invert(pc.is_in(batch.column(LOOKUP_ID), gone))) if len(gone) else batch
             if rows.num_rows:

@@ -120,7 +120,7 @@ def newest_events(
     recorded = sorted((file.path for file in table.log.load().files if file.sub_queue == EVENT), reverse=True)
     table.folder.bring(recorded)
     for path in recorded:
-        with row_groups.opened(table.folder, path) as groups:
+        with row_groups.open_row_groups(table.folder, path) as groups:
             for together in _newest_first(groups):
                 if len(found) == limit and wanted.everything and all(groups.is_all(group, STANDS_FOR, 1) for group in together):
                     earlier += sum(map(groups.rows, together))
@@ -292,7 +292,7 @@ def _rows_of_file(folder: Folder, details: Mapping[str, str]) -> int:
     if "count" not in details or partition_of(path) is None:
         return 0
     try:
-        with row_groups.opened(folder, path) as groups:
+        with row_groups.open_row_groups(folder, path) as groups:
             return sum(map(groups.rows, range(len(groups))))
     except TableChangedError:
         return 0

@@ -115,7 +115,7 @@ class RowGroups:
 
 
 @contextmanager
-def opened(folder: Folder, path: str) -> Iterator[RowGroups]:
+def open_row_groups(folder: Folder, path: str) -> Iterator[RowGroups]:
     """Open a file to read some of its rows. Raises TableChangedError when it is gone or damaged."""
     with data_files.opened(folder, path, buffer_size=_BUFFER_BYTES) as parquet:
         yield RowGroups(parquet)
@@ -126,7 +126,7 @@ def first(table: Table, file: DataFile, limit: int, columns: Sequence[str] | Non
 
     :param columns: ``lookup_id`` and ``priority`` among them; None: as in ``table_schema()``.
     """
-    with opened(table.folder, file.path) as groups:
+    with open_row_groups(table.folder, file.path) as groups:
         best = groups.columns([], _RECEIVE_COLUMNS)
         for key, group in sorted((_first_key(groups, group), group) for group in range(len(groups))):
             if best.num_rows >= limit and key > _key(best.slice(limit - 1).to_pylist()[0]):
@@ -157,7 +157,7 @@ def batches(table: Table, file: DataFile, rows: int) -> Iterator[pa.Table]:
 def select(table: Table, file: DataFile, lookup_ids: Collection[int], columns: Sequence[str] | None = None) -> pa.Table:
     """Return the rows of a file with these lookup ids, in its order; row groups that cannot hold them are not read. Columns as in ``first``."""
     wanted = sorted(number for number in lookup_ids if abs(number) < 2**63)  # people type longer ones, too
-    with opened(table.folder, file.path) as groups:
+    with open_row_groups(table.folder, file.path) as groups:
         parts = [groups.columns([], ["lookup_id"])]
         for group in range(len(groups)):
             if groups.may_hold(group, "lookup_id", wanted):

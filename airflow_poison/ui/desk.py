@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.desk.sql import Limits, limited
 from airflow_poison.store.files import PlanState
 from airflow_poison.ui.answers import THREADS, large
-from airflow_poison.ui.page_data import NotReadableError, RefusedError, opened, shown, with_body
+from airflow_poison.ui.page_data import NotReadableError, RefusedError, open_queue, shown, with_body
 from airflow_poison.values import errors
 from airflow_poison.values.errors import PoisonError
 
@@ -251,7 +251,7 @@ def asking(conn_id: str, name: str, who: str | None = None) -> Iterator[Queue]:
 
     Raises NotThereError, RefusedError and NotReadableError.
     """
-    with opened(conn_id, name, who) as queue:
+    with open_queue(conn_id, name, who) as queue:
         try:
             yield queue
         except PoisonError as error:
@@ -346,7 +346,7 @@ def _marked(found: Any, since: datetime) -> list[dict[str, Any]]:
 
 def plans(conn_id: str, name: str) -> dict[str, object]:
     """Return the recorded plans of a queue, the newest first."""
-    with opened(conn_id, name) as queue:
+    with open_queue(conn_id, name) as queue:
         return {"conn_id": conn_id, "queue": name, "plans": [_plain(conn_id, each) for each in queue.plans()]}
 
 

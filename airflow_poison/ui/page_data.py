@@ -241,7 +241,7 @@ def message(conn_id: str, name: str, lookup_id: int, *, unmask: bool) -> dict[st
     """
     from airflow_poison.passes.browse import recorded_mask
 
-    with opened(conn_id, name) as queue:
+    with open_queue(conn_id, name) as queue:
         mask = None if unmask else recorded_mask(queue.reading)
         found = queue.look_up([lookup_id], unmask=unmask)
         if not found:
@@ -266,7 +266,7 @@ def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[Eve
     """
     from airflow_poison.passes.history import plain
 
-    with opened(conn_id, name) as queue:
+    with open_queue(conn_id, name) as queue:
         found = queue.history(lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
         told = [
             each | {"links": links_of(str(event.details.get(WHO, "")))} for each, event in zip(map(plain, found.events), found.events, strict=True)
@@ -312,7 +312,7 @@ def links_of(who: str) -> dict[str, str | None]:
 
 def queue(conn_id: str, name: str) -> dict[str, object]:
     """Return one queue: state, reason, depths, ages, policy, claims, and how many conversations go on. Raises NotThereError, NotReadableError."""
-    with opened(conn_id, name) as queue:
+    with open_queue(conn_id, name) as queue:
         return {"conn_id": conn_id, **plain_overview(queue.overview()), **_conversations(queue)}
 
 
@@ -344,7 +344,7 @@ def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[s
     def urgency(row: ConversationRow) -> tuple[int, bool, int, str]:
         return -row.failures, row.error is None, -sum(row.waiting.values()), row.handle
 
-    with opened(conn_id, name) as queue:
+    with open_queue(conn_id, name) as queue:
         rows = sorted(queue.conversations(ended=ended), key=urgency)
     shown = [row.to_dict() for row in rows[:limit]]
     return {"conn_id": conn_id, "queue": name, "at": queue.clock.now().isoformat(), "conversations": shown, "more": len(rows) - len(shown)}
@@ -352,7 +352,7 @@ def conversations(conn_id: str, name: str, limit: int, *, ended: bool) -> dict[s
 
 def conversation(conn_id: str, name: str, handle: str, limit: int) -> dict[str, object]:
     """Return one conversation: what waits for it, what has not left for its partner, and what ends it. Raises NotThereError, NotReadableError."""
-    with opened(conn_id, name) as queue:
+    with open_queue(conn_id, name) as queue:
         try:
             seen = queue.conversation(handle, limit)
         except ConversationNotFoundError as error:
@@ -410,7 +410,7 @@ def _command(conn_id: str, name: str, row: ConversationRow, *, enable: bool) -> 
 
 
 @contextmanager
-def opened(conn_id: str, name: str, who: str | None = None) -> Iterator[Queue]:
+def open_queue(conn_id: str, name: str, who: str | None = None) -> Iterator[Queue]:
     """Open a queue to read it, or for ``who`` changes it. Raises NotThereError, and NotReadableError also for what the block raises."""
     from airflow_poison.queue import Queue, Store
 

@@ -182,7 +182,7 @@ def _sum(parts: Iterable[Counter[int]]) -> Counter[int]:
 
 def _counted(table: QueueTable, path: str, since: int) -> _Counted:
     arrived, left, newest = Counter[int](), Counter[int](), -1
-    with row_groups.opened(table.folder, path) as groups:
+    with row_groups.open_row_groups(table.folder, path) as groups:
         for group in range(len(groups)):
             latest = groups.latest(group, "enqueued_at")
             if latest is not None and (slot := int(latest // _SLOT_SECONDS)) < since:

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery import units
-from airflow_poison.delivery.handlers import VERDICT, HandlerRef, Transformation
+from airflow_poison.delivery.handlers import POISON_COLUMN, HandlerRef, Transformation
 from airflow_poison.delivery.journal import STATE_MASK, Journal, MessageState, attempts_of, crashes_of
 from airflow_poison.delivery.outage import Detection, OutageVerdict
 from airflow_poison.delivery.recovered import Forced, TryNote, read_history
@@ -45,7 +45,7 @@ MOVE = Msmq4(receive_retry_count=2, max_retry_cycles=1, receive_error_handling="
 FAULT = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Fault")
 RAISED, HUNG = Failure(FailureKind.EXCEPTION, "CAST_INVALID_INPUT", "bad"), Failure(FailureKind.TIMEOUT, "timeout")
 SMALL_CHUNKS = UnitRules(side_by_side=2, chunk_rows=16, largest_rows=16)
-NAMED = Failure(FailureKind.EXCEPTION, VERDICT, "no such carrier")
+NAMED = Failure(FailureKind.EXCEPTION, POISON_COLUMN, "no such carrier")
 
 
 @dataclass
@@ -654,7 +654,7 @@ def test_a_search_says_why_what_would_name_the_culprits_and_how_long_the_rest_ma
         "16 messages failed together (CAST_INVALID_INPUT",
         "16 messages failed together (timeout",
     ]
-    assert all(VERDICT in line and "try_cast" in line and "up to 10 jobs; the one that failed took 4.0 s" in line for line in searched)
+    assert all(POISON_COLUMN in line and "try_cast" in line and "up to 10 jobs; the one that failed took 4.0 s" in line for line in searched)
 
 
 def test_a_claim_says_how_far_it_is_within_ten_seconds_and_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,7 +171,7 @@ def test_a_look_at_what_has_not_changed_reads_nothing(watch: Watch, monkeypatch:
     def read(*_: object, **__: object) -> Any:
         pytest.fail("something was read")
 
-    monkeypatch.setattr(row_groups, "opened", read)
+    monkeypatch.setattr(row_groups, "open_row_groups", read)
     monkeypatch.setattr(type(watch.queue.log), "details", read)
     monkeypatch.setattr(type(watch.queue.log), "load", read)
     assert watch.seen() == before
@@ -182,7 +182,7 @@ def test_a_change_reads_what_is_new_alone(watch: Watch, monkeypatch: pytest.Monk
         watch.receive(2, poison=1)
     watch.seen()
     opened, looked = list[str](), list[int]()
-    inner, details = row_groups.opened, watch.queue.log.details
+    inner, details = row_groups.open_row_groups, watch.queue.log.details
 
     def opening(folder: Folder, path: str) -> Any:
         opened.append(path)
@@ -192,7 +192,7 @@ def test_a_change_reads_what_is_new_alone(watch: Watch, monkeypatch: pytest.Monk
         looked.append(version)
         return details(version)
 
-    monkeypatch.setattr(row_groups, "opened", opening)
+    monkeypatch.setattr(row_groups, "open_row_groups", opening)
     monkeypatch.setattr(type(watch.queue.log), "details", looking)
     before = watch.queue.snapshot().version
     watch.receive(2, poison=1)
