@@ -75,7 +75,11 @@ def fails(body: bytes) -> bool:
 
 
 def charged(history: History) -> list[Row]:
-    """Return messages that never fail and were charged all the same, as a delivery saw it, or they say now; those of plans of people are left out."""
+    """Return messages that never fail and were charged all the same, as a delivery saw it, or they say now.
+
+    Left out are those of plans of people, and records that were malformed: people have put them back, which counts a move.
+    """
     rows = [*history.present(), *history.left]
     well = [row for row in rows if (deed_of(history.bodies[row.body]) or [b""])[0] in _ALWAYS and row.number not in history.planned]
+    well = [row for row in well if row.number not in history.malformed]
     return [row for row in well if row.m or row.a or row.crashes or any(map(any, history.delivered[row.number]))]
