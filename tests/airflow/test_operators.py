@@ -207,6 +207,7 @@ def test_a_notifier_that_fails_fails_only_the_alert_and_the_next_run_gives_it_ag
     assert len(keys) == 2
 
 
+@pytest.mark.long
 def test_a_receive_alone_alerts_and_tells_its_error_handler_and_not_of_the_past(
     store: QueueStore, run_dag: Callable[..., Ran], spark: SparkSession
 ) -> None:

@@ -752,6 +752,7 @@ def test_a_body_of_thousands_of_brackets_stays_as_it_is_and_ends_neither_its_pag
     assert (done["done"], done["skipped"], [each["lookup_id"] for each in done["unfit"]]) == (6, 1, [7])
 
 
+@pytest.mark.long
 def test_a_plan_whose_queue_goes_away_has_failed_and_can_be_resumed(at_desk: Desk, store: QueueStore, applies: Applies) -> None:
     # given a plan that waits while its queue goes away
     declare(store, "bills", Msmq4(), CLOCK)

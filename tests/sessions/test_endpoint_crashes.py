@@ -246,6 +246,7 @@ def test_a_start_that_takes_longer_than_the_timeout_is_not_held_against_a_neighb
     assert told(report.words) == [COMMITTED] * 2
 
 
+@pytest.mark.long
 def test_a_death_that_takes_long_is_not_held_against_a_neighbour(session: Opener, tmp_path: Path) -> None:
     """The second handler closes every descriptor and lives on: its parent waits for its end, while the first prints more than a pipe holds."""
     policy = specification(2, backout_threshold=1, transaction_timeout=timedelta(seconds=2))

@@ -165,6 +165,7 @@ def named(df: DataFrame) -> DataFrame:
     return df.selectExpr("lookup_id", "id", "try_cast(amount AS int) AS amount", "if(amount = 'bad', 'no amount', NULL) AS _poison")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("to_one_row")
 def test_pieces_land_in_partitions(job: Job) -> None:
     write_deltalake(job.raw, orders(0, 20))

@@ -29,6 +29,7 @@ def played(example: Example) -> Played:
         return Player(example, MemoryStore(), LocalEngine, Path(folder), isolation="none").play()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_passes_on_the_memory_store_do_what_the_replay_does_in_varied_scripts(system: str) -> None:
     for example in varied_examples(system, most=12):

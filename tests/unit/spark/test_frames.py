@@ -156,7 +156,7 @@ class Played(SparkUnits):
     def __init__(self, late: float, *ends: Ran | Broke) -> None:
         self._late_at, self.ends = time.monotonic() - late, list(ends)
 
-    def _run(self, *_: object, **_named: object) -> Ran | Broke:
+    def _run_job(self, *_: object, **_named: object) -> Ran | Broke:
         return self.ends.pop(0)
 
 

@@ -90,7 +90,7 @@ def test_a_unit_may_take_some_times_what_one_before_it_took(
     clock, stub, takes = Clock(), Stub(), list[float]()
     monkeypatch.setattr(units, "time", clock)
     monkeypatch.setattr(units, "ClaimFrames", Stub)
-    monkeypatch.setattr(SparkUnits, "_ran", lambda _self, *_, **_named: works())
+    monkeypatch.setattr(SparkUnits, "_with_strict_bodies", lambda _self, *_, **_named: works())
 
     def works() -> Ran:
         """Work in steps of a hundredth of the time, and be looked at after each."""
