@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 
 from airflow_poison.delivery.journal import ATTEMPTS_MASK, IS_SETTLED, STATE_MASK, MessageState, attempts_of, state_of
 from airflow_poison.rules.decisions import AfterRollback, BeforeDelivery, Block, Counts, Deliver, Dispose, Halt, Park
@@ -45,6 +45,11 @@ class BatchEntry:
     group_name: str = ""
     batch: pa.RecordBatch | None = None
     led_to: Dispose | Block | Halt | None = None
+
+    @classmethod
+    def of_size(cls, size: int) -> Self:
+        """Return a message of which nothing else is known: some policies refuse large ones."""
+        return cls(0, 0, size, None, Counts())
 
     @property
     def group(self) -> str:

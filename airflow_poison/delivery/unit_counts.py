@@ -22,7 +22,7 @@ from airflow_poison.delivery.rows import BatchEntry
 from airflow_poison.delivery.session import BatchReport, Searched, report_words
 from airflow_poison.delivery.settlement import Delivered, Settler, Stay, counts_in, shared_ends
 from airflow_poison.delivery.stage import StageJob, Tally, settled_rows, tally_row
-from airflow_poison.rules.decisions import Counts, Deliver, Halt
+from airflow_poison.rules.decisions import Deliver, Halt
 from airflow_poison.values.failures import Failure, FailureKind
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.masking import HIDDEN
@@ -251,7 +251,7 @@ class ClaimCounts:
         words = np.asarray(self._words)[rows].astype(np.int64)
         columns = [words, counts_in(self._messages, "abort_count")[rows], counts_in(self._messages, "move_count")[rows]]
         expire = self._messages.column("expires_at").null_count < self._messages.num_rows
-        limited = self._job.policy.unreadable(BatchEntry(0, 0, LARGEST_BODY, None, Counts())) is not None
+        limited = self._job.policy.unreadable(BatchEntry.of_size(LARGEST_BODY)) is not None
         each = expire or limited or self._job.policy.reads_properties
         columns.append(rows.astype(np.int64) if each else np.where(words > MessageState.HALTED, rows, -1))
         if all((column == column[0]).all() for column in columns):

@@ -545,7 +545,7 @@ class BatchDelivery(JournalHost):
     def _any_unreadable(self) -> bool:
         lengths: Any = pc.binary_length(cast("Any", self._batch.column("body")))
         largest = pc.max(lengths).as_py() or 0
-        return self.policy.unreadable(BatchEntry(0, 0, largest, None, Counts())) is not None
+        return self.policy.unreadable(BatchEntry.of_size(largest)) is not None
 
     # What the receive loop decides
 

@@ -28,7 +28,6 @@ from airflow_poison.delivery.stage import Order, exceptions_of, sized
 from airflow_poison.delivery.unit_counts import LARGEST_BODY, open_ids, settled
 from airflow_poison.delivery.units import UnitDelivery, UnitRules
 from airflow_poison.dialogs.transaction import AS_ARRIVED
-from airflow_poison.rules.decisions import Counts
 from airflow_poison.sources.frames import reader
 from airflow_poison.spark.executors import Executors
 from airflow_poison.spark.function import check, expected
@@ -414,15 +413,15 @@ def _messages(root: str, files: Sequence[DataFile], policy: Policy, *, with_erro
         rows = pq.read_table(f"{root}/{file.path}", columns=columns, partitioning=None, page_checksum_verification=True)
         if not with_properties:
             rows = rows.append_column(message_schema().field("properties"), pa.nulls(rows.num_rows, message_schema().field("properties").type))
-        bodies = _large_bodies(f"{root}/{file.path}", policy) if policy.unreadable(_sized(LARGEST_BODY)) else pa.nulls(rows.num_rows, pa.binary())
+        bodies = (
+            _large_bodies(f"{root}/{file.path}", policy)
+            if policy.unreadable(BatchEntry.of_size(LARGEST_BODY))
+            else pa.nulls(rows.num_rows, pa.binary())
+        )
         rows = rows.append_column(pa.field("body", pa.binary()), bodies)
         tables.append(rows.append_column("move_count", pa.array(np.full(rows.num_rows, file.move_count, np.int32))))
     found = pa.concat_tables(tables).combine_chunks()
     return found.to_batches()[0]
-
-
-def _sized(size: int) -> BatchEntry:
-    return BatchEntry(0, 0, size, None, Counts())
 
 
 def _large_bodies(path: str, policy: Policy) -> pa.ChunkedArray[Any]:
@@ -431,6 +430,6 @@ def _large_bodies(path: str, policy: Policy) -> pa.ChunkedArray[Any]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(columns=["body"]):
             sizes = pc.binary_length(cast("Any", batch.column("body"))).to_pylist()
-            refused = [policy.unreadable(_sized(size or 0)) is not None for size in sizes]
+            refused = [policy.unreadable(BatchEntry.of_size(size or 0)) is not None for size in sizes]
             pieces.append(pc.if_else(pa.array(refused, pa.bool_()), batch.column("body"), pa.scalar(None, pa.binary())))
     return pa.chunked_array(pieces, pa.binary())
