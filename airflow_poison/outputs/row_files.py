@@ -198,7 +198,7 @@ def may_be_added(output: Output, table: DeltaTable | None, files: Sequence[FileO
     if not given.keys() <= known.keys() or not all(field.nullable for field in there):
         return False
     fits = all(_is_plain(known[name]) and _same(known[name].type, field.type) for name, field in given.items())
-    if not fits or not all(name in given and _names_plainly(known[name].type) for name in rules.partitions):
+    if not fits or not all(name in given and names_plainly(known[name].type) for name in rules.partitions):
         return False
     below = files_in(output.uri, options)
     return None not in side_by_side(lambda file: _partition(below, _place(below, file), rules.partitions), files)
@@ -301,7 +301,7 @@ def _partition(below: Files, path: str, names: Sequence[str]) -> dict[str, str |
     return found
 
 
-def _names_plainly(kind: Any) -> bool:
+def names_plainly(kind: Any) -> bool:
     """Whether Delta's log has a value of a type as ``_in_log`` writes it."""
     import pyarrow as pa
 

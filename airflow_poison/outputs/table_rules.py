@@ -42,7 +42,7 @@ _OF_THE_DISK = frozenset(
 _FEW = 4
 """Rows whose conditions are asked of the engine, in a fraction of a millisecond; to write more of them takes less time for each."""
 _CONSTRAINT, _INVARIANT, _GENERATED = "delta.constraints.", "delta.invariants", "delta.generationExpression"
-_LIMIT, _LIMITED = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"(?:var)?char\((\d+)\)")
+TYPE_OF_TEXT, _LIMITED = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"(?:var)?char\((\d+)\)")
 _CHECKS, _LISTS_READS, _LISTS_WRITES = 3, 3, 7
 """Versions of the protocol from which on constraints are checked, and features are listed."""
 _WIDEST = 13
@@ -68,11 +68,6 @@ class TableRules:
     generated: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     longest: int = 0
-
-    @property
-    def are_any(self) -> bool:
-        """Whether rows cannot be added as Spark has written them: delta-rs writes them once more."""
-        return bool(self.conditions or self.generated or self.partitions)
 
     def for_spark(self) -> dict[str, str]:
         """Return why a row does not fit, and the expression of Spark that is true of each row that does."""
@@ -157,7 +152,7 @@ def rules_of(table: DeltaTable, *, local: bool) -> TableRules:
 
 def _lengths(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """Return names and conditions for the lengths that texts may have. Spark alone looks at them, when it writes; those of parts are left out."""
-    kinds = {name: str(of_field.get(_LIMIT, "")) for name, of_field in fields.items()}
+    kinds = {name: str(of_field.get(TYPE_OF_TEXT, "")) for name, of_field in fields.items()}
     return {
         f"{kind} of {name}": f"{quoted(name)} IS NULL OR char_length({quoted(name)}) <= {found[1]}"
         for name, kind in kinds.items()

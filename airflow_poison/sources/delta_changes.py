@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote
 
+from airflow_poison.outputs.table_rules import TYPE_OF_TEXT
 from airflow_poison.sources.frames import folders_of, reader
 from airflow_poison.sources.source import Reached, Source, Take
 from airflow_poison.store.entries import actions
@@ -41,7 +42,7 @@ _IN_FOLDERS = frozenset({"string", "byte", "short", "integer", "long", "date", "
 """Types of partitions whose values Spark reads from names of folders as Delta's log has them."""
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _LOG = "_delta_log"
-_TYPE_OF_TEXT, _CHAR = "__CHAR_VARCHAR_TYPE_STRING", re.compile(r"char\((\d+)\)")
+_CHAR = re.compile(r"char\((\d+)\)")
 _VECTORS = "deletionVectors"
 _FEATURES = frozenset({_VECTORS, "columnMapping", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"})
 """Features of tables whose rows are read here; of files with deletion vectors none."""
@@ -625,5 +626,5 @@ def _version(text: str) -> int:
 def _lengths_of_chars(table: DeltaTable) -> Mapping[str, int]:
     """Return the lengths of columns that are ``char(n)``: Spark pads shorter texts where it reads them."""
     fields = json.loads(table.schema().to_json())["fields"]
-    found = {field["name"]: _CHAR.fullmatch(str((field.get("metadata") or {}).get(_TYPE_OF_TEXT, ""))) for field in fields}
+    found = {field["name"]: _CHAR.fullmatch(str((field.get("metadata") or {}).get(TYPE_OF_TEXT, ""))) for field in fields}
     return {name: int(each[1]) for name, each in found.items() if each is not None}

@@ -24,6 +24,7 @@ from airflow_poison.delivery.handlers import POISON_COLUMN
 from airflow_poison.delivery.units import Broke, Ran, SparkLostError, on_threads
 from airflow_poison.delivery.verdicts import MAX_TEXT, cut, failure_of, type_name
 from airflow_poison.outputs.output import CORRECTIONS, corrections_field, does_not_fit
+from airflow_poison.outputs.row_files import names_plainly
 from airflow_poison.outputs.values import fits_type, is_list
 from airflow_poison.spark import catching
 from airflow_poison.spark.catching import PLACE, PLACE_BITS, RAISED
@@ -789,15 +790,19 @@ def _wanted(frame: DataFrame, output: Output | None) -> dict[str, str]:
 
 def _far_from_delta_rs(output: Output, given: pa.Schema) -> dict[str, str]:
     """Return why dates do not fit where delta-rs writes the rows once more, which knows none so far away, and what is true of those that do."""
-    partitions = () if output.rules is None else output.rules.partitions
-    of_ntz = output.rules is None and any(pa.types.is_timestamp(field.type) and field.type.tz is None for field in given)
-    again = of_ntz or bool(output.keys) or (output.rules is not None and output.rules.are_any)
+    rules, again = output.rules, bool(output.keys)
+    partitions = () if rules is None else rules.partitions
+    if rules is None:
+        again |= any(pa.types.is_timestamp(field.type) and field.type.tz is None for field in given)
+    else:
+        again |= bool(rules.conditions or rules.generated) or any(not field.nullable for field in output.columns or ())
+        again |= any(field.name in partitions and not names_plainly(field.type) for field in given)
     return {
         f"the column {field.name!r} has a year before {-_FARTHEST} or after {_FARTHEST}, which delta-rs cannot write": (
             f"{quoted(field.name)} IS NULL OR year({quoted(field.name)}) BETWEEN {-_FARTHEST} AND {_FARTHEST}"
         )
         for field in given
-        if (again and pa.types.is_date(field.type)) or (field.name in partitions and pa.types.is_timestamp(field.type))
+        if (pa.types.is_date(field.type) and (again or field.name in partitions)) or (pa.types.is_timestamp(field.type) and field.name in partitions)
     }
 
 

@@ -1646,6 +1646,18 @@ def test_a_value_that_delta_rs_cannot_write_is_one_message(job: Job, tmp_path: P
     assert job.is_whole()
 
 
+def test_a_far_date_beside_a_partition_lands_as_spark_has_written_it(job: Job, tmp_path: Path) -> None:
+    made = pa.table({"id": pa.array([], pa.int64()), "day": pa.array([], pa.date32())})
+    write_deltalake(job.clean, made, partition_by=["id"])
+
+    done = job.receive(
+        lambda df: df.selectExpr("id", "if(id = 2, cast('+292277-01-01' AS date), date'2026-01-01') AS day"),
+        source=files_of(tmp_path, {"a.parquet": pa.table({"id": [1, 2, 3]})}),
+    )
+
+    assert done.in_place == {"read": 3, "landed": 3, "filtered": 0, "messages": 0}
+
+
 def test_texts_of_a_fixed_length_are_padded_as_spark_reads_them(job: Job) -> None:
     fixed: Any = pa.field("code", pa.string(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(4)"})
     write_deltalake(job.raw, pa.table([pa.array([1, 2]), pa.array(["a", "abcd"])], schema=pa.schema([pa.field("id", pa.int64()), fixed])))
