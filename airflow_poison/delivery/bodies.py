@@ -24,7 +24,7 @@ import numpy as np
 
 from airflow_poison.values import json_text
 from airflow_poison.values.clock import days_of, micros_of
-from airflow_poison.values.ddl import ddl_type
+from airflow_poison.values.ddl import ddl_type, parse_ddl
 from airflow_poison.values.errors import BodyError
 from airflow_poison.values.json_text import JsonError, Number, Pairs
 from airflow_poison.values.libraries import pa, pc
@@ -57,6 +57,65 @@ def columns_of(bodies: Sequence[bytes | None] | pa.Array[Any], schema: pa.Schema
     cells = _decoded(array, schema, failures)
     columns = [_column(values, field.type) for field, values in zip(schema, cells, strict=True)]
     return pa.table(columns, schema=pa.schema([field.with_nullable(True) for field in schema])), failures  # noqa: FBT003  (Arrow's signature)
+
+
+def columns_as_written(
+    bodies: pa.Array[Any], lookup_ids: NDArray[np.int64], schema: pa.Schema, earlier: Sequence[tuple[int, str]]
+) -> tuple[pa.Table, dict[int, BodyError]]:
+    """Return the same as ``columns_of``; each body is read by the types that its columns had when it was written, and its values are made the
+    schema's. A body with a value that the schema's type does not have exactly does not fit.
+
+    :param earlier: columns of other types that messages had up to a lookup id, as DDL, by ascending ids.
+    """
+    if not earlier:
+        return columns_of(bodies, schema)
+    tables, places, failures = list[Any](), list[Any](), dict[int, BodyError]()
+    change = np.searchsorted([last for last, _ in earlier], lookup_ids)
+    for number in np.unique(change).tolist():
+        at = np.flatnonzero(change == number)
+        was = {field.name.lower(): field.type for _, columns in reversed(earlier[number:]) for field in parse_ddl(columns)}
+        written = pa.schema([field.with_type(was.get(field.name.lower(), field.type)) for field in schema])
+        table, unfit = columns_of(bodies.take(pa.array(at)), written)
+        for place, field in enumerate(schema):
+            if field.type != written.field(place).type:
+                column, lost = _retyped(table.column(place).combine_chunks(), field)
+                table, unfit = table.set_column(place, field.with_nullable(True), column), {**lost, **unfit}  # noqa: FBT003  (Arrow's signature)
+        failures |= {int(at[place]): error for place, error in unfit.items()}
+        tables.append(table)
+        places.append(at)
+    return pa.concat_tables(tables).take(pa.array(np.argsort(np.concatenate(places)))), failures
+
+
+def _retyped(values: Any, field: pa.Field[Any]) -> tuple[Any, dict[int, BodyError]]:
+    """Return values as ones of a column's type, and why a value is none of them, which is null then."""
+    was, wanted = values.type, field.type
+    cells, lost = [pa.scalar(None, wanted)] * len(values), dict[int, BodyError]()
+    for place in np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False)).tolist():
+        cell = None
+        with suppress(pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            cell = values[place].cast(wanted) if _is_made_of(was, wanted) else None
+            cell = cell if cell is not None and cell.cast(was).equals(values[place]) else None
+        if cell is None:
+            lost[place] = BodyError(
+                f"Column {field.name!r} was {ddl_type(was)} when this body was written. It is {ddl_type(wanted)} now, which does not hold "
+                f"{str(values[place].as_py())[:_SHOWN]!r}. Receive it with schema=..., the columns as they were."
+            )
+        else:
+            cells[place] = cell
+    return pa.array(cells, wanted), lost
+
+
+def _is_made_of(was: Any, wanted: Any) -> bool:
+    """Say whether values of a type are made of those of another one without a choice, as of a zone or of a form of text."""
+    of = _pa().types
+    if of.is_struct(was) and of.is_struct(wanted):
+        names = {field.name: field.type for field in wanted}
+        return all(field.name in names and _is_made_of(field.type, names[field.name]) for field in was)
+    if of.is_nested(was) or of.is_nested(wanted):
+        return bool(was.id == wanted.id) and all(_is_made_of(was.field(n).type, wanted.field(n).type) for n in range(was.num_fields))
+    numbers = [of.is_integer(kind) or of.is_floating(kind) or of.is_decimal(kind) for kind in (was, wanted)]
+    is_text = of.is_string(was) or (of.is_string(wanted) and not of.is_floating(was))
+    return bool(was == wanted or of.is_null(was) or all(numbers) or (is_text and (any(numbers) or of.is_boolean(was))))
 
 
 def _decoded(bodies: pa.Array[Any], schema: pa.Schema, failures: dict[int, BodyError]) -> list[list[Any]]:

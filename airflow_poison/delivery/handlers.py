@@ -62,12 +62,14 @@ class Transformation:
         function that makes the columns of batches (docs/reference/bodies.md). None: it gets the columns of messages as they are stored.
     :param mixes_rows: its result for a message depends on other messages: the claim is transformed as one unit.
     :param named: the messages that it has named already, when they were rows: by lookup id, with the failure. That was their first delivery.
+    :param earlier: columns that had other types in messages up to a lookup id (``bodies.columns_as_written``).
     """
 
     function: TransformLike | HandlerRef
     schema: str | None = None
     mixes_rows: bool = False
     named: Mapping[int, Failure] = field(default_factory=dict, repr=False, compare=False)
+    earlier: Sequence[tuple[int, str]] = ()
 
     def __post_init__(self) -> None:
         check_transform(self.function)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_poison.delivery.handlers import InPlaceOrder, Transformation
 from airflow_poison.delivery.landing_rows import landing_files, landings_of
@@ -30,7 +30,7 @@ from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.files import COUNTS
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.store.parking import parks
-from airflow_poison.values.ddl import column_names, united
+from airflow_poison.values.ddl import column_names, parse_ddl, retyped, united
 from airflow_poison.values.errors import (
     ExecutorError,
     InputError,
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from airflow_poison.outputs.output import Output
     from airflow_poison.passes.receive import ReceivePass
     from airflow_poison.sources.source import Source, Take
-    from airflow_poison.store.control import Control
     from airflow_poison.store.files import Sent, Snapshot
     from airflow_poison.store.plans import StoredSource
     from airflow_poison.store.queue_table import QueueTable
@@ -65,6 +64,8 @@ _log = logging.getLogger(__name__)
 
 COLUMNS = "columns"
 """The setting of a queue that says what columns rows had that became messages in place, as DDL."""
+EARLIER = "earlier_columns"
+"""The setting that says which of them had other types in messages up to a lookup id: a list of such ids, ascending, each with the columns as DDL."""
 _TRIES, _DEATHS = 20, 2
 _KEPT_FOR = timedelta(days=2)
 _MOST_NAMED = 250_000
@@ -76,8 +77,14 @@ _HOW = "or send what is new (QueueTakeOperator, Queue.take), and receive without
 
 def with_columns_of(table: QueueTable, transformation: Transformation) -> Transformation:
     """Return a transformation with the columns that rows had, where it says none itself, and rows of this queue became messages in place."""
-    known = table.snapshot().control.desk.get(COLUMNS)
-    return replace(transformation, schema=str(known)) if transformation.schema is None and known else transformation
+    desk = table.snapshot().control.desk
+    if transformation.schema is not None or not desk.get(COLUMNS):
+        return transformation
+    return replace(transformation, schema=str(desk[COLUMNS]), earlier=_earlier(desk))
+
+
+def _earlier(desk: Mapping[str, Any]) -> list[tuple[int, str]]:
+    return [(int(last), str(columns)) for last, columns in desk.get(EARLIER, ())]
 
 
 def check_in_place(receiving: ReceivePass, snapshot: Snapshot, *, converses: bool) -> None:
@@ -331,33 +338,40 @@ class _Mark:
         self.path.unlink(missing_ok=True)
 
 
-def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, str]:
+def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, pa.Field[Any]]:
     """Record the columns of rows, before one becomes a message, and keep the columns of messages that are in the queue, or that another run adds now.
 
-    :param columns: empty: they are not known. Returns the names of the recorded ones, by those in small letters.
+    :param columns: empty: they are not known. Returns the recorded ones by their names in small letters.
     """
     table = receiving.table
     if not columns:
         return {}
 
-    def together(row: Control) -> str:
-        return united(columns, str(row.desk.get(COLUMNS, columns)))
+    def together(desk: Mapping[str, Any]) -> Mapping[str, Any]:
+        older = str(desk.get(COLUMNS, columns))
+        both = united(columns, older)
+        changed, known = retyped(both, older) if last else "", _earlier(desk)
+        said = {name for at, others in known if at == last for name in column_names(others)}
+        return {COLUMNS: both} | ({EARLIER: [*known, (last, changed)]} if changed and {*column_names(changed)} - said else {})
 
-    control = table.snapshot().control
-    if control.desk.get(COLUMNS) != together(control):
-        table.alter(lambda row: replace(row, desk={**row.desk, COLUMNS: together(row)}))
+    snapshot = table.snapshot()
+    control, last = snapshot.control, max((file.max_lookup_id for file in snapshot.files), default=0)
+    if control.desk != {**control.desk, **together(control.desk)}:
+        table.alter(lambda row: replace(row, desk={**row.desk, **together(row.desk)}))
         control = table.snapshot().control
-    return {name.lower(): name for name in column_names(str(control.desk[COLUMNS]))}
+    return {field.name.lower(): field for field in parse_ddl(str(control.desk[COLUMNS]))}
 
 
 def _recognized(receiving: ReceivePass, batches: Iterable[pa.RecordBatch], columns: str, transformation: Transformation) -> Iterator[pa.RecordBatch]:
     """Yield rows with the names of the recorded columns, by which bodies are read: columns whose names differ in case alone are one for Spark.
 
+    A float that is read as a double is written as one: it has more digits then.
+
     :param columns: of the rows; empty: what the rows themselves have, which is recorded before they become messages.
     Raises SourceError for columns that no transformation can have, where none are declared.
     """
     seen: pa.Schema | None = None
-    names: Mapping[str, str] = {}
+    known: Mapping[str, pa.Field[Any]] = {}
     for batch in batches:
         if ERROR in batch.schema.names:
             yield batch
@@ -365,11 +379,15 @@ def _recognized(receiving: ReceivePass, batches: Iterable[pa.RecordBatch], colum
         if seen is None or not (columns or batch.schema == seen):
             seen = batch.schema
             try:
-                names = _recorded(receiving, columns or columns_of_bodies(seen))
+                known = _recorded(receiving, columns or columns_of_bodies(seen))
             except SettingError as error:
                 if transformation.schema is None:
                     raise SourceError(
                         f"Rows with the columns {', '.join(map(repr, seen.names))} cannot be transformed: Spark wants each name once. "
                         "Declare the columns that the transformation needs, schema='id bigint, ...'. Nothing was taken."
                     ) from error
-        yield batch.rename_columns([names.get(name.lower(), name) for name in batch.schema.names])
+        recorded = [known.get(field.name.lower(), field) for field in batch.schema]
+        for place, (field, each) in enumerate(zip(batch.schema, recorded, strict=True)):
+            if str(field.type) == "float" and str(each.type) == "double":
+                batch = batch.set_column(place, field.with_type(each.type), batch.column(place).cast(each.type))  # noqa: PLW2901
+        yield batch.rename_columns([field.name for field in recorded])

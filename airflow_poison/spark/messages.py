@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_poison.delivery.bodies import columns_of
+from airflow_poison.delivery.bodies import columns_as_written
 from airflow_poison.delivery.handlers import POISON_COLUMN
 from airflow_poison.sources.frames import reader
 from airflow_poison.spark.jobs import is_connect, jobs_of, why
@@ -127,9 +127,10 @@ class ClaimFrames:
         lookup_ids: NDArray[np.int64],
         schema: str | None,
         *,
+        earlier: Sequence[tuple[int, str]] = (),
         read: Callable[[Sequence[DataFile]], DataFrame] | None = None,
     ) -> None:
-        self._spark, self._root, self._files, self._schema = spark, root, files, schema
+        self._spark, self._root, self._files, self._schema, self._earlier = spark, root, files, schema, earlier
         self._read = read or self._seen
         jobs = jobs_of(spark)
         self._tasks = (jobs.cores() or 1) if read is None and jobs.local else 0
@@ -253,7 +254,7 @@ class ClaimFrames:
             place = messages.column_names.index("abort_count")
             given = messages.set_column(place, "abort_count", pa.array(counts, pa.int32())).select(list(FRAME_COLUMNS))
         else:
-            given, failures = columns_of(messages["body"].combine_chunks(), parse_ddl(self._schema))
+            given, failures = columns_as_written(messages["body"].combine_chunks(), ids, parse_ddl(self._schema), self._earlier)
             unfit = {int(ids[place]): str(failure) for place, failure in failures.items()}
             fits = ~np.isin(np.arange(len(ids)), list(failures))
             given, which = given.add_column(0, LOOKUP_ID, messages[LOOKUP_ID]).filter(pa.array(fits)), which[fits]
@@ -277,7 +278,7 @@ class ClaimFrames:
 
         assert self._schema is not None, "there is something to parse"
         given, tasks = given_schema(self._schema), len(raw.shares)
-        parser = _parser(self._schema, strict=strict, root=self._root, shares=raw.shares)
+        parser = _parser(self._schema, self._earlier, strict=strict, root=self._root, shares=raw.shares)
         with this_python(self._spark):
             frame = raw.frame or self._spark.range(0, tasks, 1, tasks)
             return frame.mapInArrow(parser, given if strict else given.add(WHY, StringType()))
@@ -406,7 +407,7 @@ def check_bodies(spark: SparkSession) -> None:
     try:
         with this_python(spark):
             body = spark.createDataFrame([(1, bytearray(b"{}"))], f"{LOOKUP_ID} long, body binary")
-            body.mapInArrow(_parser("tried int", strict=True), given_schema("tried int")).collect()
+            body.mapInArrow(_parser("tried int", (), strict=True), given_schema("tried int")).collect()
     except Exception as error:
         raise ExecutorError(
             f"Spark's Python ({sys.executable}) cannot make columns of bodies: {why(error)}\nNothing was claimed. It needs this package, numpy and "
@@ -416,7 +417,7 @@ def check_bodies(spark: SparkSession) -> None:
 
 
 def _parser(
-    schema: str, *, strict: bool, root: str = "", shares: Sequence[Sequence[Part]] = ()
+    schema: str, earlier: Sequence[tuple[int, str]], *, strict: bool, root: str = "", shares: Sequence[Sequence[Part]] = ()
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return what makes columns of bodies in the Python of executors. Its name stands in plans: by it ``has_python`` knows that it is ours.
 
@@ -427,7 +428,7 @@ def _parser(
         columns = parse_ddl(schema)
         for batch in _read(root, shares, batches) if shares else batches:
             for piece in pieces(batch):
-                table, failures = columns_of(piece.column("body"), columns)
+                table, failures = columns_as_written(piece.column("body"), piece.column(LOOKUP_ID).to_numpy(), columns, earlier)
                 if strict and failures:
                     raise BodyError(f"{_UNFIT}: {next(iter(failures.values()))}")
                 table = table.add_column(0, LOOKUP_ID, piece.column(LOOKUP_ID))

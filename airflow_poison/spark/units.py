@@ -164,7 +164,7 @@ class SparkUnits:
         self._transformation, self._function = transformation, transformation.load()
         self._site = site
         read = None if site is None else partial(site.frame, spark, tasks=jobs.cores() or _MOST_READERS)
-        self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema, read=read)
+        self._frames = ClaimFrames(spark, table.root, claim.files, lookup_ids, transformation.schema, earlier=transformation.earlier, read=read)
         self._folder, self._limit, self._outputs = folder, limit, outputs
         self._named: dict[int, Collection[int]] = {}
         self._token = token_hex(4)

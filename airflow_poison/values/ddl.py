@@ -128,6 +128,16 @@ def united(newer: str, older: str, differ: list[str] | None = None) -> str:
     return ",".join(f"{quoted(column.name)} {_text(column.kind)}" for column in columns)
 
 
+def retyped(newer: str, older: str) -> str:
+    """Return the older columns whose values in bodies are others when they are read by the newer columns; empty: there are none.
+
+    :param newer: what ``united`` has made of both.
+    """
+    now = {column.name.lower(): column.kind for column in _parsed(newer, "schema")}
+    columns = [column for column in _parsed(older, "schema") if not _reads_alike(now[column.name.lower()], column.kind)]
+    return ",".join(f"{quoted(column.name)} {_text(column.kind)}" for column in columns)
+
+
 class _Column(NamedTuple):
     """A column, or a field of a struct.
 
@@ -369,6 +379,17 @@ def _holding(newer: tuple[Any, ...], older: tuple[Any, ...], differ: list[str]) 
         return ("decimal", whole + scale, scale) if whole + scale <= MAX_PRECISION else None
     wide = {two: older, one: newer}
     return newer if newer == older else next((kind for name, kind in wide.items() if {one, two} - {name} <= {"void", *_EXACT.get(name, ())}), None)
+
+
+def _reads_alike(newer: tuple[Any, ...], older: tuple[Any, ...]) -> bool:
+    """Say whether a value of a body means the same by both types: a float has fewer digits in JSON than the double that it is."""
+    match newer, older:
+        case ("struct", fields), ("struct", others):
+            now = {field.name.lower(): field.kind for field in fields}
+            return all(_reads_alike(now[field.name.lower()], field.kind) for field in others)
+        case ("array" | "map", *parts), ("array" | "map", *others) if newer[0] == older[0]:
+            return all(map(_reads_alike, parts, others))
+    return older == newer or older[0] == "void" or (older[0] != "float" and _holding(newer, older, []) == newer)
 
 
 def _digits(kind: tuple[Any, ...]) -> tuple[int, int]:

@@ -1704,3 +1704,22 @@ def test_rows_of_a_plan_are_counted_by_the_job_that_writes_it(job: Job, transfor
     job.receive(transform)
 
     assert counted == [ROWS]
+
+
+def test_messages_whose_columns_have_other_types_now_are_never_read_as_others(job: Job, tmp_path: Path) -> None:
+    failing = "if(id % 2 = 1, cast('bad' AS int), 0) = 0"
+    for key, rows in {"one": [9007199254740993, 7], "two": [0.5, 0.25]}.items():
+        job.receive(lambda df: df.where(failing), key=key, source=files_of(tmp_path / key, {"a.parquet": pa.table({"id": [1, 3], "v": rows})}))
+    assert len(job.messages()) == 4
+    job.queue.redrive()
+
+    job.queue.receive(None, POLICY, key="three", spark=job.spark, transform=lambda df: df.selectExpr("id", "v"), output=job.clean)
+    assert job.landed() == [str({"id": 1, "v": 0.5}), str({"id": 3, "v": 0.25}), str({"id": 3, "v": 7.0})]
+    (left,) = job.messages().values()
+    assert left["body"] == {"id": 1, "v": 9007199254740993}
+    assert "Column 'v' was long when this body was written" in left["last_error"]["message"]
+
+    job.queue.redrive()
+    options: dict[str, Any] = {"spark": job.spark, "output": job.clean + "-whole", "schema": "id bigint, v bigint"}
+    job.queue.receive(None, POLICY, key="four", transform=lambda df: df.selectExpr("id", "v"), **options)
+    assert DeltaTable(job.clean + "-whole").to_pyarrow_table().to_pylist() == [{"id": 1, "v": 9007199254740993}]

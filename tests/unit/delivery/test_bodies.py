@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -15,8 +16,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_poison.delivery import bodies as module
-from airflow_poison.delivery.bodies import _naming_twice, _repeating, columns_of
-from airflow_poison.values.ddl import parse_ddl
+from airflow_poison.delivery.bodies import _naming_twice, _repeating, columns_as_written, columns_of
+from airflow_poison.values.ddl import ddl_type, parse_ddl
 from airflow_poison.values.message import Message
 from tests.given.examples import examples
 
@@ -554,3 +555,48 @@ def test_a_body_that_is_null_does_not_fit_whatever_stands_below_it() -> None:
     bodies: Any = pa.Array.from_buffers(pa.large_binary(), 2, [valid, offsets, content])
     table, failures = columns_of(bodies, parse_ddl("c int"))
     assert (table["c"].to_pylist(), list(failures)) == ([1, None], [1])
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "body", "value"),
+    [
+        ("bigint", "double", b"5", 5.0),
+        ("bigint", "double", b"9007199254740993", None),
+        ("double", "bigint", b"5.0", 5),
+        ("double", "bigint", b"5.5", None),
+        ("decimal(38,0)", "decimal(38,10)", b"12", Decimal("12.0000000000")),
+        ("int", "string", b"7", "7"),
+        ("decimal(5,2)", "string", b"1.5", "1.50"),
+        ("boolean", "string", b"true", "true"),
+        ("double", "string", b"1.5", None),
+        ("string", "int", b'"12"', 12),
+        ("string", "int", b'"012"', None),
+        ("string", "binary", b'"YWE="', None),
+        ("binary", "string", b'"YWE="', None),
+        ("timestamp", "string", b'"2026-01-01T10:00:00Z"', None),
+        ("timestamp_ntz", "timestamp", b'"2026-01-01T10:00:00"', None),
+        ("map<string,int>", "struct<x: int>", b'{"x": 1}', None),
+        ("float", "double", b"0.1", 0.10000000149011612),
+        ("struct<x: float>", "struct<x: double, y: int>", b'{"x": 0.1}', {"x": 0.10000000149011612, "y": None}),
+        ("array<float>", "array<double>", b"[0.5, null]", [0.5, None]),
+        ("array<bigint>", "array<string>", b"[1]", ["1"]),
+    ],
+)
+def test_a_body_is_read_by_the_types_that_its_columns_had(was: str, is_: str, body: bytes, value: object) -> None:
+    bodies = pa.array([b'{"v": null}', b'{"v": %b}' % body, b'{"v": null, "w": 3}'], pa.binary())
+    ids = np.array([9, 4, 5])
+
+    table, failures = columns_as_written(bodies, ids, parse_ddl(f"V {is_}, w int".replace("V", "v")), [(4, f"V {was}")])
+
+    assert table.to_pydict() == {"v": [None, value, None], "w": [None, None, 3]}
+    assert [*failures] == ([1] if value is None else [])
+    assert all(f"Column 'v' was {ddl_type(parse_ddl(f'v {was}').field(0).type)} when" in str(error) for error in failures.values())
+
+
+def test_each_body_is_read_by_the_types_of_its_own_time() -> None:
+    bodies = pa.array([b'{"v": 9007199254740993}', b'{"v": 0.5}', b'{"v": "0.50"}', b'{"v": "x"}'], pa.binary())
+
+    table, failures = columns_as_written(bodies, np.array([1, 2, 3, 3]), parse_ddl("v string"), [(1, "v bigint"), (2, "v double"), (2, "w int")])
+
+    assert table["v"].to_pylist() == ["9007199254740993", None, "0.50", "x"]
+    assert [*failures] == [1]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_poison.values.ddl import ddl_of_bodies, ddl_type, parse_ddl, united
+from airflow_poison.values.ddl import ddl_of_bodies, ddl_type, parse_ddl, retyped, united
 from airflow_poison.values.errors import SettingError
 
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -173,3 +173,23 @@ def test_columns_are_what_they_were_beside_themselves(columns: list[tuple[str, s
     text, differ = ", ".join(f"`{name.replace('`', '``')}` {kind}" for name, kind in columns), list[str]()
     assert parse_ddl(united(text, text, differ)) == parse_ddl(text)
     assert not differ
+
+
+@pytest.mark.parametrize(
+    ("newer", "older", "changed"),
+    [
+        ("a bigint", "a int, b string", ""),
+        ("a decimal(12,2)", "a decimal(5,2)", ""),
+        ("a double", "a int", ""),
+        ("a int", "a void", ""),
+        ("a struct<x: bigint, w: int>", "a struct<x: int>", ""),
+        ("a double, b int", "a bigint, b int", "`a` long"),
+        ("a double", "a float", "`a` float"),
+        ("a array<double>", "a array<float>", "`a` array<float>"),
+        ("a struct<x: double>", "a struct<x: float, y: int>", "`a` struct<`x`: float,`y`: int>"),
+        ("A binary", "a string", "`a` string"),
+        ("a map<int,struct<x: int>>", "a map<string,struct<y: int>>", "`a` map<string,struct<`y`: int>>"),
+    ],
+)
+def test_columns_whose_bodies_would_be_read_as_others_are_found(newer: str, older: str, changed: str) -> None:
+    assert retyped(united(newer, older), older) == changed
