@@ -75,7 +75,7 @@ def columns_as_written(
         at = np.flatnonzero(change == number)
         was = {field.name.lower(): field.type for _, columns in reversed(earlier[number:]) for field in parse_ddl(columns)}
         written = pa.schema([field.with_type(was.get(field.name.lower(), field.type)) for field in schema])
-        table, unfit = columns_of(bodies.take(pa.array(at)), written)
+        table, unfit = columns_of(bodies.take(pa.array(at, pa.int64())), written)
         for place, field in enumerate(schema):
             if field.type != written.field(place).type:
                 column, lost = _retyped(table.column(place).combine_chunks(), field)
@@ -83,7 +83,7 @@ def columns_as_written(
         failures |= {int(at[place]): error for place, error in unfit.items()}
         tables.append(table)
         places.append(at)
-    return pa.concat_tables(tables).take(pa.array(np.argsort(np.concatenate(places)))), failures
+    return pa.concat_tables(tables).take(pa.array(np.argsort(np.concatenate(places)), pa.int64())), failures
 
 
 def _retyped(values: Any, field: pa.Field[Any]) -> tuple[Any, dict[int, BodyError]]:
