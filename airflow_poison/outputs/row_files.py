@@ -11,6 +11,7 @@ import json
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol, cast
 
@@ -19,7 +20,6 @@ from airflow_poison.values.errors import StoreUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
-    from datetime import datetime
 
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
@@ -306,10 +306,13 @@ def names_plainly(kind: Any) -> bool:
     import pyarrow as pa
 
     of = pa.types
-    return bool(of.is_integer(kind) or of.is_boolean(kind) or of.is_date(kind) or of.is_string(kind) or of.is_large_string(kind))
+    is_instant = of.is_timestamp(kind) and kind.tz is not None
+    return bool(is_instant or of.is_integer(kind) or of.is_boolean(kind) or of.is_date(kind) or of.is_string(kind) or of.is_large_string(kind))
 
 
 def _in_log(value: object) -> str:
+    if isinstance(value, datetime):  # without a zone it would be one of Spark's session
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").zfill(27)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

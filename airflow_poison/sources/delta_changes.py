@@ -44,6 +44,7 @@ _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _LOG = "_delta_log"
 _CHAR = re.compile(r"char\((\d+)\)")
 _VECTORS = "deletionVectors"
+_DELTA_RS = "delta-rs"
 _FEATURES = frozenset({_VECTORS, "columnMapping", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"})
 """Features of tables whose rows are read here; of files with deletion vectors none."""
 
@@ -149,6 +150,9 @@ class Versions:
             except FileNotFoundError as error:
                 raise SourceError(self._gone(number)) from error
         said = next(iter(found["commitInfo"]), {})
+        if str(said.get("engineInfo", "")).startswith(_DELTA_RS):
+            for each in (*found["add"], *found["remove"], *found["cdc"]):
+                each["partitionValues"] = self._zoned(each.get("partitionValues"))
         feeds = [each.get("configuration", {}).get(_FEED, "false").lower() == "true" for each in found["metaData"]]
         return Version(
             number,
@@ -270,6 +274,11 @@ class Versions:
         if said is None or (kind == "remove" and not action.get("extendedFileMetadata")):
             return said or {}
         return dict.fromkeys(self.newest.metadata().partition_columns) | said
+
+    def _zoned(self, said: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
+        """Return values of a partition, instants with their zone: delta-rs writes none, and means UTC; Spark reads them as of its session's zone."""
+        instants = {each.name for each in self.schema if str(each.type).startswith("timestamp") and "tz=" in str(each.type)}
+        return said and {name: f"{text}Z" if name in instants and text and not text.endswith("Z") else text for name, text in said.items()}
 
     def _refuse(self, of: Version, file: DataFile) -> None:
         """Raise SourceError for a file whose rows would be read wrongly."""

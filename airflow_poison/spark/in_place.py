@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 _BATCH, _ROWS = 64_000, 10_000
 _UNREAD, _NO_ROW = "FAILED_READ_FILE", "a record is no row"
 """The error of Spark for a file that it cannot read, and ours for the first record that is no row."""
-_NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "boolean"})
-"""Types of columns of partitions whose values Delta's log has as SQL writes them."""
+_NAMING = frozenset({"tinyint", "smallint", "int", "bigint", "string", "date", "timestamp", "boolean"})
+"""Types of columns of partitions whose values ``row_files`` writes into Delta's log."""
 
 
 FEW, LEAST = 50_000, 10_000

@@ -1723,3 +1723,15 @@ def test_messages_whose_columns_have_other_types_now_are_never_read_as_others(jo
     options: dict[str, Any] = {"spark": job.spark, "output": job.clean + "-whole", "schema": "id bigint, v bigint"}
     job.queue.receive(None, POLICY, key="four", transform=lambda df: df.selectExpr("id", "v"), **options)
     assert DeltaTable(job.clean + "-whole").to_pyarrow_table().to_pylist() == [{"id": 1, "v": 9007199254740993}]
+
+
+def test_instants_of_partitions_are_in_the_log_with_their_zone(job: Job, tmp_path: Path) -> None:
+    at = pa.array([123456, -62135596799999999, None], pa.timestamp("us", "UTC"))  # the second one: of the year 1
+    write_deltalake(job.clean, pa.table({"id": pa.array([], pa.int64()), "at": at[:0]}), partition_by=["at"])
+
+    job.receive(lambda df: df.selectExpr("id", "at"), source=files_of(tmp_path, {"a.parquet": pa.table({"id": [1, 2, 3], "at": at})}))
+
+    log = Path(job.clean, "_delta_log", f"{1:020d}.json").read_text("utf-8").splitlines()
+    named = [json.loads(line)["add"]["partitionValues"]["at"] for line in log if '"add"' in line]
+    assert sorted(named, key=str) == ["0001-01-01T00:00:00.000001Z", "1970-01-01T00:00:00.123456Z", None]
+    assert DeltaTable(job.clean).to_pyarrow_table().sort_by("id")["at"].combine_chunks().equals(at)

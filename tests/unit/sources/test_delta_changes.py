@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison.passes.take import positions, take
-from airflow_poison.sources.delta_changes import DeltaChanges
+from airflow_poison.sources.delta_changes import DeltaChanges, Versions
 from airflow_poison.sources.source import Position
 from airflow_poison.testing.sources import SourceContract
 from airflow_poison.values.errors import InputError, SettingError, SourceError
@@ -515,3 +515,13 @@ def test_a_feature_that_no_reader_has_is_named(uri: str) -> None:
     featured(uri, {"variantType"}, "long")
     with pytest.raises(SourceError, match=r"has the feature 'variantType'.*CREATE TABLE … AS SELECT …\. Nothing was sent"):
         taken(DeltaChanges(uri))
+
+
+def test_instants_that_delta_rs_has_written_as_partitions_have_their_zone(tmp_path: Path) -> None:
+    uri = str(tmp_path / "table")
+    write_deltalake(uri, pa.table({"id": [1], "at": pa.array([123456], pa.timestamp("us", "UTC"))}), partition_by=["at"])
+
+    versions = Versions(uri)
+
+    found = [file.partition["at"] for version in (versions.read(0), versions.snapshot(0)) for file in version.added]
+    assert found == ["1970-01-01 00:00:00.123456Z", "1970-01-01 00:00:00.123456Z"], "Spark reads it so in each session"
