@@ -224,7 +224,7 @@ def add(output: Output, table: DeltaTable | None, files: Sequence[FileOfRows], p
         assert partition is not None, "it may be added"
         return AddAction(path, size, partition, changed, True, _statistics(below, path, partitions))  # noqa: FBT003
 
-    actions = side_by_side(action, files)
+    actions = side_by_side(action, [file for file in files if file.rows])
     if table is None:
         schema = output.columns or all_nullable(_columns(below, files[0]))
         create_table_with_add_actions(

@@ -545,7 +545,9 @@ class InPlace:
         if "://" not in self._order.outputs[0].uri:  # else they are in the object store, or are uploaded
             disk.sync_files(str(self._order.place), [*good, *bad])
             disk.sync_ancestors(self._order.place)
-        self.landed = [FileOfRows(path, rows) for path, rows in zip(good, self._rows_in(good), strict=True) if rows]
+        files = [FileOfRows(path, rows) for path, rows in zip(good, self._rows_in(good), strict=True)]
+        is_new = self._order.outputs[0].rules is None
+        self.landed = [file for file in files if file.rows] or (files[:1] if is_new else [])  # without rows it makes the table
         self._failing = bad
 
     def _unfit_of(self, records: DataFrame, folder: str, least: int) -> list[str]:

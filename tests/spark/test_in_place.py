@@ -1735,3 +1735,20 @@ def test_instants_of_partitions_are_in_the_log_with_their_zone(job: Job, tmp_pat
     named = [json.loads(line)["add"]["partitionValues"]["at"] for line in log if '"add"' in line]
     assert sorted(named, key=str) == ["0001-01-01T00:00:00.000001Z", "1970-01-01T00:00:00.123456Z", None]
     assert DeltaTable(job.clean).to_pyarrow_table().sort_by("id")["at"].combine_chunks().equals(at)
+
+
+@pytest.mark.parametrize("keys", [[], ["id"]], ids=["rows", "keys"])
+def test_a_job_without_rows_makes_its_table(job: Job, tmp_path: Path, keys: list[str]) -> None:
+    source = files_of(tmp_path, {"a.parquet": numbers(1)})
+
+    done = job.receive(
+        lambda df: df.selectExpr("id", "cast(id AS decimal(9, 2)) AS price", "NULL AS note").where("id < 0"), source=source, output_keys=keys
+    )
+
+    assert done.in_place == {"read": 2, "landed": 0, "filtered": 2, "messages": 0}
+    kinds = [("id", pa.int64()), ("price", pa.decimal128(9, 2)), ("note", pa.string())]
+    assert DeltaTable(job.clean).to_pyarrow_table() == pa.Table.from_pylist([], schema=pa.schema(kinds))
+
+    job.receive(lambda df: df.selectExpr("id"), key="two", source=files_of(tmp_path, {"b.parquet": numbers(3)}), output_keys=keys)
+    job.receive(lambda df: df.selectExpr("id").where("id < 0"), key="three", source=files_of(tmp_path, {"c.parquet": numbers(5)}), output_keys=keys)
+    assert DeltaTable(job.clean).to_pyarrow_table()["id"].to_pylist() == [3, 4]
