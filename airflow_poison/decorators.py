@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeGuard
@@ -19,8 +19,8 @@ from airflow_poison.delivery.handlers import check_given, check_transform
 from airflow_poison.operators.receive import QueueReceiveOperator
 from airflow_poison.operators.send import QueueSendOperator
 from airflow_poison.sources.source import Source
+from airflow_poison.values.data_frames import is_frame
 from airflow_poison.values.errors import HandlerNotFoundError, InputError, SettingError
-from airflow_poison.values.mapping import check_named_once
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -155,9 +155,7 @@ class SendDecoratedOperator(DecoratedOperator, QueueSendOperator):
             self.dataframe = lambda _spark: returned
         elif isinstance(returned, str | os.PathLike):
             self.path = str(returned)
-        elif hasattr(returned, "__arrow_c_stream__"):
-            self.messages = _rows(returned)  # type: ignore[assignment]  # rows are read once
-        elif isinstance(returned, Iterable) and not isinstance(returned, bytes | bytearray | Mapping):
+        elif is_frame(returned) or (isinstance(returned, Iterable) and not isinstance(returned, bytes | bytearray | Mapping)):
             self.messages = returned  # type: ignore[assignment]  # also a generator: rows are read once
         else:
             raise InputError(
@@ -192,16 +190,3 @@ def _wants_spark(function: Callable[..., Any], args: Collection[Any], kwargs: Ma
 
 def _is_spark_frame(value: object) -> TypeGuard[DataFrame]:
     return any(kind.__name__ == "DataFrame" and kind.__module__.startswith("pyspark.sql") for kind in type(value).__mro__)
-
-
-def _rows(frame: Any) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a data frame in memory (Arrow, pandas, Polars) as dicts. Raises InputError for two columns of one name."""
-    import pyarrow as pa
-
-    if hasattr(frame, "reset_index"):  # the index of pandas is no column
-        frame = frame.reset_index(drop=True)
-        check_named_once([str(column) for column in frame.columns], "the data frame")
-    reader = pa.RecordBatchReader.from_stream(frame)
-    check_named_once(reader.schema.names, "the data frame")
-    for batch in reader:
-        yield from batch.to_pylist()

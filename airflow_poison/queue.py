@@ -73,13 +73,14 @@ from airflow_poison.passes.to_kafka import SendToKafkaResult, send_to_kafka, tak
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.policy import Policy, Restart
 from airflow_poison.rules.settings import choice
+from airflow_poison.sources.bodies import batches_of
 from airflow_poison.sources.frames import Frame
 from airflow_poison.store import QueueStore, open_store
 from airflow_poison.values.clock import Clock, SystemClock
 from airflow_poison.values.errors import InputError, PlanNotFoundError, PlanStateError, SettingError, SourceError
 from airflow_poison.values.events import EventType, acting, is_anybody_acting
 from airflow_poison.values.machine import shell_user
-from airflow_poison.values.mapping import ColumnMapping, rows_to_batches
+from airflow_poison.values.mapping import ColumnMapping
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,12 +204,12 @@ class Queue:
     def send(self, messages: Iterable[Any], *, key: str | None = None, mapping: ColumnMapping | None = None) -> SendResult:
         """Add messages to ``main``. A disabled queue is no error for the sender (spec SB-19): its messages wait in ``transmission``.
 
-        :param messages: bodies (bytes, text), or rows as dicts that become JSON.
+        :param messages: bodies (bytes, text), rows as dicts that become JSON, or a data frame in memory (Arrow, pandas, Polars), as rows.
         :param key: a second send with the same key sends nothing; None: each call sends.
         :param mapping: which fields of rows become which parts of a message.
         Raises InputError, MessageTooLargeError; then nothing was sent.
         """
-        batches = rows_to_batches(messages, mapping or ColumnMapping(), self.clock.now())
+        batches = batches_of(messages, mapping or ColumnMapping(), self.clock.now())
         return send(self.table, batches, key=key or uuid4().hex, clock=self.clock)
 
     def receive(

@@ -268,11 +268,11 @@ class QueueSendOperator(WithLineage, QueueOperator):
 
     def _batches(self, hook: QueueHook, queue: QueueTable, key: str, now: datetime) -> Iterator[pa.RecordBatch]:
         """Yield the messages. When an earlier run has sent them, none is read, and no Spark starts."""
-        from airflow_poison.values.mapping import rows_to_batches
+        from airflow_poison.sources.bodies import batches_of
 
         self._refuse_a_sources()
         if self.messages is not None:
-            yield from rows_to_batches(self.messages, self._mapping(), now)
+            yield from batches_of(self.messages, self._mapping(), now)
             return
         if (files := self._files(hook)) is not None:
             self.lineage.reads(self, path_uri(files.path))

@@ -22,12 +22,12 @@ from airflow_poison.outputs.values import (
     filled,
     fits_type,
     has_unknown,
-    is_missing,
     may_be_cast,
     nullable,
     same_name,
     type_of,
 )
+from airflow_poison.values.data_frames import columns_of_frame, has_objects, is_frame, is_missing
 from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError, TransformError
 from airflow_poison.values.libraries import np, pc
@@ -370,6 +370,7 @@ class Fitting:
                 return _TELLS_MORE
             if self._output.may_null(column):
                 text = str.__str__(value) if isinstance(value, str) else _shown(value).rpartition(" (")[0]
+                text = text.encode("utf-8", "backslashreplace").decode()
                 corrections.append({"column": column.name, "value": text, "why": does_not_fit(column.kind) + _because(error)})
                 return None
             raise self._misfit(column, value, error) from None
@@ -561,7 +562,7 @@ def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping
 
     if not alone or not hasattr(returned, "__arrow_c_stream__"):
         return None
-    if _is_of_pandas(returned) and any(str(dtype) == "object" for dtype in returned.dtypes):  # type: ignore[attr-defined]  # it has
+    if has_objects(returned):
         return None  # each value has its own type
     table, ((name, fitting),) = pa.table(returned), fittings.items()
     places = _places_of(table, lookup_ids) if table.nbytes <= _MOST_TOGETHER else None
@@ -672,20 +673,17 @@ def _frame_row(cells: Mapping[str, Any], kinds: Mapping[str, pa.DataType]) -> _F
 def _each_row(rows: Any) -> Iterable[object]:
     if type(rows) is dict or cells_of(rows) is not None:
         return (rows,)
-    if _is_of_pandas(rows):
-        return _frame_rows([(str(name), *_of_series(rows.iloc[:, place])) for place, name in enumerate(rows.columns)])
-    if hasattr(rows, "__arrow_c_stream__") or hasattr(rows, "__arrow_c_array__"):
+    if is_frame(rows) or hasattr(rows, "__arrow_c_array__"):
         import pyarrow as pa
 
-        table = pa.table(rows) if hasattr(rows, "__arrow_c_stream__") else pa.Table.from_batches([pa.record_batch(rows)])
-        return _frame_rows([(name, column.type, _values(column)) for name, column in zip(table.schema.names, table.columns, strict=True)])
+        try:
+            columns = columns_of_frame(rows if is_frame(rows) else pa.record_batch(rows))
+        except ValueError as error:
+            raise OutputRowError(f"The handler returned rows that cannot be read: {error}.") from error
+        return _frame_rows([(name, *((None, found) if isinstance(found, list) else (found.type, _values(found)))) for name, found in columns])
     if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
         return (rows,)
     return rows
-
-
-def _is_of_pandas(rows: object) -> bool:
-    return type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "iloc") and hasattr(rows, "columns")
 
 
 def _frame_rows(columns: Sequence[tuple[str, pa.DataType | None, Sequence[Any]]]) -> list[_FrameRow]:
@@ -695,22 +693,6 @@ def _frame_rows(columns: Sequence[tuple[str, pa.DataType | None, Sequence[Any]]]
         raise OutputRowError(f"The frame has several columns {twice[0]!r}; give them names of their own.")
     kinds = {name: kind for name, kind, _ in columns if kind is not None}
     return [_frame_row(dict(zip(names, cells, strict=True)), kinds) for cells in zip(*(values for _, _, values in columns), strict=True)]
-
-
-def _of_series(series: Any) -> tuple[pa.DataType | None, Sequence[Any]]:
-    """Return the type and the values of a column of pandas; of one of Python's objects None, since each value has its own.
-
-    What pandas has for a value that is missing (NA, NaT, and NaN in a column that is not Arrow's) is None.
-    """
-    import pyarrow as pa
-
-    if str(series.dtype) != "object":
-        try:
-            column = pa.Array.from_pandas(series)
-            return column.type, _values(column)
-        except MISFITS:
-            pass
-    return None, [None if is_missing(value) or (type(value) is float and value != value) else value for value in series]  # noqa: PLR0124  (NaN)
 
 
 def _values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:

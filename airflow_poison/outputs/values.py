@@ -16,6 +16,8 @@ from functools import reduce
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
+from airflow_poison.values.data_frames import is_missing
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -45,11 +47,6 @@ def cells_of(given: object) -> Mapping[Any, Any] | None:
             found = called()
             return found if isinstance(found, Mapping) else None
     return None
-
-
-def is_missing(value: object) -> bool:
-    """Whether a value is None, or what pandas has in its place: NA, NaT."""
-    return value is None or type(value).__name__ in {"NAType", "NaTType"}
 
 
 # Types -----------------------------------------------------------------------------------------------------------------

@@ -1,19 +1,20 @@
-"""Parts of a message that are fields of its body: for sources whose records are JSON and have no columns."""
+"""Records and rows as messages, one that cannot become one alone; parts of a message that are fields of its body; rows of data frames in memory."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.kafka_topic import unreplaced
-from airflow_poison.sources.rows import shown
+from airflow_poison.sources.rows import JSON_TEXT, shown, to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY
 from airflow_poison.values import json_text
+from airflow_poison.values.data_frames import columns_of_frame, is_frame
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
-from airflow_poison.values.mapping import cells, utf8
+from airflow_poison.values.mapping import BATCH, cells, check_named_once, check_text, json_value, number_or_text, rows_to_batches, utf8
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from datetime import datetime
 
     import pyarrow as pa
@@ -99,6 +100,55 @@ def alone(batch: pa.RecordBatch, make: Callable[[pa.RecordBatch], pa.RecordBatch
             return
         made = _malformed(batch, error, is_body=is_body)
     yield made
+
+
+def batches_of(messages: Iterable[object], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
+    """Yield messages of Python values (``rows_to_batches``), or of a data frame in memory, of which a row that cannot become one has an ``ERROR``.
+
+    Raises InputError for what concerns every row.
+    """
+    import pyarrow as pa
+
+    if not is_frame(messages):
+        yield from rows_to_batches(messages, mapping, now)
+        return
+    try:
+        columns = columns_of_frame(messages)
+    except ValueError as error:
+        raise InputError(f"The rows cannot be read: {error}. Nothing was sent.") from error
+    check_named_once([name for name, _ in columns], "the data frame")
+    made = [_of_objects(name, found, mapping) if isinstance(found, list) else (pa.field(name, found.type), found) for name, found in columns]
+    rows = pa.Table.from_arrays([cells for _, cells in made], schema=pa.schema([field for field, _ in made]))
+    mapping.check(rows.column_names)
+    for batch in rows.to_batches(max_chunksize=BATCH):
+        yield from alone(batch, lambda each: to_messages(each, mapping, now), is_body=False)
+
+
+def _of_objects(name: str, values: list[Any], mapping: ColumnMapping) -> tuple[pa.Field[Any], pa.Array[Any]]:
+    """Return values of types of their own as a column: of text where all are text, else of JSON. Raises InputError for one that has none."""
+    import pyarrow as pa
+
+    are_text = all(isinstance(value, str | None) for value in values)
+    if name == mapping.body and not are_text:
+        odd = next((value for value in values if not isinstance(value, str | bytes | None)), None)
+        if odd is not None:
+            raise InputError(f"body={name!r}: a row has {type(odd).__name__} there; a body is text or bytes. For JSON give a list: body=[{name!r}].")
+        return pa.field(name, pa.binary()), pa.array([value.encode() if isinstance(value, str) else value for value in values], pa.binary())
+    try:
+        texts = values if are_text else [None if each is None else _json_or_text(each) for each in values]
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InputError(f"column {name!r} cannot become JSON: {error}. Convert its values. Nothing was sent.") from error
+    raw = [None if text is None else text.encode("utf-8", "surrogatepass") for text in texts]  # half of a pair is an error of its row
+    return pa.field(name, pa.string(), metadata=None if are_text else JSON_TEXT), pa.array(raw, pa.binary()).view(pa.string())
+
+
+def _json_or_text(value: object) -> str:
+    """Return the JSON of a value; of one with half of a surrogate pair, which has none, a text that has one, too."""
+    try:
+        check_text(value)
+    except UnicodeEncodeError:
+        return f"{value!a}\ud800"
+    return json_text.written(json_value(value, number_or_text))
 
 
 def decoded(records: pa.RecordBatch, schema: Schema | None) -> pa.RecordBatch:

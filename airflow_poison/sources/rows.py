@@ -447,7 +447,13 @@ class _Rows:
         return f"coalesce({', '.join((*odd, made))}, 'null')"
 
     def _as_text(self, column: str) -> str:
-        """Return a column as text."""
+        """Return a column as text: as JSON has it, without the quotes of a text."""
+        import pyarrow as pa
+
+        kind = self._kind(column)
+        if _is_json(self.schema.field(self.schema.names.index(column))) or pa.types.is_temporal(kind) or pa.types.is_floating(kind):
+            made = self._value(column)
+            return f"CASE WHEN starts_with({made}, '\"') THEN json_extract_string({made}, '$') WHEN {made} <> 'null' THEN {made} END"
         odd = (self._named(ODD + column),) if self._has_odd(column) else ()
         return f"coalesce({', '.join((*odd, f'{self._named(column)}::VARCHAR'))})"
 

@@ -165,17 +165,43 @@ def _json_body(number: int, chosen: Row) -> bytes:
         column = next((name for name, value in chosen.items() if _has_no_json(name, value)), None)
         odd = str(error).lower().startswith(("out of range float", "json has no nan", "json has no inf", "json has no -inf"))
         why = "it has no NaN and no infinity, send null or a text for them" if odd else str(error)
+        which = "" if column is None else f", column {column!r}"
         raise InputError(
-            f"messages[{number}], column {column!r} cannot become JSON: {why}. Convert the value, or give bytes as the body. Nothing was sent."
+            f"messages[{number}]{which} cannot become JSON: {why}. Convert the value, or give bytes as the body. Nothing was sent."
         ) from error
 
 
 def _json(value: object) -> str:
     """Return the JSON of a value. Raises one of ``_NO_JSON``."""
     try:
-        return _to_json(value)
+        made = _to_json(value) if _named_by_text(value) else json_text.written(json_value(value))
     except TypeError:
-        return json_text.written(json_value(value))
+        made = json_text.written(json_value(value))
+    if r"\ud" in made:
+        made.encode()
+        check_text(value)
+    return made
+
+
+def _named_by_text(value: object) -> bool:
+    """Whether the fields of all objects in a value have text as their names: other names may be one in JSON."""
+    if isinstance(value, dict):
+        return all(type(name) is str for name in value) and all(map(_named_by_text, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_named_by_text, value))
+
+
+def check_text(value: object) -> None:
+    """Raise UnicodeEncodeError for a text with half of a surrogate pair."""
+    match value:
+        case str():
+            value.encode()
+        case dict():
+            for name, each in value.items():
+                check_text(name)
+                check_text(each)
+        case list() | tuple():
+            for each in value:
+                check_text(each)
 
 
 _NO_JSON = (TypeError, ValueError, RecursionError, OverflowError)
@@ -195,7 +221,7 @@ def number_or_text(value: float | Decimal) -> object:
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def json_value(value: object, number: Callable[[float | Decimal], object] = lambda each: each) -> object:  # noqa: C901, PLR0911  (one line for each type)
+def json_value(value: object, number: Callable[[float | Decimal], object] = lambda each: each) -> object:  # noqa: C901, PLR0911, PLR0912  (one line for each type)
     """Return a Python value as JSON has it: what a column of rows with this value becomes (``sources.rows``).
 
     :param number: what a float and a decimal become.
@@ -214,7 +240,8 @@ def json_value(value: object, number: Callable[[float | Decimal], object] = lamb
             text = value.isoformat()
             return text.rstrip("0") if value.microsecond and value.tzinfo is None else text
         case timedelta():
-            return duration_text(value // timedelta(microseconds=1), 1_000_000)
+            nanos: int = getattr(value, "nanoseconds", 0)  # of pandas
+            return duration_text(value // timedelta(microseconds=1) * 1_000 + nanos, 1_000_000_000)
         case bytes() | bytearray() | memoryview():
             return b64encode(value).decode()
         case UUID():
@@ -222,11 +249,28 @@ def json_value(value: object, number: Callable[[float | Decimal], object] = lamb
         case Pairs():
             return Pairs((name, json_value(each, number)) for name, each in value)
         case dict():
-            return Pairs((name_of(json_value(name, number)), json_value(each, number)) for name, each in value.items())
+            return _object({name_of(json_value(name, number)): json_value(each, number) for name, each in value.items()}, value)
         case list() | tuple():
             return [json_value(each, number) for each in value]
+        case _ if type(value).__module__ == "numpy":
+            return json_value(_of_numpy(value), number)
         case _:
             raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+def _object(fields: dict[str, object], of: dict[object, object]) -> Pairs:
+    """Return the fields of an object. Raises ValueError for two keys that are one name."""
+    if len(fields) < len(of):
+        raise ValueError(f"keys of {list(of)!r:.100} are one name in JSON")
+    return Pairs(fields.items())
+
+
+def _of_numpy(value: Any) -> object:
+    """Return a value of NumPy as Python's. Raises TypeError for a type that Python does not have as it is."""
+    if value.dtype.kind not in "biufUO":
+        raise TypeError(f"Object of NumPy's type {value.dtype} is not JSON serializable")
+    is_narrow = value.dtype.kind == "f" and value.dtype.itemsize < 8  # noqa: PLR2004  (bytes of a double)
+    return float(str(value)) if is_narrow and not value.shape else value.tolist()
 
 
 def name_of(key: object) -> str:
@@ -296,7 +340,9 @@ def _text(value: object, column: str) -> str | None:
     if value is None:
         return None
     try:
-        text = value if isinstance(value, str) else _label(value)
+        text = bytes(value).decode() if isinstance(value, bytes | bytearray | memoryview) else value if isinstance(value, str) else _label(value)
+    except UnicodeDecodeError as error:
+        raise InputError(f"Column {column!r}: these bytes are no UTF-8: {error}. Nothing was sent.") from error
     except _NO_JSON as error:
         why = "it is nested too deeply, or holds itself" if isinstance(error, RecursionError) else error
         raise InputError(f"Column {column!r}: a value of type {type(value).__name__} cannot become text: {why}. Nothing was sent.") from error

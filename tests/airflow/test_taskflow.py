@@ -15,7 +15,6 @@ from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_poison import Message, Msmq4, ServiceBroker
-from airflow_poison.decorators import _rows
 from airflow_poison.values.errors import HandlerNotFoundError, InputError, SettingError
 from tests.given import forked
 
@@ -141,14 +140,6 @@ def sparks(spark: SparkSession) -> DataFrame:
 
 def path(base: str = "{{ '/nowhere' }}") -> str:
     return base
-
-
-@pytest.mark.parametrize(
-    "frame", [pd.DataFrame([[1, 2]], columns=["a", "a"]), pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])]
-)
-def test_a_data_frame_with_two_columns_of_one_name_is_refused(frame: object) -> None:
-    with pytest.raises(InputError, match="the data frame: column 'a' is there twice"):
-        list(_rows(frame))
 
 
 @pytest.mark.parametrize("function", [rows, lazily, arrow, pandas, polars, sparks], ids=lambda function: function.__name__)

@@ -167,7 +167,7 @@ def test_one_time_to_live_for_all_rows_and_properties_of_any_type() -> None:
     (message,) = of([row], ColumnMapping(properties=("n", "at", "b", "no"), expires_after=timedelta(minutes=1)), schema)
 
     assert message["expires_at"] == NOW + timedelta(minutes=1)
-    assert message["properties"] == [("n", '{"a":null}'), ("at", "2024-02-29 12:00:00.123456"), ("b", "ä")]
+    assert message["properties"] == [("n", '{"a":null}'), ("at", "2024-02-29T12:00:00.123456Z"), ("b", "ä")]
     assert message[ERROR] is None
 
 

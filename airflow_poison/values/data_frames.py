@@ -1,0 +1,81 @@
+"""Data frames in memory (pandas, Polars, what Arrow's streams come from) by their columns.
+
+A column of Python's objects has values of types of their own: Arrow would make one type of them, and Polars hands over their addresses in memory.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_poison.values.libraries import pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    Values = pa.Array[Any] | pa.ChunkedArray[Any] | list[Any]
+    """Of a column, as Arrow has them; a list: each is of a type of its own."""
+
+_NOT_ARROW = ("Object", "Int128")
+"""Types of Polars that Arrow does not have."""
+_OF_PANDAS = ("pandas.period", "pandas.interval")
+"""Extensions of Arrow that are read as numbers by all but pandas."""
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value is None, or what pandas has in its place: NA, NaT."""
+    return value is None or type(value).__name__ in {"NAType", "NaTType"}
+
+
+def is_frame(value: object) -> bool:
+    """Whether a value is a data frame in memory."""
+    return _is_of_pandas(value) or hasattr(value, "__arrow_c_stream__")
+
+
+def has_objects(frame: object) -> bool:
+    """Whether a data frame has a column of which ``columns_of_frame`` may return a list."""
+    if _is_of_pandas(frame) or _is_of_polars(frame):
+        return any(str(kind) == "object" or _is_foreign(kind) for kind in frame.dtypes)  # type: ignore[attr-defined]  # it has
+    return False
+
+
+def columns_of_frame(frame: Any) -> Sequence[tuple[str, Values]]:
+    """Return the names and values of a data frame's columns. The index of pandas is none; what it has for a missing value (NA, NaT, NaN) is null.
+
+    Raises ValueError for what is no data frame.
+    """
+    if _is_of_pandas(frame):
+        return [(str(name), _of_series(frame.iloc[:, place])) for place, name in enumerate(frame.columns)]
+    if _is_of_polars(frame):
+        return [(each.name, each.to_list() if _is_foreign(each.dtype) else _table(each.to_frame()).column(0)) for each in frame.get_columns()]
+    table = _table(frame)
+    return [*zip(table.schema.names, table.columns, strict=True)]
+
+
+def _table(frame: Any) -> pa.Table:
+    try:
+        return pa.table(frame)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{type(frame).__name__} is no data frame with columns of Arrow ({error}); of a Series make one: .to_frame()") from error
+
+
+def _of_series(series: Any) -> Values:
+    if str(series.dtype) != "object":
+        try:
+            found = pa.Array.from_pandas(series)
+        except (TypeError, ValueError, ArithmeticError, NotImplementedError):  # Arrow's errors are such
+            found = None
+        if found is not None and getattr(found.type, "extension_name", "") not in _OF_PANDAS:
+            return found
+    return [None if is_missing(value) or (type(value) is float and value != value) else value for value in series]  # noqa: PLR0124  (NaN)
+
+
+def _is_foreign(kind: object) -> bool:
+    return any(name in str(kind) for name in _NOT_ARROW)
+
+
+def _is_of_pandas(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "pandas" and hasattr(value, "iloc") and hasattr(value, "columns")
+
+
+def _is_of_polars(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] == "polars" and hasattr(value, "get_columns")

@@ -1,0 +1,158 @@
+"""Data frames in memory, sent and returned: each value is what it is, and one that cannot be sent is alone with that."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from airflow_poison import Msmq4
+from airflow_poison.sources.bodies import batches_of
+from airflow_poison.sources.source import ERROR
+from airflow_poison.testing import receive
+from airflow_poison.values.errors import InputError
+from airflow_poison.values.mapping import ColumnMapping
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+ONE = uuid.UUID(int=1)
+NAIVE = dt.datetime(2026, 1, 1, 5)  # noqa: DTZ001  (what it is here)
+EAST = dt.timezone(dt.timedelta(hours=5))
+
+
+def objects(*values: object) -> pd.DataFrame:
+    return pd.DataFrame({"v": pd.Series(values, dtype=object)})
+
+
+def sent(frame: object, **mapping: Any) -> list[dict[str, Any]]:
+    return [row for batch in batches_of(frame, ColumnMapping(**mapping), NOW) for row in batch.to_pylist()]  # type: ignore[arg-type]  # a frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "values"),
+    [
+        (pl.DataFrame({"v": [ONE]}), [str(ONE)]),
+        (objects(dt.date(2026, 1, 1), NAIVE), ["2026-01-01", "2026-01-01T05:00:00.000"]),
+        (objects("a", b"\xff"), ["a", "/w=="]),
+        (objects(NAIVE, dt.datetime(2026, 1, 1, 5, tzinfo=EAST)), ["2026-01-01T05:00:00.000", "2026-01-01T00:00:00.000Z"]),
+        (objects(pd.Timestamp("2026-01-01T00:00:00.000000001")), ["2026-01-01T00:00:00.000000001"]),
+        (objects(pd.Timedelta(1001), pd.Timedelta(-1)), ["PT0.000001001S", "PT-0.000000001S"]),
+        (objects(1, "a", None, float("nan"), 2**70, {1: 2}, [1.5, None]), [1, "a", None, None, 2**70, {"1": 2}, [1.5, None]]),
+        (objects(np.int64(5), np.float32(0.1), np.array([1, 2]), np.array(["x"], dtype=object)), [5, 0.1, [1, 2], ["x"]]),
+        (pd.DataFrame({"v": [1.5, float("nan")]}), [1.5, None]),
+        (pl.DataFrame({"v": [1.5, float("nan")]}), [1.5, "NaN"]),
+        (pl.DataFrame({"v": [2**100]}, schema={"v": pl.Int128}), [2**100]),
+        (pa.table({"v": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))}), [{"a": 1}]),
+        (pa.table({"v": pa.array([0.1], pa.float32())}), [0.1]),
+        (pa.table({"v": pa.array([1001], pa.duration("ns"))}), ["PT0.000001001S"]),
+        (pa.table({"v": pa.array(['{"a": 1}'], pa.json_())}), [{"a": 1}]),
+        (pa.table({"v": pa.array([0, 5_000_000], pa.int32()).view(pa.date32())}), ["1970-01-01", "+15659-07-15"]),
+        (pa.table({"v": [1]}).to_batches()[0], [1]),
+    ],
+)
+def test_values_of_a_frame_are_sent_as_what_they_are(frame: object, values: Sequence[object]) -> None:
+    rows = sent(frame)
+
+    assert [json.loads(row["body"])["v"] for row in rows] == values
+    assert {row[ERROR] for row in rows} == {None}
+
+
+@pytest.mark.parametrize(
+    "frame", [pa.table({"v": pa.array([b"a", b"\xff", b"b"]).view(pa.string())}), objects("a", "\ud800", "b"), objects("a", ["\ud800"], "b")]
+)
+def test_a_text_that_is_none_is_alone_with_that(frame: object) -> None:
+    first, wrong, last = sent(frame)
+
+    assert [json.loads(each["body"]) for each in (first, last)] == [{"v": "a"}, {"v": "b"}]
+    assert "no UTF-8" in wrong[ERROR]
+    assert first[ERROR] is last[ERROR] is None
+
+
+@pytest.mark.parametrize(
+    ("frame", "mapping", "error"),
+    [
+        (pd.DataFrame({"v": pd.period_range("2026-01", periods=1, freq="M")}), {}, "column 'v' cannot become JSON: Object of type Period"),
+        (pl.Series("v", [1]), {}, r"Series is no data frame.*\.to_frame\(\)"),
+        (pa.chunked_array([[1]]), {}, "ChunkedArray is no data frame"),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), {}, "the data frame: column 'a' is there twice"),
+        (pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"]), {}, "the data frame: column 'a' is there twice"),
+        (objects("a", 1), {"body": "v"}, "body='v': a row has int there"),
+        (objects("a"), {"group": "w"}, "group='w': there is no such column"),
+    ],
+)
+def test_what_concerns_all_rows_is_an_error_that_names_it(frame: object, mapping: dict[str, Any], error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        sent(frame, **mapping)
+
+
+def test_labels_are_the_same_texts_from_rows_and_from_frames() -> None:
+    row = {"at": dt.datetime(2026, 1, 1, 1, 2, 3, tzinfo=dt.UTC), "day": dt.date(2026, 1, 1), "f": float("nan"), "g": 1e300, "raw": b"ab", "b": "x"}
+    mapping: dict[str, Any] = {"body": "b", "group": "at", "message_id": "day", "properties": ("at", "f", "g", "raw", "day")}
+
+    of_rows, of_frame, of_objects = (sent(each, **mapping)[0] for each in ([row], pa.Table.from_pylist([row]), pl.DataFrame({**row, "x": [ONE]})))
+
+    assert of_rows["group_id"] == "2026-01-01T01:02:03.000Z"
+    for name in ("body", "group_id", "message_id", "properties"):
+        assert of_frame[name] == of_objects[name] == of_rows[name]
+
+
+def test_labels_of_objects_have_no_quotes() -> None:
+    rows = sent(objects("a", b"b", 5, None, "null", {"x": "é"}), body=("v",), properties=("v",))
+
+    assert [dict(row["properties"]).get("v") for row in rows] == ["a", "Yg==", "5", None, "null", '{"x": "é"}']
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([{1: "a", "1": "b"}], r"keys of \[1, '1'\] are one name in JSON"),
+        ([{"m": [{None: 1, "null": 2}]}], "column 'm' cannot become JSON: keys of"),
+        ([{"a": ["\ud800"]}], "column 'a' cannot become JSON: 'utf-8' codec can't encode"),
+    ],
+)
+def test_rows_that_would_be_others_as_json_are_refused(rows: list[dict[Any, Any]], error: str) -> None:
+    with pytest.raises(InputError, match=error):
+        sent(rows)
+
+
+def test_bodies_keep_pairs_of_surrogates_and_text_that_looks_like_them() -> None:
+    assert [json.loads(row["body"]) for row in sent([{"a": "\U0001f600"}, {"a": "\\ud800"}])] == [{"a": "\U0001f600"}, {"a": "\\ud800"}]
+
+
+MOVE = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling="Move")
+
+
+@pytest.mark.parametrize(
+    ("cells", "error"),
+    [
+        ({"id": [ONE, ONE]}, "Column 'id' of the output cannot have the value UUID"),
+        ({"id": pl.Series([2**100, 1], dtype=pl.Int128)}, "Column 'id' of"),
+    ],
+)
+def test_a_frame_of_polars_with_values_that_arrow_lacks_fails_its_messages_by_name(cells: dict[str, Any], error: str) -> None:
+    def with_ids(frame: pl.DataFrame) -> pl.DataFrame:
+        return pl.DataFrame({"lookup_id": frame["lookup_id"], **cells})
+
+    done = receive(with_ids, [b'{"n": 1}', b'{"n": 2}'], MOVE, batch="polars", schema="n int", output="/x")
+
+    assert done.places == ["poison", "poison"]
+    assert error in str(done.outcomes)
+    assert not done.rows
+
+
+def test_a_value_that_is_no_text_is_corrected_alone() -> None:
+    bodies = [b'{"id": 1, "name": "a"}', b'{"id": 2, "name": "\\ud83d"}', b'{"id": "\\ud83d", "name": "c"}']
+
+    done = receive(lambda message: json.loads(message.body), bodies, MOVE, output="/x", output_schema="id int, name string", on_bad_cell="null")
+
+    rows = [(row["id"], row["name"], [each["value"] for each in row["_corrections"] or ()]) for row in done.rows]
+    assert rows == [(1, "a", []), (2, None, ["\\ud83d"]), (None, "c", ["\\ud83d"])]
