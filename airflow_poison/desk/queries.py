@@ -333,7 +333,7 @@ def query(table: QueueTable, text: str, *, limit: int | None = None, unmask: boo
 
 def _shown(name: str, kind: str) -> str:
     quoted = '"' + name.replace('"', '""') + '"'
-    return f"json_extract_string({quoted}, '$') as {quoted}" if kind == "JSON" else quoted
+    return f"text_of({quoted}, '$', '[]') as {quoted}" if kind == "JSON" else quoted
 
 
 def answer_as_dict(queue: str, answer: pa.Table, limit: int | None) -> dict[str, Any]:

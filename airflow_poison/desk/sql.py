@@ -304,8 +304,9 @@ def checked_condition(engine: duckdb.DuckDBPyConnection, where: str) -> str:
                 f"where={where!r}: {others[0]} is not allowed here; allowed: comparisons, and functions of texts, numbers, times and JSON."
             )
         _check_functions(called)
-        _check_constants(engine, node["where_clause"])
-        node["where_clause"] = _tried(Rewriting(engine).of(node["where_clause"]), _volatile(engine, called))
+        rewritten = Rewriting(engine).of(node["where_clause"])
+        _check_constants(engine, rewritten)
+        node["where_clause"] = _tried(rewritten, _volatile(engine, called))
         return _text(engine, tree).partition(" WHERE ")[2]
 
 
@@ -453,10 +454,11 @@ def _check_table(part: dict[str, Any], known: frozenset[str]) -> None:
 
 _COMPARED = {"COMPARE_GREATERTHANOREQUALTO": "lower", "COMPARE_LESSTHANOREQUALTO": "upper"}
 _TAKES = frozenset({"->", "->>", "json_extract", "json_extract_string", "json_extract_path", "json_extract_path_text"})
+_GIVES_JSON = frozenset({"->", "json_extract", "json_extract_path"})
 _STEP = re.compile(r"""\.(?:"((?:[^"\\])*)"|(\w+))|\[(\d+)\]""")
 _PLAIN_DIGITS = re.compile(r"0|-?[1-9][0-9]*")
 
-_MACROS = """
+_MACROS = r"""
 create macro order_of(body, path, names, number, digits, is_plain) as list_transform([json_extract_string(body, path)], lambda x:
   case when try_cast(x as double) is null then null
        when isfinite(try_cast(x as double)) and try_cast(x as double) <> number then case when try_cast(x as double) < number then -1 else 1 end
@@ -467,8 +469,15 @@ create macro is_one_of(body, path, names, numbers, digits, plain) as list_transf
        when isfinite(try_cast(x as double)) and not list_contains(numbers, try_cast(x as double)) then false
        when list_contains(plain, x) then true
        else exact_is_one_of(body::varchar, names, digits) end)[1];
+create macro may_round(x) as regexp_matches(x, '^-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?$|^[\[{].*[0-9]([.eE]|[0-9]{17})', 's')
+  and not regexp_matches(x, '^-?[0-9]{1,18}$');
+create macro text_of(body, path, names) as list_transform([json_extract_string(body, path)], lambda x:
+  case when may_round(x) then exact_text(body::varchar, names) else x end)[1];
+create macro json_of(body, path, names) as list_transform([json_extract(body, path)], lambda x:
+  case when may_round(x::varchar) then exact_text(body::varchar, names)::json else x end)[1];
 """
 """How a number in a body (at ``path``, by the steps ``names``) stands to a number: -1, 0, 1; and whether it is one of several. Null: there is none.
+And a value of a body as text and as JSON: the engine's own functions make doubles of numbers, and cut their digits.
 
 The body is read once, in a lambda: a CASE would read it again in each of its branches.
 """
@@ -487,13 +496,18 @@ def add_numbers(engine: duckdb.DuckDBPyConnection) -> None:
         return pa.array([_is_one_of(_number(body, steps), wanted) for body, steps, wanted in rows], pa.bool_())
 
     add: Any = partial(engine.create_function, type="arrow", null_handling="special")  # its types know only the names of its own enumerations
+
+    def exact_text(bodies: Any, names: Any) -> Any:
+        return pa.array([_shown(_stepped(body, steps)) for body, steps in zip(bodies.to_pylist(), names.to_pylist(), strict=True)], pa.string())
+
+    add("exact_text", exact_text, ["VARCHAR"] * 2, "VARCHAR")
     add("exact_order", exact_order, ["VARCHAR"] * 3, "TINYINT")
     add("exact_is_one_of", exact_is_one_of, ["VARCHAR", "VARCHAR", "VARCHAR[]"], "BOOLEAN")
     engine.execute(_MACROS)
 
 
-def _number(body: str | None, names: str) -> Decimal | None:
-    """Return the number that stands in a body, also in a text there; None for none."""
+def _stepped(body: str | None, names: str) -> object:
+    """Return the value that stands in a body, as ``json_text.tree`` has it; None for none."""
     try:
         value = json_text.tree(body or "")
     except json_text.JsonError:
@@ -505,7 +519,24 @@ def _number(body: str | None, names: str) -> Decimal | None:
             value = value[step] if step < len(value) else None
         else:
             return None
+    return value
+
+
+def _number(body: str | None, names: str) -> Decimal | None:
+    """Return the number that stands in a body, also in a text there; None for none."""
+    value = _stepped(body, names)
     return _decimal(value) if isinstance(value, str) else None
+
+
+def _shown(value: object) -> str | None:
+    """Return a value as text, as the engine shows it; a number has the digits that it has there."""
+    return value if isinstance(value, str | None) else _compact(value)
+
+
+def _compact(value: object) -> str:
+    if isinstance(value, json_text.Pairs):
+        return f"{{{','.join(f'{json_text.written(name)}:{_compact(each)}' for name, each in value)}}}"
+    return f"[{','.join(map(_compact, value))}]" if isinstance(value, list) else json_text.written(value)
 
 
 def _decimal(digits: str | None) -> Decimal | None:
@@ -540,12 +571,18 @@ class Rewriting:
             return [self.of(each) for each in part]
         return self._node(part) if isinstance(part, dict) else part
 
-    def _node(self, part: dict[str, Any]) -> dict[str, Any]:
+    def _node(self, part: dict[str, Any]) -> dict[str, Any]:  # noqa: PLR0911  (one line for each kind of node)
         match part.get("class"), part.get("type"):
-            case "COLUMN_REF", _ if (value := _value_of_body(part)) is not None:
-                return value.text(self._engine) | {"alias": part.get("alias") or part["column_names"][-1]}
+            case "COLUMN_REF" | "FUNCTION" | "OPERATOR" | "LAMBDA", _ if (value := _value_of_body(part)) is not None:
+                taken = part.get("function_name") or part.get("expr", {}).get("function_name") or ("->" if "expr" in part else "")
+                macro = "json_of" if taken.lower() in _GIVES_JSON else "text_of"
+                return value.taken(self._engine, macro) | {"alias": part.get("alias") or str(value.steps[-1])}
+            case "OPERATOR", "ARRAY_EXTRACT" if _is_in_body(part["children"][0]):
+                raise QueryError("A list in a body has elements from 0 on: body.items[0]. Expected a whole number there, or a name in quotes.")
             case "COMPARISON", _:
                 return self._compared(part)
+            case "LAMBDA", _ if part["expr"].get("class") == "COMPARISON" and _is_in_body(part["lhs"]):  # of what the arrow takes
+                return self._node(part["expr"] | {"left": part | {"expr": part["expr"]["left"]}})
             case "BETWEEN", _:
                 return self._between(part)
             case "OPERATOR", "COMPARE_IN":
@@ -564,7 +601,7 @@ class Rewriting:
             if value is None or _value_of_body(part[other]) is not None:
                 continue
             if kind in {"BOOLEAN", "TRUE", "FALSE"}:
-                return self._inside(part) | {mine: self._expression("try_cast(body as boolean)") | {"child": value.text(self._engine)}}
+                return self._inside(part) | {mine: self._expression("try_cast(body as boolean)") | {"child": value.taken(self._engine)}}
             if (number := self._as_number(part[other])) is not None:
                 return part | {mine: self._order(value, *number), other: self._expression("0")}
         return self._inside(part)
@@ -648,15 +685,15 @@ class _Value:
         """The steps as JSON, in SQL."""
         return literal(json.dumps(self.steps))
 
-    def text(self, engine: duckdb.DuckDBPyConnection) -> dict[str, Any]:
-        """Return the tree that takes the value as text."""
-        taken = _expression(engine, f"json_extract_string(body, {self.path})")
+    def taken(self, engine: duckdb.DuckDBPyConnection, macro: str = "text_of") -> dict[str, Any]:
+        """Return the tree that takes the value, by ``text_of`` or ``json_of``."""
+        taken = _expression(engine, f"{macro}(body, {self.path}, {self.names})")
         taken["arguments"][0]["expression"] = self.body
         return taken
 
 
 def _value_of_body(part: dict[str, Any]) -> _Value | None:
-    """Return the value of a body that a part of a tree is: ``body.a.b``, ``body -> 'a' ->> 'b'``, ``body ->> '$.a[0]'``; None for another part."""
+    """Return the value of a body that a part of a tree is: ``body.a.b[0]``, ``body -> 'a' ->> 'b'``, ``body ->> '$.a[0]'``; None for another part."""
     if part.get("class") == "COLUMN_REF":
         names = part["column_names"]
         place = next((number for number, name in enumerate(names[:2]) if name.lower() == "body"), None)
@@ -665,16 +702,44 @@ def _value_of_body(part: dict[str, Any]) -> _Value | None:
         path = part["qualified_name"]["path"][: place + 1] if "qualified_name" in part else None
         column = part | {"column_names": names[: place + 1], "alias": ""} | ({} if path is None else {"qualified_name": {"path": path}})
         return _Value(column, tuple(names[place + 1 :]))
-    if part.get("class") == "FUNCTION" and part["function_name"].lower() in _TAKES and len(part["arguments"]) == 2:  # noqa: PLR2004  (of what, and which)
+    if part.get("class") == "LAMBDA":  # so the engine reads an arrow
+        of, steps = part["lhs"], _arrows(part["expr"])
+    elif part.get("class") == "FUNCTION" and part["function_name"].lower() in _TAKES and len(part["arguments"]) == 2:  # noqa: PLR2004  (of what, and which)
         of, which = (each["expression"] for each in part["arguments"])
         steps = _steps(which["literal"]["text"]) if _literal_kind(which) == "STRING" else None
-        if steps is None:
-            return None
-        if of.get("class") == "COLUMN_REF" and of["column_names"][-1].lower() == "body" and len(of["column_names"]) <= 2:  # noqa: PLR2004
-            return _Value(of, steps)
-        inner = _value_of_body(of) if of.get("class") == "FUNCTION" else None
-        return None if inner is None else _Value(inner.body, inner.steps + steps)
-    return None
+    elif part.get("type") in {"ARRAY_EXTRACT", "STRUCT_EXTRACT"}:
+        of, which = part["children"]
+        steps = _step(which)
+    else:
+        return None
+    if steps is None:
+        return None
+    inner = _Value(of, ()) if _is_body(of) else _value_of_body(of)
+    return None if inner is None else _Value(inner.body, inner.steps + steps)
+
+
+def _arrows(part: dict[str, Any]) -> tuple[str | int, ...] | None:
+    """Return the steps behind an arrow: ``'a'``, or ``'a' ->> 'b'``, which the engine reads first."""
+    if part.get("class") == "FUNCTION" and part["function_name"] in {"->", "->>"}:
+        steps = [_arrows(each["expression"]) for each in part["arguments"]]
+        return None if None in steps else tuple(step for some in steps for step in some or ())
+    return _steps(part["literal"]["text"]) if _literal_kind(part) == "STRING" else None
+
+
+def _is_body(part: dict[str, Any]) -> bool:
+    return part.get("class") == "COLUMN_REF" and part["column_names"][-1].lower() == "body" and len(part["column_names"]) <= 2  # noqa: PLR2004
+
+
+def _is_in_body(part: dict[str, Any]) -> bool:
+    return _is_body(part) or _value_of_body(part) is not None
+
+
+def _step(which: dict[str, Any]) -> tuple[str | int, ...] | None:
+    """Return what stands in brackets behind a value of a body; None for what is no name and no place."""
+    kind = _literal_kind(which)
+    if kind == "STRING":
+        return (str(which["literal"]["text"]),)
+    return (int(which["literal"]["text"]),) if kind == "INTEGER" and not which["literal"]["text"].startswith("-") else None
 
 
 def _steps(path: str) -> tuple[str | int, ...] | None:

@@ -318,3 +318,57 @@ def test_a_query_has_tables_of_its_own(store: QueueStore, tmp_path: Path, text: 
     queue = having(store, tmp_path, f'{{"id": {BIG}, "amount": "n/a"}}')
     # then
     assert query(queue.table, text).to_pylist()[0].popitem()[1] == expected
+
+
+EXACT = '{"n":[7,5.10],"u":"1.50","o":{"a.b":[{"c":1e2}]},"big":123456789012345678901234567890,"wide":12345678901234567.89,"s":"x1.50"}'
+
+
+@pytest.mark.parametrize(
+    ("taken", "value"),
+    [
+        ("body.n[1]", "5.10"),
+        ("body['n'][1]", "5.10"),
+        ("body.n", "[7,5.10]"),
+        ("body->'n'", "[7,5.10]"),
+        ("body->'n'->>'$[1]'", "5.10"),
+        ("json_extract(body, '$.n')", "[7,5.10]"),
+        ("body.o['a.b'][0].c", "1e2"),
+        ("body->'o'", '{"a.b":[{"c":1e2}]}'),
+        ("body.big", "123456789012345678901234567890"),
+        ("body.wide::decimal(38,2)::varchar", "12345678901234567.89"),
+        ("body.s", "x1.50"),
+        ("body.u", "1.50"),
+        ("body", EXACT),
+        ("body.n[7]", None),
+        ("body.u[0]", None),
+    ],
+)
+def test_values_of_bodies_are_shown_with_all_their_digits(store: QueueStore, tmp_path: Path, taken: str, value: str | None) -> None:
+    queue = having(store, tmp_path, EXACT)
+
+    assert query(queue.table, f"select {taken} as v from messages").to_pylist() == [{"v": value}]
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("body.n[1] = 5", [1]),
+        ("body.n[1].x = 5", []),
+        ("body['n'][0] = 7", [1, 3]),
+        ("body->'n'->>'$[1]' = 5", [1]),
+        ("body->>'n' = '50'", [2]),
+        ("body.n[1] = 5 or body.n = 50", [1, 2]),
+    ],
+)
+def test_brackets_and_arrows_take_elements_of_lists(store: QueueStore, tmp_path: Path, where: str, expected: list[int]) -> None:
+    queue = having(store, tmp_path, '{"n":[7,5]}', '{"n":50}', '{"n":[7,6]}')
+
+    assert met(queue, where) == expected
+
+
+@pytest.mark.parametrize("where", ["body.n[-1] = 5", "body.n[lookup_id] = 5", "body[abort_count] = 1"])
+def test_an_element_that_is_counted_otherwise_is_an_error(store: QueueStore, tmp_path: Path, where: str) -> None:
+    queue = having(store, tmp_path, '{"n":[7,5]}')
+
+    with pytest.raises(QueryError, match=r"elements from 0 on: body\.items\[0\]"):
+        met(queue, where)
