@@ -36,6 +36,10 @@ _LEAST_CUT = 2
 _MANY = 200
 _CUT = re.compile(r"…|\.\.\.")
 _FRAME = re.compile(r"""^[ \t]*File "[^"\n]*", line \d+(?:, in [^\n]*)?$""", re.MULTILINE)
+_ESCAPE = re.compile(r"""(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u([0-9a-fA-F]{4})|\\(["'\\/bfnrt])""")
+_SIGNS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_LEVELS = 2
+"""So often a text is written as JSON or by Python within another: a body, and the text of an error that shows it."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -90,6 +94,16 @@ class HiddenValues:
                 self._forms.setdefault(form, (_whole_words if len(form) <= _SHORT else find)(form))
 
     def _places(self, text: str) -> list[tuple[int, int]]:
+        """Return where values stand in a text: as it is, and with its escapes resolved, which writers of JSON choose otherwise, once and twice."""
+        spans, read, at = self._found(text), text, range(len(text) + 1)
+        for _ in range(_LEVELS):
+            if "\\" not in read:
+                break
+            read, at = _unescaped(read, at)
+            spans += [(at[start], at[end]) for start, end in self._found(read)]
+        return spans
+
+    def _found(self, text: str) -> list[tuple[int, int]]:
         forms = self._near(text)
         spans = [span for form in forms if form in text for span in self._forms[form](text)]
         for cut in _CUT.finditer(text):
@@ -119,6 +133,22 @@ class HiddenValues:
                 if text.startswith(form[-size:], end):
                     yield end, end + size
                     break
+
+
+def _unescaped(text: str, at: Sequence[int]) -> tuple[str, Sequence[int]]:
+    """Return a text with JSON's escapes resolved, and where each of its characters began.
+
+    :param at: where each character of the text began in another one, and its end.
+    """
+    parts, places, end = list[str](), list[int](), 0
+    for found in _ESCAPE.finditer(text):
+        begin = found.start()
+        pair, code, sign = found.groups()
+        made = json.loads(f'"{pair}"') if pair else chr(int(code, 16)) if code else _SIGNS.get(sign, sign)
+        parts += [text[end:begin], made]
+        places += [*at[end:begin], at[begin]]
+        end = found.end()
+    return "".join([*parts, text[end:]]), [*places, *at[end:]]
 
 
 def _forms_of_text(value: str) -> set[str]:

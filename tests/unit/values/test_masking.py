@@ -6,7 +6,7 @@ import base64
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_poison.values.errors import SettingError
@@ -272,3 +272,29 @@ def test_a_hidden_value_of_many_brackets_ends_nothing() -> None:
     # then
     assert b"4111" not in Masking(("$.card",)).body(deep)
     assert "4111" not in Masking(("$.card",)).values(deep, {}).hide("no 4111")
+
+
+def written_by_others(secret: str, ways: list[int]) -> str:
+    """Return a text as a writer of JSON may have it that chooses other escapes than Python."""
+    made, units = list[str](), secret.encode("utf-16-be")
+    for place in range(0, len(units), 2):
+        unit, way = int.from_bytes(units[place : place + 2]), ways[place // 2 % len(ways)]
+        plain = way == 0 and chr(unit) not in '"\\' and 0x20 <= unit < 0xD800
+        made.append(chr(unit) if plain else "\\/" if (unit, way) == (ord("/"), 1) else f"\\u{unit:04X}" if way == 2 else f"\\u{unit:04x}")
+    return "".join(made)
+
+
+@given(st.text(st.sampled_from('aB/+&<"\\\né😀 '), min_size=4, max_size=9), st.lists(st.integers(0, 3), min_size=1, max_size=4), st.integers(1, 2))
+@example("abc/def/ghi", [1], 1)
+@example("ann+shop@example.com", [2], 1)
+@example("😀😀/x", [3, 2], 2)
+def test_a_value_is_hidden_whichever_escapes_its_sender_has_chosen(secret: str, ways: list[int], times: int) -> None:
+    written = written_by_others(secret, ways)
+    body = f'{{"card": "{written}"}}'
+    assert json.loads(body) == {"card": secret}
+    text = f"no such account: {json.dumps(body) if times > 1 else body}"
+
+    shown = mask("$.card").values(body.encode(), {}).hide(text)
+
+    assert (json.dumps(written)[1:-1] if times > 1 else written) not in shown
+    assert shown.startswith("no such account: ")
