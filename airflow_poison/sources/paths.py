@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 _FORMATS = {"json": "json", "text": "lines", "csv": "csv", "parquet": "parquet"}
 """Formats as Spark names them, and the readers of them."""
 _OPTIONS = {"sep": "delimiter", "delimiter": "delimiter", "encoding": "encoding", "charset": "encoding"}
+_AS_HERE = {"multiline": ("true", "false"), "quote": ('"',), "escape": ('"',), "inferschema": ("false",)}
+"""Options of CSV with values that say what the reader here does."""
 _STORES = ("s3://", "gs://", "abfss://")
 _ONLY_SPARK = frozenset("{}\\,")
 """Characters that mean something in Spark's paths, and nothing here."""
@@ -119,6 +121,7 @@ class PathFiles:
 
 def _layout(form: str, options: Mapping[str, object]) -> Layout | None:
     """Return how files are written; None: the readers here do not know such ones."""
+    options = {name: value for name, value in options.items() if form != "csv" or str(value).lower() not in _AS_HERE.get(name, ())}
     given = {_OPTIONS[name]: str(value) for name, value in options.items() if name in _OPTIONS}
     if form not in _FORMATS or len(given) + ("header" in options) < len(options) or (options and form != "csv"):
         return None

@@ -56,8 +56,11 @@ _OF_LISTS = frozenset({"recursivefilelookup", "pathglobfilter", "modifiedbefore"
 """Options that say which files are read, in lower case."""
 _FILES = frozenset({"avro", "binaryfile", "csv", "json", "orc", "parquet", "text", "xml"})
 _OF_LINES = _OF_LISTS | {"linesep"}
-JSON_LINE, TEXT_LINE = "poison.json_line", "poison.text_line"
-"""The first column of a DataFrame of lines, as bytes; behind it the columns of the names of folders."""
+_OF_DOCUMENTS = _OF_LISTS | {"multiline", "prefersdecimal"}
+JSON_LINE, JSON_FILE, TEXT_LINE = "poison.json_line", "poison.json_file", "poison.text_line"
+"""The first column of a DataFrame of lines, or of whole files, as bytes; behind it the columns of the names of folders."""
+_EMPTY = "\x01poison.empty\x01"
+"""What stands for an empty cell in quotes while Spark reads CSV, which would make it null as one without quotes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,11 @@ class FrameSource:
             if has_ended(error):
                 raise
             what = f"table={self.table!r}" if self.table is not None else f"path={self.path!r} as format={self.format!r}"
+            if "NEGATIVE_SCALE" in str(error):
+                raise InputError(
+                    f"Spark cannot read {what}: it has no decimal for a number as 1e30. Leave out other options than multiLine, and the text of "
+                    "each record is sent as it is; or let numbers be doubles: options={'prefersDecimal': 'false'}. Nothing was sent."
+                ) from error
             raise InputError(f"Spark cannot read {what}: {why(error).rstrip('.')}. {self._next_step} Nothing was sent.") from error
         return frame
 
@@ -110,16 +118,32 @@ class FrameSource:
             reading = reading if "linesep" in given else reading.option("lineSep", "\n")
             whole = given.get("wholetext", "false").lower() == "true"
             return _lines(self._load(reading, "text"), JSON_LINE if kind == "json" else TEXT_LINE, whole=whole)
+        if kind == "json" and given.get("multiline", "").lower() == "true" and given.keys() <= _OF_DOCUMENTS:  # Spark reads the first one of a file
+            return _lines(self._load(reading.option("wholetext", "true"), "text"), JSON_FILE, whole=True)
         if kind not in _FILES:
             return reading.format(kind).load(self.path)
         if kind not in _PARSED:
             return self._load(reading, kind)
         if given.get("encoding", given.get("charset", "utf-8")).lower().replace("-", "") == "utf8":
             self._check_utf8(spark, {name: value for name, value in self.options.items() if name.lower() in _OF_LISTS})
-        if kind == "json":
-            reading = reading.option("prefersDecimal", given.get("prefersdecimal", "true"))
+        marks = kind == "csv" and not given.get("nullvalue") and "emptyvalue" not in given
+        defaults = {"json": {"prefersDecimal": "true"}, "xml": {"inferSchema": "false"}, "csv": {"escape": '"', "multiLine": "true"}}[kind]
+        defaults = {name: value for name, value in defaults.items() if name.lower() not in given} | ({"emptyValue": _EMPTY} if marks else {})
+        frame = self._parsed(spark, reading.options(**defaults), kind, given)
+        return frame.replace(_EMPTY, "") if marks else frame
+
+    def _parsed(self, spark: SparkSession, reading: DataFrameReader, kind: str, given: Mapping[str, str]) -> DataFrame:
+        """Return the rows of text, and the records that Spark could not read in a column of their own."""
         frame = self._load(reading, kind)
         corrupt = given.get("columnnameofcorruptrecord", str(spark.conf.get(CORRUPT)))
+        if not {*frame.columns} - {corrupt}:
+            sizes = spark.read.format("binaryFile").options(**{name: each for name, each in self.options.items() if name.lower() in _OF_LISTS})
+            if sizes.load(str(self.path)).where("length > 0").select("length").first() is None:
+                return spark.createDataFrame([], f"{quoted(corrupt)} string")
+            raise InputError(
+                f"path={self.path!r} as format={kind!r}: Spark finds no row with a column there. Check that its files are whole, and the options "
+                f"{dict(self.options)}. Nothing was sent."
+            )
         if corrupt in frame.columns or given.get("mode", "PERMISSIVE").upper() != "PERMISSIVE":
             return frame
         if kind == "csv":  # by itself it takes the columns of one file for those of all, and cuts rows to those that are wanted
@@ -339,7 +363,7 @@ class _Given:
         """Raises InputError for a mapping that does not fit."""
         import pyarrow as pa
 
-        corrupt, lines = None, frame.columns[0] in {JSON_LINE, TEXT_LINE}
+        corrupt, lines = None, frame.columns[0] in {JSON_LINE, JSON_FILE, TEXT_LINE}
         if not lines:
             mapping.check(frame.columns)
             _check_named_once(frame, mapping)
@@ -359,8 +383,8 @@ class _Given:
 
         fields = [each.with_type(kind) for each, kind in zip(self.columns, batch.schema.types, strict=True)]
         rows = pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
-        if fields[0].name == JSON_LINE:
-            records = _of_json(rows)
+        if fields[0].name in {JSON_LINE, JSON_FILE}:
+            records = _of_json(rows if fields[0].name == JSON_LINE else _documents(rows))
             self.fields.see(records)
             return with_fields(records, self.mapping, self.now)
         if fields[0].name == TEXT_LINE:
@@ -380,6 +404,16 @@ def _corrupt_column(frame: DataFrame, mapping: ColumnMapping) -> str | None:
     name = str(frame.sparkSession.conf.get(CORRUPT))
     there = name in frame.columns and name not in mapping.columns() and frame.schema[name].dataType.simpleString() == "string"
     return name if there else None
+
+
+def _documents(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the documents of files, byte for byte, as lines of JSON are: of an array its elements. What is no JSON of a file is one, to its end."""
+    import pyarrow as pa
+
+    found = [(at, each) for at, content in enumerate(rows.column(0).to_pylist()) for each in json_text.documents(cast("bytes", content))]
+    places = pa.array([at for at, _ in found], pa.int64())
+    folders = [rows.column(number).take(places) for number in range(1, rows.num_columns)]
+    return pa.RecordBatch.from_arrays([pa.array([each for _, each in found], pa.binary()), *folders], names=rows.schema.names)
 
 
 def _of_json(rows: pa.RecordBatch) -> pa.RecordBatch:

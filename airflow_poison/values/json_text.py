@@ -109,6 +109,24 @@ def unlike_json(bodies: Sequence[bytes]) -> list[int]:
     return found
 
 
+def documents(content: bytes) -> list[bytes]:
+    """Return the values of a file, one behind the other, as they are written; of an array its elements. What is no JSON is one, up to the end."""
+    try:
+        text = decoded(content)
+    except JsonError:
+        return [content]
+    found, place = list[str](), _behind_space(text, 0)
+    while place < len(text):
+        try:
+            _, end = _scan(text, place)
+        except (ValueError, RecursionError):
+            found.append(text[place:])
+            break
+        found += _elements(text, place) if text[place] == "[" else [text[place:end]]
+        place = _behind_space(text, end)
+    return [each.encode() for each in found]
+
+
 def written(value: object) -> str:
     """Return a tree or plain values as JSON text, each number with all its digits. Raises JsonError."""
     try:
@@ -288,6 +306,17 @@ def _merged(text: str, patch: object) -> str:
         if value is not None and name not in there:
             parts.append((comma if parts else space) + _name(name) + colon + _merged("", value))
     return "{" + "".join(parts) + (text[members[-1].end : -1] if members else "") + "}"
+
+
+def _elements(text: str, place: int) -> Iterator[str]:
+    """Yield the elements of an array that begins at a place."""
+    place = _behind_space(text, place + 1)
+    while text[place] != "]":
+        _, end = _scan(text, place)
+        yield text[place:end]
+        place = _behind_space(text, end)
+        if text[place] == ",":
+            place = _behind_space(text, place + 1)
 
 
 class _Member:

@@ -95,7 +95,8 @@ class HiddenValues:
 
     def _places(self, text: str) -> list[tuple[int, int]]:
         """Return where values stand in a text: as it is, and with its escapes resolved, which writers of JSON choose otherwise, once and twice."""
-        spans, read, at = self._found(text), text, range(len(text) + 1)
+        spans, read = self._found(text), text
+        at: Sequence[int] = range(len(text) + 1)
         for _ in range(_LEVELS):
             if "\\" not in read:
                 break

@@ -175,12 +175,76 @@ def test_documents_of_several_lines_keep_digits_and_a_broken_one_is_malformed(se
     assert bodies(queue, SubQueue.POISON) == [b'{"x": \n']
 
 
-@pytest.mark.parametrize(("form", "options"), [("csv", {"header": "true"}), ("json", {"multiLine": "true"}), ("xml", {"rowTag": "row"})])
+@pytest.mark.parametrize(
+    ("form", "options"), [("csv", {"header": "true"}), ("json", {"multiLine": "true", "allowComments": "true"}), ("xml", {"rowTag": "row"})]
+)
 def test_text_that_is_no_utf8_is_refused_with_its_line(sent: Callable[..., SendResult], tmp_path: Path, form: str, options: dict[str, str]) -> None:
     path = put(tmp_path / "a.txt", b"<row>\n<a>caf\xc3\xa9</a>\n<a>caf\xe9</a></row>\n")
 
     with pytest.raises(InputError, match=r"a\.txt, line 3: it is no UTF-8.*encoding.*Nothing was sent"):
         sent(FrameSource(path=path, format=form, options=options))
+
+
+def test_documents_of_a_file_are_sent_byte_for_byte_and_elements_of_arrays_apart(
+    sent: Callable[..., SendResult], queue: Queue, tmp_path: Path
+) -> None:
+    given = {
+        "lines": b'{"n":1}\n\n{"n": 2}{"N":3}\r\n',
+        "array": b'\xef\xbb\xbf[ {"a":1.10},\n {"a":1e30} , {"a":"x\\ud800y"},123456789012345678901234567890 ]',
+        "cut": b'{"ok":1}\n[{"a":1},{"a":',
+        "latin": b'{"a":"caf\xe9"}',
+        "empty": b"",
+        "none": b"[]",
+    }
+    for name, content in given.items():
+        put(tmp_path / f"in/{name}.json", content)
+
+    result = sent(FrameSource(path=str(tmp_path / "in"), format="json", options={"multiLine": "true"}))
+
+    assert (result.sent, result.malformed) == (10, 2)
+    good = [b'{"n":1}', b'{"n": 2}', b'{"N":3}', b'{"a":1.10}', b'{"a":1e30}', b'{"a":"x\\ud800y"}', b"123456789012345678901234567890", b'{"ok":1}']
+    assert sorted(bodies(queue)) == sorted(good)
+    assert sorted(bodies(queue, SubQueue.POISON)) == sorted([b'[{"a":1},{"a":', b'{"a":"caf\xe9"}'])
+
+
+def test_values_of_xml_keep_their_digits(sent: Callable[..., SendResult], queue: Queue, tmp_path: Path) -> None:
+    values = {"_id": "007", "a": "1.10", "b": "12345678901234567.89", "f": "1e400", "j": "2026-01-01T00:00:00.123456789Z", "zip": "01234"}
+    inside = "".join(f"<{name}>{value}</{name}>" for name, value in values.items() if name != "_id")
+    put(tmp_path / "a.xml", f'<r><row id="007">{inside}</row></r>')
+    put(tmp_path / "empty.xml", "")
+
+    for name, rows in {"a.xml": 1, "empty.xml": 0}.items():
+        assert sent(FrameSource(path=str(tmp_path / name), format="xml", options={"rowTag": "row"})).sent == rows
+
+    assert [json.loads(body) for body in bodies(queue)] == [values]
+
+
+@pytest.mark.parametrize("content", ["<r/>", "<r><row><a>1</a>"])
+def test_files_in_which_spark_finds_no_row_are_an_error_that_says_so(sent: Callable[..., SendResult], tmp_path: Path, content: str) -> None:
+    with pytest.raises(InputError, match=r"a\.xml' as format='xml': Spark finds no row.*rowTag.*Nothing was sent"):
+        sent(FrameSource(path=put(tmp_path / "a.xml", content), format="xml", options={"rowTag": "row"}))
+
+
+def test_a_number_that_spark_has_no_decimal_for_is_an_error_with_a_way_out(sent: Callable[..., SendResult], tmp_path: Path) -> None:
+    path = put(tmp_path / "a.json", '{"a":1e30}\n')
+
+    with pytest.raises(InputError, match=r"no decimal for a number as 1e30.*prefersDecimal"):
+        sent(FrameSource(path=path, format="json", options={"allowComments": "true"}))
+    assert sent(FrameSource(path=path, format="json", options={"allowComments": "true", "prefersDecimal": "false"})).sent == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "of_na"), [({"nullValue": "NA"}, None), ({"dateFormat": "yyyy"}, "NA"), ({"ignoreLeadingWhiteSpace": "false"}, "NA")]
+)
+def test_cells_that_spark_reads_with_other_options_are_those_of_rfc_4180(
+    sent: Callable[..., SendResult], queue: Queue, tmp_path: Path, option: dict[str, str], of_na: str | None
+) -> None:
+    path = put(tmp_path / "a.csv", 'id,v\n1,"x\ny"\n2,"say ""hi"", a\\b"\n3,""\n4,\n5,NA\n')
+
+    result = sent(FrameSource(path=path, format="csv", options={"header": "true", **option}))
+
+    assert (result.sent, result.malformed) == (5, 0)
+    assert [json.loads(body).get("v") for body in bodies(queue)] == ["x\ny", 'say "hi", a\\b', "", None, of_na]
 
 
 def test_text_in_an_encoding_that_is_named_is_read(sent: Callable[..., SendResult], queue: Queue, tmp_path: Path) -> None:
