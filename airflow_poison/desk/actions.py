@@ -275,8 +275,9 @@ def _imported(name: str) -> Callable[[bytes], object]:
     module, _, attribute = name.partition(":")
     try:
         found: object = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError("function", name, f"'module:name' of a function that can be imported here ({error})") from error
+    except (Exception, SystemExit) as error:  # whatever a module raises that is imported
+        what = f"'module:name' of a function that can be imported here ({type(error).__name__}: {error})"
+        raise SettingError("function", name, what) from error
     if not callable(found):
         raise SettingError("function", name, "a function that takes a body's bytes and returns the new ones")
     return found
@@ -286,7 +287,10 @@ def _called(function: Callable[[bytes], object], name: str) -> Callable[[bytes],
     def change(body: bytes) -> bytes:
         try:
             new = function(body)
-        except Exception as error:
+        except BaseException as error:
+            of_airflow = not isinstance(error, Exception) and type(error).__module__.startswith("airflow.")
+            if of_airflow or isinstance(error, KeyboardInterrupt):  # the time of the task, or a person, ends the plan
+                raise
             raise UnfitError(f"{name} raised {type(error).__name__}: {error}") from error
         if isinstance(new, str):
             return new.encode()

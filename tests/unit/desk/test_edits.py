@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -109,13 +111,59 @@ def half(_body: bytes) -> str:
     return "\ud800"
 
 
-@pytest.mark.parametrize("name", ["raising", "half"])
+def ending(_body: bytes) -> bytes:
+    sys.exit("no such order")
+
+
+def cancelled(_body: bytes) -> bytes:
+    raise asyncio.CancelledError
+
+
+def interrupted(_body: bytes) -> bytes:
+    raise KeyboardInterrupt
+
+
+class TimeoutOfAirflow(BaseException):
+    __module__ = "airflow.sdk.exceptions"
+
+
+def timed_out(_body: bytes) -> bytes:
+    raise TimeoutOfAirflow
+
+
+class ErrorOfAirflow(Exception):  # noqa: N818  (as AirflowSkipException)
+    __module__ = "airflow.sdk.exceptions"
+
+
+def skipping(_body: bytes) -> bytes:
+    raise ErrorOfAirflow
+
+
+@pytest.mark.parametrize("name", ["raising", "half", "ending", "cancelled", "skipping"])
 def test_a_function_that_fails_for_a_body_leaves_it_as_it_is(name: str) -> None:
     # given
     edit = editor(PlanAction(verb=Verb.EDIT, function=f"{__name__}:{name}"), "p")
     # then
     with pytest.raises(UnfitError):
         edit(Edited(b"{}", {}))
+
+
+@pytest.mark.parametrize(("name", "raised"), [("interrupted", KeyboardInterrupt), ("timed_out", TimeoutOfAirflow)])
+def test_what_ends_the_process_or_the_task_within_a_function_ends_the_plan(name: str, raised: type[BaseException]) -> None:
+    # given
+    edit = editor(PlanAction(verb=Verb.EDIT, function=f"{__name__}:{name}"), "p")
+    # then
+    with pytest.raises(raised):
+        edit(Edited(b"{}", {}))
+
+
+def test_a_module_that_ends_while_it_is_imported_has_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    (tmp_path / "ends_at_once.py").write_text("import sys\nsys.exit(1)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    # then
+    with pytest.raises(SettingError, match="SystemExit: 1"):
+        editor(PlanAction(verb=Verb.EDIT, function="ends_at_once:f"), "p")
 
 
 @pytest.mark.parametrize(
