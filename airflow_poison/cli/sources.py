@@ -41,15 +41,15 @@ def batches(place: str, layout: Layout, mapping: ColumnMapping, now: datetime) -
     :param mapping: without a time to live for all.
     Raises InputError, and OSError for a file that cannot be read.
     """
-    from airflow_poison.sources.readers import records
+    from airflow_poison.sources.readers import records, shown_name
     from airflow_poison.sources.rows import to_messages
 
-    done = 0
-    for batch in records(place, layout, io.BytesIO(sys.stdin.buffer.read()) if place == "-" else Path(place)):
+    done, shown = 0, shown_name(place)
+    for batch in records(shown, layout, io.BytesIO(sys.stdin.buffer.read()) if place == "-" else Path(place)):
         _refuse_malformed(batch)
         if layout.format in {"csv", "parquet"}:
             made = to_messages(batch, mapping, now)
-            _refuse_malformed(made, lambda number, done=done: f"row {done + number + 1:,} of {place}: ")  # type: ignore[misc]  # a default
+            _refuse_malformed(made, lambda number, done=done: f"row {done + number + 1:,} of {shown}: ")  # type: ignore[misc]  # a default
             made = made.drop_columns(ERROR)
         else:
             made = _of_bodies(batch, mapping, now)

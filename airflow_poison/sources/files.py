@@ -18,12 +18,12 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.sources.frames import FileThere, Reading, folders_of, is_left_out, of_files, of_typed, with_folders
-from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, is_utf8, malformed, named_columns, records
+from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, malformed, named_columns, records, shown_name
 from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
 from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.objects import Objects
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
-from airflow_poison.values.texts import counted, on_spark, place_of
+from airflow_poison.values.texts import counted, is_utf8, on_spark, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -75,12 +75,8 @@ class _Found:
 
     @property
     def shown(self) -> str:
-        """The name that users see: the path; a URI where the path is no UTF-8, or has a line end."""
-        return _shown(self.path)
-
-
-def _shown(path: str) -> str:
-    return path if "\n" not in path and is_utf8(path) else Path(path).as_uri() if path.startswith("/") else path.replace("\n", "%0A")
+        """The name that users see."""
+        return shown_name(self.path)
 
 
 class _PassedOver(dict[tuple[str, str], set[str]]):
@@ -145,14 +141,15 @@ class Files(Source):
         for setting, allowed in self._allowed.items():
             if getattr(self, setting) not in allowed:
                 raise SettingError(setting, getattr(self, setting), ", ".join(allowed))
-        if not isinstance(self.pattern, str) or not self.pattern.strip():
-            raise SettingError("pattern", self.pattern, "where the files are: /landing/*.json, s3://bucket/landing/*.json")
+        if not isinstance(self.pattern, str) or not self.pattern.strip() or not is_utf8(self.pattern):
+            wanted = "where the files are, in UTF-8: /landing/*.json, s3://bucket/landing/*.json (* stands for other names, too)"
+            raise SettingError("pattern", self.pattern, wanted)
         if self.max_files is not None and (not isinstance(self.max_files, int) or self.max_files < 1):
             raise SettingError("max_files", self.max_files, "a number from 1 on, or None for all")
         if not isinstance(self.settled, timedelta) or self.settled < timedelta(0):
             raise SettingError("settled", self.settled, "a duration from 0 on: timedelta(seconds=10)")
-        if not isinstance(self.name, str):
-            raise SettingError("name", self.name, "a text, or none for the pattern")
+        if not isinstance(self.name, str) or not is_utf8(self.name):
+            raise SettingError("name", self.name, "a text in UTF-8, or none for the pattern")
         if not self._in_bucket and not Path(self.pattern).is_absolute():
             raise SettingError("pattern", self.pattern, "an absolute path, since tasks run in folders of their own; or the URI of an object store")
         object.__setattr__(self, "name", self.name or self.pattern)
@@ -228,8 +225,8 @@ class Files(Source):
     def _for_spark(files: Iterable[_Found], passed: _PassedOver) -> Iterator[_Found]:
         """Yield the files that Spark reads where it alone reads them."""
         for file in files:
-            if is_left_out(file.path):
-                why = "by its name (it begins with _ or ., or has a colon); rename it"
+            if is_left_out(file.path) or not is_utf8(file.path):
+                why = "by its name (it begins with _ or ., has a colon, or is no UTF-8); rename it"
                 passed.add(f"file is left out by Spark {why}", f"files are left out by Spark, each {why}", file.shown)
             elif not file.size:
                 passed.add("file has no bytes", "files have no bytes", file.shown)
@@ -256,11 +253,13 @@ class Files(Source):
                 age = now - seen.st_mtime if seen.st_mtime <= now else now - seen.st_ctime  # a date in the future says nothing
                 if age < 0:
                     passed.add(
-                        "file is dated in the future; later takes look again", "files are dated in the future; later takes look again", _shown(path)
+                        "file is dated in the future; later takes look again",
+                        "files are dated in the future; later takes look again",
+                        shown_name(path),
                     )
                 elif age < settled:
                     since = f"changed less than {settled:g} s ago and may still be written; later takes look again"
-                    passed.add(f"file was {since}", f"files were {since}", _shown(path))
+                    passed.add(f"file was {since}", f"files were {since}", shown_name(path))
                 else:
                     version = f"{seen.st_size}-{seen.st_mtime_ns}"
                     yield _Found(path, seen.st_size, seen.st_mtime, version, (seen.st_dev, seen.st_ino), linked)
@@ -549,7 +548,7 @@ def _entries(folder: str, passed: _PassedOver) -> Sequence[os.DirEntry[str]]:
     except OSError as error:
         if error.errno not in _OF_A_NAME:
             raise
-        passed.add("folder cannot be listed", "folders cannot be listed", f"{_shown(folder)} ({error.strerror})")
+        passed.add("folder cannot be listed", "folders cannot be listed", f"{shown_name(folder)} ({error.strerror})")
         return ()
 
 
@@ -578,7 +577,7 @@ def _looked_at(path: str, passed: _PassedOver) -> os.stat_result | None:
         if error.errno not in _OF_A_NAME:
             raise
         if not (error.errno in {errno.ENOENT, errno.ENOTDIR} and not _is_link(path)):  # else it was removed since it was listed
-            passed.add("name leads to no file", "names lead to no file", f"{_shown(path)} ({error.strerror})")
+            passed.add("name leads to no file", "names lead to no file", f"{shown_name(path)} ({error.strerror})")
         return None
 
 

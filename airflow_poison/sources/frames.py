@@ -15,6 +15,7 @@ from functools import partial, reduce
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from airflow_poison.sources.readers import named_columns, records
 from airflow_poison.sources.rows import to_messages
@@ -25,7 +26,7 @@ from airflow_poison.values.ddl import ddl_type, parse_ddl, quoted, united
 from airflow_poison.values.errors import SourceError
 from airflow_poison.values.mapping import ColumnMapping
 from airflow_poison.values.schema import message_schema
-from airflow_poison.values.texts import literal_path, local_uri
+from airflow_poison.values.texts import is_utf8, literal_path, local_uri
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -120,7 +121,8 @@ def folders_of(path: str, base: str) -> Mapping[str, str | None]:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub("%([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), text)
+    plain = re.sub("%([0-9A-Fa-f]{2})", lambda code: chr(int(code[1], 16)), text)
+    return plain if is_utf8(plain) else quote(plain.encode(errors="surrogateescape"))  # as in the name of the file that users see
 
 
 def with_folders(rows: pa.RecordBatch, folders: Mapping[str, str | None]) -> pa.RecordBatch:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, cast
 
 from airflow_poison.sources.bodies import alone, with_fields
 from airflow_poison.sources.files import matcher
-from airflow_poison.sources.readers import Layout, records
+from airflow_poison.sources.readers import Layout, records, shown_name
 from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR
 from airflow_poison.store.objects import Objects
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import InputError, SettingError, StoreUnreachableError
-from airflow_poison.values.texts import counted
+from airflow_poison.values.texts import counted, is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,12 +60,14 @@ class PathFiles:
 
     @classmethod
     def at(cls, path: str, format: str, options: Mapping[str, object], storage_options: Mapping[str, str]) -> PathFiles | None:  # noqa: A002
-        """Return the files at a path; None: Spark has to read them, or to say that they are not there.
+        """Return the files at a path; None: Spark has to read them, or to say that they are not there. Raises InputError.
 
         :param path: a file, a folder or a pattern: absolute, or the URI of an object store.
         :param format: as Spark names it.
         :param options: of Spark's reader.
         """
+        if not is_utf8(path):
+            raise InputError(f"path={path!r}: expected text in UTF-8; * stands for the name of a file or folder that is none. Nothing was sent.")
         given = {name.lower(): value for name, value in options.items()}
         layout = _layout(format.lower(), given)
         if layout is None or _ONLY_SPARK & set(path):
@@ -112,10 +114,10 @@ class PathFiles:
         try:
             with _here(name, self.storage_options) as path:
                 layout = replace(self.layout, header=_numbers(self.layout, path)) if self.numbered else self.layout
-                yield from records(name, layout, path)
+                yield from records(shown_name(name), layout, path)
         except OSError as error:
             raise InputError(
-                f"{name} cannot be read: {error.strerror or error}. Check that it is there, and the rights. Nothing was sent."
+                f"{shown_name(name)} cannot be read: {error.strerror or error}. Check that it is there, and the rights. Nothing was sent."
             ) from error
 
 
@@ -195,7 +197,9 @@ def _is_hidden(name: str) -> bool:
 def _warn_of(folders: list[str]) -> None:
     if folders:
         many = counted(len(folders), "folder", "folders")
-        _log.warning("Not sent: %s within the path, %s first. Send a folder of them by its own path, or all by a pattern.", many, folders[0])
+        _log.warning(
+            "Not sent: %s within the path, %s first. Send a folder of them by its own path, or all by a pattern.", many, shown_name(folders[0])
+        )
 
 
 def _split(uri: str) -> tuple[str, str]:

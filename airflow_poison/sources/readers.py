@@ -41,7 +41,7 @@ from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
 from airflow_poison.values.json_text import syntax_error, unlike_json
 from airflow_poison.values.schema import MAX_BODY_BYTES
-from airflow_poison.values.texts import counted
+from airflow_poison.values.texts import counted, is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -554,13 +554,11 @@ def malformed(name: str, content: bytes, error: str) -> pa.RecordBatch:
     )
 
 
-def is_utf8(name: str) -> bool:
-    """Whether a name of a file is UTF-8: others have a lone surrogate for each byte that is not."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def shown_name(path: str) -> str:
+    """Return the name of a file as users see it: the path; a URI where the path is no UTF-8, or has a line end."""
+    if "\n" not in path and is_utf8(path):
+        return path
+    return path.replace("\n", "%0A") if "://" in path else Path(path).absolute().as_uri()
 
 
 def _beginning(source: Path | IO[bytes]) -> bytes:

@@ -95,6 +95,15 @@ def _escape(sign: str) -> str:
     return "\\x0d" if sign == "\r" else sign.encode("unicode_escape").decode()
 
 
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can hold a text. Names of files and arguments that are none have a lone surrogate for each byte that is not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def folded(word: str) -> str:
     """Return a word without what people leave out: case, and the signs between its parts."""
     return "".join(filter(str.isalnum, word)).lower()

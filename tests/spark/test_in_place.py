@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -1073,7 +1074,8 @@ def files_of(tmp_path: Path, tables: Mapping[str, pa.Table | bytes]) -> Files:
         if isinstance(table, bytes):
             path.write_bytes(table)
         else:
-            pq.write_table(table, path)
+            with path.open("wb") as file:  # Arrow opens no name that is no UTF-8
+                pq.write_table(table, file)
     return Files(f"{tmp_path}/in/**/*", format="parquet", settled=timedelta(0))
 
 
@@ -1085,6 +1087,7 @@ def numbers(first: int, kind: pa.DataType | None = None, **more: Any) -> pa.Tabl
     return pa.table({"id": pa.array([first, first + 1], kind), **more})
 
 
+NO_UTF8 = os.fsdecode(b"caf\xe9")
 ODD_FILES: dict[str, tuple[dict[str, pa.Table | bytes], set[str]]] = {
     "a file of no bytes": ({"b.parquet": b""}, {"MalformedError"}),
     "no parquet": ({"b.parquet": b"id\n3\n"}, {"MalformedError"}),
@@ -1095,6 +1098,7 @@ ODD_FILES: dict[str, tuple[dict[str, pa.Table | bytes], set[str]]] = {
         {"_b.parquet": numbers(3), "a:b.parquet": numbers(5), "12:00:00/c.parquet": numbers(7), "x._copying_": numbers(9)},
         set(),
     ),
+    "names that are no UTF-8": ({f"{NO_UTF8}.parquet": numbers(3), f"{NO_UTF8}/b.parquet": numbers(5)}, set()),
     "wider and narrower": ({"b.parquet": numbers(300, pa.int16()), "c.parquet": numbers(2**40)}, set()),
     "unpacked": ({"b.parquet.gz": gzip.compress(b"no parquet")}, {"MalformedError"}),
 }
@@ -1116,6 +1120,17 @@ def test_an_odd_file_stops_no_other_and_none_is_left_out(job: Job, tmp_path: Pat
     assert job.queue.positions()[0].position == f"{len(good) + len(odd)} files were taken"
     assert not job.poured
     assert job.is_whole()
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_folder_that_is_no_utf8_makes_the_column_that_a_send_makes(job: Job, tmp_path: Path, form: str) -> None:
+    content = b"n\nx\n" if form == "csv" else pa.table({"n": ["x"]})
+    source = files_of(tmp_path, {f"day={day}/a": content for day in ("1", NO_UTF8)})
+
+    job.receive(given, source=replace(source, format=form))
+
+    assert sorted(row["day"] for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()) == ["1", "caf%E9"]
+    assert not messages_of(job)
 
 
 def messages_of(job: Job) -> list[dict[str, Any]]:

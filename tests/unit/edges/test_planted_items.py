@@ -60,8 +60,22 @@ def _rows(folder: Path) -> Source:
     return Jdbc(f"sqlite:///{folder}/shop.db", "t", "id", overlap=10)
 
 
+def _partitions(folder: Path) -> Source:
+    for name in ("a", "c"):
+        _in_a_folder(folder, b"day=" + name.encode(), f"{name}.csv", b"n\n1\n")
+    return Files(f"{folder}/**/*.csv", format="csv", settled=timedelta(0))
+
+
+def _in_a_folder(above: Path, folder: bytes, name: str, content: bytes) -> None:
+    there = above / os.fsdecode(folder)
+    there.mkdir()
+    (there / name).write_bytes(content)
+
+
 SOURCES: dict[str, tuple[Callable[[Path], object], Callable[[Path], Source], int]] = {
     "a name that is no UTF-8": (lambda folder: (folder / os.fsdecode(b"b\xff.jsonl")).write_bytes(GOOD), _files, 2),
+    "a folder that is no UTF-8": (lambda folder: _in_a_folder(folder, b"f\xff", "b.jsonl", GOOD), _files, 3),
+    "a folder of a partition that is no UTF-8": (lambda folder: _in_a_folder(folder, b"day=\xff", "b.csv", b"n\n1\n"), _partitions, 3),
     "a name with a line end": (lambda folder: (folder / "b\n.jsonl").write_bytes(GOOD), _files, 3),
     "a circle of links": (lambda folder: (folder / "b").symlink_to(folder / "b"), _files, 2),
     "a link to nothing": (lambda folder: (folder / "b.jsonl").symlink_to(folder / "nothing"), _files, 2),

@@ -256,6 +256,7 @@ def test_a_folder_that_is_not_there_is_an_error_and_one_that_is_empty_is_nothing
     [
         ("pattern", "landing/*.json"),
         ("pattern", " "),
+        ("pattern", "/landing/caf\udce9/*.json"),
         ("format", "xml"),
         ("rewritten", "yes"),
         ("max_files", 0),
@@ -263,6 +264,7 @@ def test_a_folder_that_is_not_there_is_an_error_and_one_that_is_empty_is_nothing
         ("settled", 10),
         ("settled", timedelta(seconds=-1)),
         ("name", 7),
+        ("name", "caf\udce9"),
         ("delimiter", ";"),
         ("encoding", "cp037"),
         ("header", "id,name"),
@@ -334,6 +336,23 @@ def test_two_stars_follow_no_link(queue: Queue, tmp_path: Path) -> None:
     assert (bodies(queue), result.passed_over) == (["1"], ())
     assert taken(queue, Files(f"{tmp_path}/in/**", format="lines", settled=AT_ONCE)).sent == 1
     assert taken(queue, Files(f"{tmp_path}/in/*/*.txt", format="lines", settled=AT_ONCE)).sent == 2
+
+
+def test_a_folder_that_is_no_utf_8_makes_a_column_as_the_name_of_the_file_says(queue: Queue, tmp_path: Path) -> None:
+    for day in (b"\xe9", b"caf\xc3\xa9"):
+        put(tmp_path / "day=1" / "a.csv", b"n\n1\n")
+        (tmp_path / "day=1").rename(os.fsdecode(os.fsencode(tmp_path) + b"/day=" + day))
+    assert taken(queue, Files(f"{tmp_path}/**/*.csv", format="csv", settled=AT_ONCE)).sent == 2
+    assert sorted(bodies(queue)) == ['{"n":"1","day":"%E9"}', '{"n":"1","day":"caf\u00e9"}']
+
+
+def test_spark_reads_no_name_that_is_no_utf_8(queue: Queue, tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.orc")).write_bytes(b"ORC")
+    found = taken(queue, Files(f"{tmp_path}/*.orc", format="orc", settled=AT_ONCE))
+    assert (found.sent, [sentence for sentence in found.passed_over if "no UTF-8" in sentence and "caf%E9.orc" in sentence]) == (
+        0,
+        [*found.passed_over],
+    )
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9", b"line\nend"])

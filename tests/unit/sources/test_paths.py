@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import os
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -105,6 +106,19 @@ def test_a_field_that_no_record_has_is_refused(queue: Queue, tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"group='carier': there is no such field in 2 records.*Nothing was sent"):
         sent(queue, files, group="carier")
     assert queue.rows() == {}
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_name_that_is_no_utf_8_is_shown_as_a_uri_and_a_path_is_utf_8(queue: Queue, tmp_path: Path, form: str) -> None:
+    put(tmp_path / "in" / "x", '{"a":"1"}\n{"a":"1"}\n' if form == "json" else "a\n1\n1\n")
+    (tmp_path / "in").rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+
+    assert sent(queue, at(tmp_path / "*" / "x", form, **({} if form == "json" else {"header": True}))).sent == 2
+    assert bodies(queue) == [b'{"a":"1"}'] * 2
+    if form == "json":
+        assert [row["message_id"] for row in rows(queue)] == [f"file://{tmp_path}/caf%E9/x:{line}" for line in (1, 2)]
+    with pytest.raises(InputError, match=r"path=.*udce9.*expected text in UTF-8"):
+        at(tmp_path / "caf\udce9", form)
 
 
 @pytest.mark.parametrize(("mapping", "expected"), [({}, b"caf\xe9"), ({"body": "value"}, b"caf\xe9"), ({"body": "value", "group": "value"}, None)])

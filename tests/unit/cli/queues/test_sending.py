@@ -126,6 +126,14 @@ def test_a_line_without_the_fields_of_its_body_is_refused(poison: Callable[..., 
     assert poison(f"send orders --file in.jsonl --map body={body} {MOVE}", code=2).err == f"error: {told} Nothing was sent.\n"
 
 
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "csv"])
+def test_the_name_of_a_file_may_be_no_utf8(poison: Callable[..., Ran], here: Path, ending: str) -> None:
+    name = os.fsdecode(b"caf\xe9.") + ending
+    (here / name).write_bytes(b"[1]\n" * 2)
+    poison(f"send orders --file {name} {MOVE}")
+    assert len(messages(poison)) == (1 if ending == "csv" else 2)
+
+
 def test_how_csv_is_written_is_said(poison: Callable[..., Ran], here: Path) -> None:
     (here / "a.csv").write_bytes(b"# export\nid\tname\nNA\tcaf\xe9\n")
     (here / "b.csv").write_bytes(b'1;\n2;""\n')
