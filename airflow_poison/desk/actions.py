@@ -20,8 +20,8 @@ from airflow_poison.values import json_text
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.masking import EDITS, HIDDEN, Masking, edits_of
-from airflow_poison.values.schema import SubQueue
-from airflow_poison.values.texts import Plain, nearest
+from airflow_poison.values.schema import MAX_BODY_BYTES, OWN_PROPERTIES, SubQueue, is_reserved
+from airflow_poison.values.texts import Plain, is_utf8, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,10 +71,9 @@ class PlanAction(Plain):
                 raise SettingError("edit", edits, "one of patch, body and function, or properties")
             if self.patch is not None:
                 _check_patch(self.patch)
-            for text in (self.body, *self.properties, *self.properties.values()):
-                _check_unicode(text or "")
-            if EDITS in self.properties:
-                raise SettingError("properties", EDITS, f"other properties: {EDITS} is kept by edits themselves")
+            _check_text("body", "" if self.body is None else self.body)
+            _check_text("function", self.function)
+            _check_properties(self.properties)
         elif edits or self.properties:
             raise SettingError((edits or ["properties"])[0], self.verb.value, f"verb={Verb.EDIT.value!r}")
         if self.verb is Verb.MOVE and self.target not in {SubQueue.MAIN, SubQueue.POISON}:
@@ -183,11 +182,19 @@ def _plain_patch(patch: Mapping[str, Any] | str | None) -> Any:
     return natural if json.dumps(natural, default=str, ensure_ascii=False) == text else text
 
 
-def _check_unicode(text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise SettingError("edit", text, "text that UTF-8 can hold: half of a surrogate pair is none") from None
+def _check_text(name: str, text: object) -> None:
+    if not (isinstance(text, str) and is_utf8(text)):
+        raise SettingError(name, text, "text that UTF-8 can hold (half of a surrogate pair is none)")
+
+
+def _check_properties(properties: object) -> None:
+    if not isinstance(properties, Mapping):
+        raise SettingError("properties", properties, "texts by name, for example {'attempt': '5'}; None removes one")
+    for name, text in properties.items():
+        _check_text("properties", name)
+        _check_text(f"properties[{name!r}]", "" if text is None else text)
+        if is_reserved(name):
+            raise SettingError("properties", name, f"other names: those that begin with {OWN_PROPERTIES!r} are the product's own")
 
 
 # Edits ----------------------------------------------------------------------------------------------------------------
@@ -219,6 +226,8 @@ def editor(action: PlanAction, plan: str) -> Callable[[Edited], Edited]:
             raise
         except Exception as error:  # whatever one message makes of an edit, the others are edited
             raise UnfitError(f"{type(error).__name__}: {error}") from error
+        if len(body) > MAX_BODY_BYTES:
+            raise UnfitError(f"the new body has {len(body):,} bytes; at most {MAX_BODY_BYTES:,} are allowed")
         properties = {name: value for name, value in {**before.properties, **action.properties}.items() if value is not None}
         edits, was = edits_of(before.properties), {name: before.properties.get(name) for name in action.properties}
         if not edits and EDITS in before.properties:  # it came with the message

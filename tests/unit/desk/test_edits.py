@@ -157,6 +157,20 @@ def test_what_ends_the_process_or_the_task_within_a_function_ends_the_plan(name:
         edit(Edited(b"{}", {}))
 
 
+def longer(body: bytes) -> bytes:
+    return body + b"12345"
+
+
+def test_a_body_that_a_queue_cannot_hold_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    # given
+    monkeypatch.setattr("airflow_poison.desk.actions.MAX_BODY_BYTES", 8)
+    edit = editor(PlanAction(verb=Verb.EDIT, function=f"{__name__}:longer"), "p")
+    # then
+    assert edit(Edited(b"abc", {})).body == b"abc12345"
+    with pytest.raises(UnfitError, match="the new body has 9 bytes; at most 8 are allowed"):
+        edit(Edited(b"abcd", {}))
+
+
 def test_a_module_that_ends_while_it_is_imported_has_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # given
     (tmp_path / "ends_at_once.py").write_text("import sys\nsys.exit(1)\n")
@@ -167,7 +181,20 @@ def test_a_module_that_ends_while_it_is_imported_has_no_function(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "action", [{"body": "\ud800"}, {"patch": {"a": float("nan")}}, {"patch": "[1]"}, {"patch": "{"}, {"properties": {"a": "\udfff"}}]
+    "action",
+    [
+        {"properties": {"attempt": 5}},
+        {"properties": {None: "a"}},
+        {"properties": ["a"]},
+        {"properties": {"poison.dialog": None}},
+        {"body": b"x"},
+        {"function": 5},
+        {"body": "\ud800"},
+        {"patch": {"a": float("nan")}},
+        {"patch": "[1]"},
+        {"patch": "{"},
+        {"properties": {"a": "\udfff"}},
+    ],
 )
 def test_an_edit_that_no_message_can_have_is_refused(action: dict[str, Any]) -> None:
     with pytest.raises(SettingError):

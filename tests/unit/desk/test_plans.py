@@ -146,7 +146,7 @@ def test_an_edit_shows_bodies_before_and_after(poisoned: Queue) -> None:
         ({"verb": "edit", "patch": [1]}, "a JSON object"),
         ({"verb": "edit", "patch": {"a": 1}, "target": "poison"}, "target='poison'.*main, or nothing"),
         ({"verb": "put_back", "patch": {"a": 1}}, "verb='edit'"),
-        ({"verb": "edit", "properties": {"poison.edits": "x"}}, "kept by edits"),
+        ({"verb": "edit", "properties": {"poison.edits": "x"}}, "the product.s own"),
         ({"verb": "put_back", "targt": "x"}, "did you mean 'target'"),
     ],
 )
