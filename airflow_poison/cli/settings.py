@@ -182,10 +182,9 @@ def rules(args: Namespace) -> None:
 
 
 def _read(name: str) -> object:
-    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
     try:
-        found: object = json.loads(text)
-    except ValueError as error:
+        found: object = json.loads(sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise wrong_usage(f"--declare {name}: expected a JSON list of rules; {error}.") from error
     return found
 

@@ -67,5 +67,7 @@ def test_what_is_wrong_is_said_in_one_line(poison: Callable[..., Ran], line: str
 def test_a_file_of_no_rules_is_refused(poison: Callable[..., Ran], here: Path) -> None:
     (here / "rules.json").write_text("[")
     assert "expected a JSON list of rules" in poison("rules orders --declare rules.json", code=2).err
+    (here / "rules.json").write_bytes('[{"name": "\u00e9"}]'.encode("latin-1"))
+    assert "--declare rules.json: expected a JSON list of rules; 'utf-8' codec" in poison("rules orders --declare rules.json", code=2).err
     (here / "rules.json").write_text('[{"name": "a", "verb": "drop"}]')
     assert "put_back, send_to, remove, tell, ask" in poison("rules orders --declare rules.json", code=2).err
