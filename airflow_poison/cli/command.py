@@ -151,6 +151,18 @@ class Argument:
     options: Mapping[str, Any] = field(default_factory=dict)
     completes: tuple[str, ...] | str = ()
 
+    def check(self, args: Namespace) -> None:
+        """Raise InputError for a text that is no UTF-8. Names of files, and bodies, may be of any bytes."""
+        from airflow_poison.values.texts import is_utf8
+
+        given = getattr(args, self.options.get("dest") or self.flags[-1].lstrip("-").replace("-", "_"), None)
+        for text in given if isinstance(given, list) else [given]:
+            if isinstance(text, str) and not is_utf8(text) and self.options.get("metavar") not in _OF_BYTES:
+                raise wrong_usage(f"{self.flags[-1]} {text!r}: expected text in UTF-8. Nothing has changed.")
+
+
+_OF_BYTES = frozenset({"FILE", "URI", "BODY"})
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -170,6 +182,8 @@ class Command:
 
                 if args.output not in OUTPUTS:
                     raise wrong_usage(f"--output {args.output}: expected one of {', '.join(OUTPUTS)}.")
+                for argument in self.arguments:
+                    argument.check(args)
                 zone = args.timezone or os.environ.get(ZONE_VARIABLE)
                 with in_zone("--timezone", zone) if zone else nullcontext(), _signed(args):
                     self.run(args)

@@ -410,6 +410,7 @@ def _write(answer: pa.Table, place: str, queue: str) -> None:
                 case ".parquet":
                     import pyarrow.parquet as pq
 
+                    _check_parquet(answer.schema, place)
                     pq.write_table(answer, file)
                 case ".csv":
                     import pyarrow as pa
@@ -423,6 +424,21 @@ def _write(answer: pa.Table, place: str, queue: str) -> None:
         except BaseException:
             path.unlink()
             raise
+
+
+def _check_parquet(schema: pa.Schema, place: str) -> None:
+    """Raise InputError for a column of a type that Parquet does not have."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for field in schema:
+        try:
+            pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([field])).close()
+        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            raise wrong_usage(
+                f"--to {place}: column {field.name!r} is of type {field.type}, which Parquet does not have. Cast it, for example with "
+                "cast(… as varchar)."
+            ) from error
 
 
 def _is_nested(kind: pa.DataType) -> bool:

@@ -8,6 +8,7 @@ package have recorded.
 from __future__ import annotations
 
 import base64
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
@@ -331,9 +332,16 @@ def query(table: QueueTable, text: str, *, limit: int | None = None, unmask: boo
         return answer
 
 
+_NOT_IN_ARROW = re.compile(r"\b(UHUGEINT|BIGNUM|BIT|TIME WITH TIME ZONE)(?=[,)\[]|$)")
+"""Types within the name of a type whose values are others in Arrow."""
+
+
 def _shown(name: str, kind: str) -> str:
     quoted = '"' + name.replace('"', '""') + '"'
-    return f"text_of({quoted}, '$', '[]') as {quoted}" if kind == "JSON" else quoted
+    if kind == "JSON":
+        return f"text_of({quoted}, '$', '[]') as {quoted}"
+    in_arrow = _NOT_IN_ARROW.sub("VARCHAR", kind)
+    return quoted if in_arrow == kind else f"cast({quoted} as {in_arrow}) as {quoted}"
 
 
 def answer_as_dict(queue: str, answer: pa.Table, limit: int | None) -> dict[str, Any]:

@@ -166,6 +166,10 @@ def test_a_query_is_printed_or_written(poison: Callable[[str], Ran], tmp_path: P
     assert pq.read_table(tmp_path / "it.parquet")["carrier"].to_pylist() == ["VX"] * 3
     assert [row["lookup_id"] for row in json.loads((tmp_path / "it.json").read_text())] == [1, 2, 3]
     assert (tmp_path / "it.csv").read_text().splitlines()[1].startswith('"1","VX",,"ey')
+    most, half = 2**128 - 1, 2**127
+    odd = f"select {most}::uhugeint a, [{most}::uint128] b, {{x: {half}::uhugeint}} c, 5::bignum d, '010'::bit e, '12:00:00+02'::timetz f"
+    [row] = done(poison(f'query orders "{odd}" -o json'))["rows"]
+    assert row == {"a": f"{most}", "b": [f"{most}"], "c": {"x": f"{half}"}, "d": "5", "e": "010", "f": "12:00:00+02"}
     again = poison(f"query orders {sql} --to {tmp_path}/it.csv")
     assert (again.code, "there is such a file already" in again.err) == (2, True)
     assert poison('query orders "select 1 where false"').code == 1
@@ -397,6 +401,8 @@ def test_a_plan_is_paused_and_cancelled_by_others(poison: Callable[[str], Ran], 
         ("groups nowhere", 2, "nowhere"),
         ("query orders 'delete from messages'", 2, "no SELECT"),
         ("query orders 'select 1' --to it.txt", 2, "--to it.txt: expected a file that ends with .parquet, .csv, .json"),
+        ("query orders 'select now() - now() as w' --to it.parquet", 2, "--to it.parquet: column 'w' is of type month_day_nano_interval"),
+        ("query orders 'select union_value(a := 1) as w' --to it.parquet", 2, "column 'w' is of type sparse_union"),
         ("plans orders", 1, "queue orders has no plan"),
         ("plans orders 485fa2072da3", 1, "has no plan '485fa2072da3'"),
         ("pause orders 485fa2072da3", 1, "has no plan"),
@@ -438,6 +444,12 @@ def test_a_plan_is_paused_and_cancelled_by_others(poison: Callable[[str], Ran], 
         (f"edit orders --ids 1,2 --body-from {__file__} --yes", 2, "a selection of one message"),
         ("edit orders --ids 1 --set-property a --yes", 2, "--set-property a: expected NAME=VALUE"),
         ("edit orders --ids 1 --set-property poison.edits=x --yes", 2, "poison.edits"),
+        ("edit orders --ids 1 --set-property poison.dialog=x --yes", 2, "poison.dialog"),
+        ("edit orders --ids 1 --set-property poison.mine=x --yes", 2, "properties='poison.mine' is not allowed"),
+        ("edit orders --ids 1 --set-property a=\udcff --yes", 2, r"--set-property 'a=\udcff': expected text in UTF-8"),
+        ("edit orders --ids 1 --set-property a=b --reason \udcff --yes", 2, r"--reason '\udcff': expected text in UTF-8"),
+        ("find orders --group \udcff", 2, r"--group '\udcff': expected text in UTF-8"),
+        ("find \udcff", 2, r"queue '\udcff': expected text in UTF-8"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line_and_changes_nothing(
