@@ -7,7 +7,6 @@ import io
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.libraries import pa
 from airflow_poison.values.schema import DIALOG, is_reserved
+from airflow_poison.values.texts import is_utf8
 
 if TYPE_CHECKING:
     from airflow_poison.sources.readers import Layout
@@ -110,15 +110,36 @@ def _refuse_malformed(batch: pa.RecordBatch, where: Callable[[int], str] = lambd
 
 def saved(place: str) -> Iterator[dict[str, Any]]:
     """Yield the columns of messages that ``remove --save`` has written. Raises InputError, and OSError for a file that cannot be read."""
-    with nullcontext(sys.stdin.buffer) if place == "-" else Path(place).open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
+    for number, line in enumerate(_lines(place), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
+        yield _saved(place, number, row)
+
+
+def _lines(place: str) -> Iterator[bytes]:
+    """Yield the lines of a file, decompressed as its name says. Raises InputError for a broken one."""
+    from airflow_poison.sources.text_lines import one_line, opened, raise_of_the_disk
+
+    with opened(sys.stdin.buffer if place == "-" else Path(place)) as file:
+        begun = list[bytes]()
+        while True:
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{place}, line {number}: no JSON: {error}. {NOTHING}") from error
-            yield _saved(place, number, row)
+                block = file.read(1 << 20)
+            except Exception as error:
+                raise_of_the_disk(error)
+                raise InputError(f"{place} cannot be decompressed: {one_line(error)}. {NOTHING}") from error
+            *whole, rest = block.split(b"\n")
+            for line in whole:
+                yield b"".join([*begun, line])
+                begun.clear()
+            begun.append(rest)
+            if not block:
+                yield b"".join(begun)
+                return
 
 
 SAVED = ("message_id", "priority", "group_id", "conversation_id", "message_type")
@@ -129,7 +150,13 @@ def _part(row: dict[str, Any], name: str) -> object:
     wanted: type = int if name == "priority" else str
     if not isinstance(row.get(name), wanted | None):
         raise TypeError(f"{name}={row[name]!r}, expected {wanted.__name__} or null")
-    return row.get(name)
+    return _text(name, row[name]) if isinstance(row.get(name), str) else row.get(name)
+
+
+def _text(name: str, text: str) -> str:
+    if not is_utf8(text):
+        raise ValueError(f"{name}={text!r}, expected text that UTF-8 can hold: half of a surrogate pair is none")
+    return text
 
 
 def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -139,13 +166,18 @@ def _given(properties: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _saved(place: str, number: int, row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a message that ``remove --save`` has written. Raises InputError."""
+    if isinstance(row, dict) and row.get("body_cut"):
+        raise InputError(
+            f"{place}, line {number}: body_cut=true: only the beginning of the body's {row.get('body_bytes')} bytes is here, as commands show it. "
+            f"Write the message with 'remove --save', which keeps all of it. {NOTHING}"
+        )
     try:
         body = base64.b64decode(row["body"], validate=True) if row["body_encoding"] == "base64" else row["body"].encode()
         expires_at = row.get("expires_at")
         return {
             "body": body,
             **{name: _part(row, name) for name in SAVED},
-            "properties": [(str(name), str(value)) for name, value in _given(row.get("properties") or {})],
+            "properties": [(_text(name, name), _text(name, str(value))) for name, value in _given(row.get("properties") or {})],
             "expires_at": datetime.fromisoformat(expires_at) if expires_at else None,
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:

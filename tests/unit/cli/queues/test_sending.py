@@ -207,6 +207,47 @@ def test_a_saved_message_with_a_part_of_a_wrong_type_is_named_by_its_line(poison
     assert "saved.jsonl, line 2: not a message as 'remove --save' writes it (TypeError: priority='high', expected int or null)" in ran.err
 
 
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"group_id": "\ud800"}, r"ValueError: group_id='\ud800', expected text that UTF-8 can hold"),
+        ({"message_id": "\udcff"}, r"message_id='\udcff'"),
+        ({"properties": {"a": "\ud800"}}, r"a='\ud800'"),
+        ({"properties": {"\ud800": "a"}}, r"\ud800='\ud800'"),
+        ({"body": "\ud800"}, "UnicodeEncodeError"),
+        ({"body_cut": True, "body_bytes": 70_000}, "body_cut=true: only the beginning of the body's 70000 bytes is here"),
+    ],
+)
+def test_a_saved_message_that_cannot_be_sent_as_it_was_is_refused(
+    poison: Callable[..., Ran], here: Path, wrong: dict[str, object], says: str
+) -> None:
+    (here / "saved.jsonl").write_text(json.dumps({"body": "x", "body_encoding": "text", **wrong}))
+    ran = poison(f"send orders --file saved.jsonl --format saved {MOVE}", code=2)
+    assert "saved.jsonl, line 1: " in ran.err
+    assert says in ran.err
+
+
+@pytest.mark.parametrize("packed", [gzip.compress, bz2.compress])
+def test_saved_messages_are_decompressed_as_their_file_says(poison: Callable[..., Ran], here: Path, packed: Callable[[bytes], bytes]) -> None:
+    bodies = ["x" * 3_000_000, "", "caf\u00e9"]
+    content = packed("\n\n".join(json.dumps({"body": body, "body_encoding": "text"}) for body in bodies).encode())
+    name = "saved.jsonl.gz" if packed is gzip.compress else "saved.jsonl.bz2"
+    (here / name).write_bytes(content)
+    assert poison(f"send orders --file {name} --format saved {MOVE}").out.startswith("Sent 3 messages")
+    assert [each["body_bytes"] for each in messages(poison)] == [3_000_000, 0, 5]
+    (here / name).write_bytes(content[: len(content) // 2])
+    ran = poison(f"send orders --file {name} --format saved", code=2)
+    assert f"{name} cannot be decompressed" in ran.err or f"{name}, line 1: no JSON" in ran.err
+
+
+@pytest.mark.parametrize("option", ["--group", "--property a=", "--message-type", "--conversation", "--send-key"])
+def test_parts_of_messages_are_utf8(poison: Callable[..., Ran], option: str) -> None:
+    gap = "" if option.endswith("=") else " "
+    ran = poison(f"send orders one {option}{gap}\udcff {MOVE}", code=2)
+    assert ran.err.startswith(f"error: {option.split(maxsplit=1)[0]} ")
+    assert r"\udcff': expected text in UTF-8" in ran.err
+
+
 def test_a_priority_above_the_highest_is_refused_by_its_option(poison: Callable[..., Ran]) -> None:
     assert poison(f"send orders one --priority 11 {MOVE}", code=2).err == "error: --priority 11: expected a whole number from 0 to 10.\n"
 
