@@ -302,10 +302,12 @@ class PlanView(Plain):
 class Plan:
     """A plan that is not recorded: what people see, and its messages.
 
+    :param action: with the values that the view hides.
     :param members: ``lookup_id``, ``sub_queue``, ``move_count``, ``due_at``, ``error``; by lookup id. Texts are dictionaries: the page keeps plans.
     """
 
     view: PlanView
+    action: PlanAction = field(repr=False)
     members: pa.Table = field(repr=False)
 
 
@@ -335,6 +337,7 @@ def plan(
     if limit is not None and limit < 1:
         raise SettingError("limit", limit, "a whole number, at least 1")
     snapshot = table.snapshot()
+    masking = Masking.recorded(snapshot.control.desk)
     version = snapshot.version if version is None else version
     found = [file for file in files_of(table.files_at(version), selection) if file.sub_queue in action.places]
     taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
@@ -357,14 +360,13 @@ def plan(
             from counted join (select lookup_id, sub_queue, error_type, error_message, reason from located) as located using (lookup_id)"""
         )
         groups = engine.execute("select error, type, message, messages from grouped order by messages desc, error").fetchall()
-        samples = _samples(table, engine, action, Masking.recorded(snapshot.control.desk))
+        samples = _samples(table, engine, action, masking)
         kept = ("lookup_id", "sub_queue", "move_count", "due_at", "error")
         columns = {name: rows[name].dictionary_encode() if name in {"sub_queue", "error"} else rows[name] for name in kept}
         members = rows.from_pydict(columns).sort_by("lookup_id").combine_chunks()  # a copy: a column of the engine's keeps all of its memory
-    view = PlanView(
-        table.name, "", version, action, selection, clock.now(), messages, claimed, tuple(PlannedGroup(*each) for each in groups), samples
-    )
-    return Plan(view, members)
+    shown = action.without_values(masking)
+    view = PlanView(table.name, "", version, shown, selection, clock.now(), messages, claimed, tuple(PlannedGroup(*each) for each in groups), samples)
+    return Plan(view, action, members)
 
 
 def _samples(table: QueueTable, engine: duckdb.DuckDBPyConnection, action: PlanAction, masking: Masking | None) -> tuple[Sample, ...]:
@@ -436,6 +438,7 @@ def record(
     view, now = planned.view, clock.now()
     plan_id = id_of(key) if key else uuid4().hex[:12]
     said = view.to_dict() | {
+        "action": planned.action.to_dict(),
         "plan": plan_id,
         "at": now.isoformat(),
         "who": who,

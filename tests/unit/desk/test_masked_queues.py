@@ -308,11 +308,12 @@ def test_plans_show_edits_without_hidden_values_and_make_them_whole(shop: Queue)
     has_none(made.view.to_dict())
     assert json.loads(made.view.samples[0].after or "")["card"] == "***"
     plan_id = record(shop.table, made, shop.clock, who="shell:ann@here")
-    for view in (find_plan(shop.table, plan_id), apply(shop.table, plan_id, shop.clock)):
+    for view in (made.view, find_plan(shop.table, plan_id), apply(shop.table, plan_id, shop.clock)):
         has_none(view.to_dict())
         assert "5500" not in str(view.to_dict())
         assert "new-token" not in str(view.to_dict())
         assert view.to_dict()["action"]["patch"] == {"card": "***", "currency": "EUR"}
+    assert "5500" not in repr(made)
     assert json.loads(bytes(shop.rows()[1]["body"]))["card"] == "5500-0000"  # type: ignore[call-overload]  # bytes
     [row] = look_up(shop.table, Chosen.ids([1]))
     has_none(row)
