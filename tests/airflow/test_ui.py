@@ -681,6 +681,13 @@ def test_a_hostile_body_is_shown_as_what_it_is(browser: Browser, orders: QueueTa
     assert message["body"] == SCRIPT + r"\x1b]0;owned\x07\u202e"
 
 
+def test_a_carriage_return_is_an_escape_so_that_the_page_writes_no_body_back_without_it(browser: Browser, orders: QueueTable) -> None:
+    put(orders, "a\r\nb\r")
+    message = browser.read("/api/message", queue="orders", lookup_id=3)["message"]
+    assert message["body"] == "a\\x0d\nb\\x0d"
+    assert len(message["body"].encode()) > message["body_bytes"] == 5, "the page takes a body for exact by its length"
+
+
 # Conversations --------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@ import { fireEvent, screen, waitFor, within } from "@testing-library/react";
 import { describe, expect, it } from "vitest";
 
 import { Mock } from "../mock/answers";
+import type { MessageAnswer } from "../src/api/types";
 
 import { lastPost, open, type Opened } from "./page";
 
@@ -232,6 +233,17 @@ describe("an edit", () => {
     const applied = lastPost(opened.mock, "apply");
     expect(applied).toMatchObject({ selection: { sub_queue: "poison", lookup_ids: [1] }, action: { verb: "edit", body: "{}", target: "main" } });
     expect(applied).not.toHaveProperty("canary");
+  });
+
+  it("of a body with carriage returns is none of the whole: a field of text makes line feeds of them", async () => {
+    const mock = new Mock();
+    const found = mock.answer("GET", "message", new URLSearchParams("queue=orders&lookup_id=1"), {});
+    const answer = found.body as MessageAnswer;
+    mock.instead.set("message", { status: 200, body: { ...answer, message: { ...answer.message, body: "a\\x0d\nb", body_bytes: 4 } } });
+    const opened = open("?queue=orders&lookup_id=1", mock);
+    await begin(opened, "message 1", "Edit");
+    expect(screen.getByText(/does not have the body byte for byte/)).toBeTruthy();
+    expect(screen.queryByRole("option", { name: "the whole body" })).toBeNull();
   });
 
   it.each([
