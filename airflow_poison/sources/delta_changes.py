@@ -43,6 +43,7 @@ _IN_FOLDERS = frozenset({"string", "byte", "short", "integer", "long", "date", "
 _FEED, _MAPPING = "delta.enableChangeDataFeed", "delta.columnMapping.mode"
 _LOG = "_delta_log"
 _CHAR = re.compile(r"char\((\d+)\)")
+_ESCAPED = re.compile(r"(\\u00[0-9a-fA-F]{2})+")
 _VECTORS = "deletionVectors"
 _DELTA_RS = "delta-rs"
 _FEATURES = frozenset({_VECTORS, "columnMapping", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"})
@@ -216,7 +217,12 @@ class Versions:
             else:
                 known, reading = dict(zip(partitions, group, strict=True)), reader(spark).schema(stored)
             part = reading.parquet(*paths)
-            cells = {name: f.lit(known[name] or None).cast(schema[name].dataType) if name in known else f.col(quoted(name)) for name in schema.names}
+            cells = {
+                name: f.lit(_in_partition(known[name], self.schema.field(name).type)).cast(schema[name].dataType)
+                if name in known
+                else f.col(quoted(name))
+                for name in schema.names
+            }
             cells |= {name: f.rpad(cells[name], f.greatest(f.lit(size), f.length(cells[name])), " ") for name, size in padded.items()}
             part = part.select(*(cell.alias(name) for name, cell in cells.items()))
             found = part if found is None else found.unionAll(part)
@@ -374,9 +380,9 @@ def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array
     """Return a partition's value as a column; Delta writes instants without their zone, which is UTC."""
     import pyarrow as pa
 
-    if text is None or text == "":
+    if (said := _in_partition(text, kind)) is None or text is None:
         return _nulls(size, kind)
-    value: pa.Array[Any] = pa.array([text])
+    value: pa.Array[Any] = pa.array([said])
     try:
         if pa.types.is_timestamp(kind):
             value = value.cast(pa.timestamp("us", "UTC") if text.endswith("Z") else pa.timestamp("us"))
@@ -386,6 +392,15 @@ def _partition_value(text: str | None, kind: pa.DataType, size: int) -> pa.Array
             raise
         value = pa.array([days_of(text) if pa.types.is_date(kind) else micros_of(text, zoned=True)], kind)
     return value.take(pa.repeat(pa.scalar(0), size))
+
+
+def _in_partition(text: str | None, kind: pa.DataType) -> str | bytes | None:
+    """Return what Delta's log says of a partition: an empty text is null, and bytes may be written as escapes of JSON."""
+    import pyarrow as pa
+
+    if not text or not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)) or not _ESCAPED.fullmatch(text):
+        return text or None
+    return bytes(int(code, 16) for code in text.split("\\u")[1:])
 
 
 def _nulls(size: int, kind: pa.DataType) -> pa.Array[Any]:

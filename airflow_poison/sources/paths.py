@@ -125,6 +125,8 @@ def _layout(form: str, options: Mapping[str, object]) -> Layout | None:
     """Return how files are written; None: the readers here do not know such ones."""
     options = {name: value for name, value in options.items() if form != "csv" or str(value).lower() not in _AS_HERE.get(name, ())}
     given = {_OPTIONS[name]: str(value) for name, value in options.items() if name in _OPTIONS}
+    if str(options.get("header", "false")).lower() not in {"true", "false"}:
+        return None
     if form not in _FORMATS or len(given) + ("header" in options) < len(options) or (options and form != "csv"):
         return None
     try:

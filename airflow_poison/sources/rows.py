@@ -42,7 +42,7 @@ _Array = Any
 """An array of Arrow of any kind: what its stubs know of one kind they do not know of all."""
 JSON_TEXT = {b"poison.json": b"yes"}
 """Metadata of a column of text that is JSON, and becomes a part of a body as what it says."""
-ODD = "poison.odd."
+ODD = "\x01poison.odd."
 """Begins the name of a column that has, as text, the values that are not of the type of the column that is named behind it and is null there."""
 _DATES = "years 1 to 9999"
 

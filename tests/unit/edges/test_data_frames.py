@@ -156,3 +156,9 @@ def test_a_value_that_is_no_text_is_corrected_alone() -> None:
 
     rows = [(row["id"], row["name"], [each["value"] for each in row["_corrections"] or ()]) for row in done.rows]
     assert rows == [(1, "a", []), (2, None, ["\\ud83d"]), (None, "c", ["\\ud83d"])]
+
+
+def test_a_column_may_have_any_name() -> None:
+    (row,) = sent(pa.table({"v": [1], "poison.odd.v": ["z"], "body": [2], "poison.error": [3]}))
+
+    assert json.loads(row["body"]) == {"v": 1, "poison.odd.v": "z", "body": 2, "poison.error": 3}

@@ -525,3 +525,14 @@ def test_instants_that_delta_rs_has_written_as_partitions_have_their_zone(tmp_pa
 
     found = [file.partition["at"] for version in (versions.read(0), versions.snapshot(0)) for file in version.added]
     assert found == ["1970-01-01 00:00:00.123456Z", "1970-01-01 00:00:00.123456Z"], "Spark reads it so in each session"
+
+
+@pytest.mark.parametrize("start", [None, 0])
+def test_bytes_that_name_partitions_are_those_that_were_written(tmp_path: Path, start: int | None) -> None:
+    uri, values = str(tmp_path / "table"), [b"a", b"\x00\xff", None, b"\\u00"]
+    write_deltalake(uri, pa.table({"id": [1, 2, 3, 4], "k": pa.array(values, pa.binary())}), partition_by=["k"])
+
+    take = DeltaChanges(uri, start=start).plan(Position({}), limit=None)
+
+    assert take is not None
+    assert pa.Table.from_batches(take.batches()).sort_by("id")["k"].to_pylist() == values

@@ -255,6 +255,7 @@ def test_a_folder_within_is_passed_over_with_a_warning(tmp_path: Path, caplog: p
         ("xml", {"rowTag": "row"}),
         ("json", {"multiLine": "true"}),
         ("csv", {"escape": "\\"}),
+        ("csv", {"header": "yes"}),
         ("csv", {"sep": "||"}),
         ("csv", {"encoding": "UTF-16LE-something"}),
         ("csv", {"sep": ";", "delimiter": ","}),
