@@ -1762,7 +1762,7 @@ def test_a_job_without_rows_makes_its_table(job: Job, tmp_path: Path, keys: list
 
     assert done.in_place == {"read": 2, "landed": 0, "filtered": 2, "messages": 0}
     kinds = [("id", pa.int64()), ("price", pa.decimal128(9, 2)), ("note", pa.string())]
-    assert DeltaTable(job.clean).to_pyarrow_table() == pa.Table.from_pylist([], schema=pa.schema(kinds))
+    assert DeltaTable(job.clean).to_pyarrow_table() == pa.Table.from_pylist([], schema=pa.schema(kinds))  # type: ignore[arg-type]  # types of Arrow
 
     job.receive(lambda df: df.selectExpr("id"), key="two", source=files_of(tmp_path, {"b.parquet": numbers(3)}), output_keys=keys)
     job.receive(lambda df: df.selectExpr("id").where("id < 0"), key="three", source=files_of(tmp_path, {"c.parquet": numbers(5)}), output_keys=keys)
