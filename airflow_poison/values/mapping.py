@@ -6,6 +6,7 @@ import json
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -174,7 +175,7 @@ def _json_body(number: int, chosen: Row) -> bytes:
 def _json(value: object) -> str:
     """Return the JSON of a value. Raises one of ``_NO_JSON``."""
     try:
-        made = _to_json(value) if _named_by_text(value) else json_text.written(json_value(value))
+        made = json_text.written(json_value(value)) if _has_other_names(value) else _to_json(value)
     except TypeError:
         made = json_text.written(json_value(value))
     if r"\ud" in made:
@@ -183,11 +184,17 @@ def _json(value: object) -> str:
     return made
 
 
-def _named_by_text(value: object) -> bool:
-    """Whether the fields of all objects in a value have text as their names: other names may be one in JSON."""
+def _has_other_names(value: object) -> bool:
+    """Whether an object in a value has a name that is no text: two of them may be one in JSON. Not of a circle, which has no JSON."""
+    with suppress(RecursionError):
+        return _other_names(value)
+    return False
+
+
+def _other_names(value: object) -> bool:
     if isinstance(value, dict):
-        return all(type(name) is str for name in value) and all(map(_named_by_text, value.values()))
-    return not isinstance(value, list | tuple) or all(map(_named_by_text, value))
+        return any(type(name) is not str for name in value) or any(map(_other_names, value.values()))
+    return isinstance(value, list | tuple) and any(map(_other_names, value))
 
 
 def check_text(value: object) -> None:
