@@ -47,6 +47,7 @@ from airflow_poison.outputs.output import (
     rows_together,
 )
 from airflow_poison.outputs.values import filled, has_unknown, same_name
+from airflow_poison.values.data_frames import read_once
 from airflow_poison.values.errors import OutputRowError, ServerSessionError
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import pa
@@ -401,6 +402,7 @@ class Returned:
             check_returned(returned)
         if returned is None:
             return NOTHING, {}
+        returned = {name: read_once(rows) for name, rows in returned.items()} if type(returned) is dict else read_once(returned)
         if (together := rows_together(returned, lookup_ids, self._fittings, alone=self._alone)) is not None:
             return together, {}
         own, others = divided(returned, lookup_ids, self._fittings, alone=self._alone)

@@ -16,6 +16,7 @@ from airflow_poison.outputs.table_rules import Conditions
 from airflow_poison.outputs.values import (
     MISFITS,
     cells_of,
+    check_names_and_depth,
     checked_by,
     delta_schema,
     delta_type,
@@ -290,6 +291,7 @@ class Fitting:
         self._columns: list[Column] = []
         self._places: dict[str, int] = {}
         self._simple: list[tuple[str, Checked, bool]] = []
+        self._lacks: str | None = None
         if output.columns is not None:
             self._know(output.columns)
 
@@ -309,8 +311,9 @@ class Fitting:
             for field in schema
         ]
         self._places = {column.name: place for place, column in enumerate(self._columns)}
+        self._lacks = next((key for key in self._output.keys if key not in self._places), None)
         plain = [(column.name, column.fits, column.nullable) for column in self._columns if column.fits and not (column.open or column.names)]
-        is_simple = self._conditions is None and not self._output.nulls and len(plain) == len(self._columns)
+        is_simple = self._conditions is None and not self._output.nulls and self._lacks is None and len(plain) == len(self._columns)
         self._simple = plain if is_simple else []
 
     def simple_row(self, cells: Mapping[Any, Any]) -> tuple[Any, ...] | None:
@@ -350,6 +353,8 @@ class Fitting:
             values.append(value)
         if found != len(cells):
             return self._learned(cells)
+        if self._lacks is not None:
+            raise OutputRowError(f"A row for {self._output.named} has no column {self._lacks!r}, which output_keys names; it has {', '.join(cells)}.")
         if corrections:
             values[self._places[CORRECTIONS]] = corrections
         return tuple(values)
@@ -392,7 +397,7 @@ class Fitting:
         import pyarrow as pa
 
         there = table.schema.names
-        if not self._columns or len({*there}) < len(there) or not self._places.keys() >= {*there}:
+        if not self._columns or self._lacks is not None or len({*there}) < len(there) or not self._places.keys() >= {*there}:
             return None
         cells: list[pa.Array[Any]] = []
         for column in self._columns:
@@ -436,9 +441,9 @@ class Fitting:
     def _learned(self, cells: Mapping[Any, Any]) -> tuple[Any, ...]:
         """Take in columns that were not known. Raises OutputRowError."""
         unknown = [name for name in cells if name not in self._places]
-        wrong = next((name for name in unknown if not isinstance(name, str) or not name), None)
+        wrong = next((name for name in unknown if not isinstance(name, str) or not name or "\0" in name), None)
         if wrong is not None:
-            raise OutputRowError(f"A row for {self._output.named} has a column {wrong!r}; expected text as its name.")
+            raise OutputRowError(f"A row for {self._output.named} has a column {wrong!r}; expected text as its name, without NUL.")
         named = self._output.named
         reserved = PROVENANCE if self._output.provenance else ()
         if taken := [name for name in unknown if name in reserved or (self._output.delta and name.lower() in reserved)]:
@@ -472,6 +477,7 @@ class Fitting:
         has = f"Column {name!r} of {self._output.named} cannot " + (f"be {kinds[name]}" if name in kinds else f"have the value {_shown(value)}")
         try:
             kind = kinds[name] if name in kinds else type_of(value)
+            check_names_and_depth(kind)
         except MISFITS as error:  # Arrow's errors are such
             raise OutputRowError(f"{has}{_because(error)}. Declare output_schema.") from None
         try:

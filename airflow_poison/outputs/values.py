@@ -32,6 +32,8 @@ _DECIMAL = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _EXACT = 1 << 53
 """Up to here each whole number is a double."""
 _NARROW = {16: struct.Struct("<e"), 32: struct.Struct("<f")}
+_DEEPEST = 50
+"""So deep a type may be nested: Arrow writes 64 levels, of which a few are the queue's own."""
 _DIGITS, _SCALE = 38, 18
 """Of the column of a decimal number whose type is not declared: digits, and digits behind the point where there is room."""
 
@@ -71,6 +73,18 @@ def delta_type(kind: AnyType) -> pa.DataType:
         return found
     instead = " Return a number of seconds, or text." if of.is_temporal(kind) else " Return text."
     raise ValueError(f"a Delta table has no type for {kind}.{instead}")
+
+
+def check_names_and_depth(kind: AnyType, name: str = "") -> None:
+    """Raise ValueError for a name with NUL, where Arrow would end it, and for a type that is nested deeper than Arrow writes."""
+    if "\0" in name:
+        raise ValueError(f"names have no NUL, as {name!r} has")
+    if _depth(kind) > _DEEPEST:
+        raise ValueError(f"lists, maps and structs are nested more than {_DEEPEST} deep. Return text.")
+
+
+def _depth(kind: AnyType) -> int:
+    return 1 + max(_depth(kind.field(number).type) for number in range(kind.num_fields)) if kind.num_fields else 0
 
 
 def _has_local_time(kind: AnyType) -> bool:
@@ -130,6 +144,7 @@ def delta_schema(schema: pa.Schema) -> pa.Schema:
     fields = []
     for field in schema:
         try:
+            check_names_and_depth(field.type, field.name)
             fields.append(field.with_type(delta_type(field.type)))
         except ValueError as error:
             raise ValueError(f"column {field.name!r}: {error}") from None
@@ -244,6 +259,8 @@ def type_of(value: Any) -> pa.DataType:
     if (cells := cells_of(value)) is not None:
         if other := [name for name in cells if not isinstance(name, str)]:
             raise TypeError(f"it has a field {other[0]!r}, and names are text")
+        if wrong := [name for name in cells if "\0" in name]:
+            raise ValueError(f"it has a field {wrong[0]!r}, and names have no NUL")  # Arrow ends them there
         return pa.struct([(name, type_of(each)) for name, each in cells.items()])
     nothing: pa.DataType = pa.null()
     if isinstance(value, (list, tuple, set, frozenset)) or getattr(value, "ndim", None):

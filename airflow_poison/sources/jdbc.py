@@ -338,10 +338,17 @@ class Outbox(TableSource):
 
     def plan(self, position: Position, *, limit: int | None) -> Take | None:
         """Return the rows that are there, or not marked. Raises SourceError."""
+        import sqlalchemy as sa
+
         self.check_position(position.at, key=self._key)
         with self.opened() as reading:
-            if reading.connection.execute(self._query(reading, [self._key_of(reading)]).limit(1)).first() is None:
-                return None
+            key = self._key_of(reading)
+            there = reading.connection.execute(self._query(reading, [key]).limit(1)).first() is not None
+            nameless = self._unmarked_of(reading, sa.select(sa.func.count()).select_from(reading.table)).where(key.is_(None))
+            lacking = reading.connection.execute(nameless).scalar() if key.nullable and not key.primary_key else 0
+            passed_over = (f"{counted(lacking, 'row')} of {reading.said} without {self._key}: give each a value there",) if lacking else ()
+        if not there:
+            return Take(what="", batches=lambda: iter(()), reached=lambda: Reached(position.at), passed_over=passed_over) if passed_over else None
         seen = frozenset(str(key) for key in position.keys()["key"].to_pylist())
         takes, rows_before = (int(position.at.get(name, 0)) for name in ("takes", "rows"))  # type: ignore[arg-type]  # our own numbers
         keys: list[str] = []
@@ -368,7 +375,7 @@ class Outbox(TableSource):
             taken = pa.table({"key": pa.array(keys, pa.string()), "at": pa.array([takes + 1] * len(keys), pa.int64())})
             return Reached(at, taken, takes + 1)
 
-        return Take(what=f"rows of {self.table}", batches=batches, reached=reached)
+        return Take(what=f"rows of {self.table}", batches=batches, reached=reached, passed_over=passed_over)
 
     def acknowledge(self, position: Position) -> None:
         """Delete or mark the rows that a position says are in the queue. Raises SourceError."""
@@ -423,7 +430,9 @@ class Outbox(TableSource):
     def _query(self, reading: Reading, columns: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
         import sqlalchemy as sa
 
-        query = sa.select(*columns)
+        return self._unmarked_of(reading, sa.select(*columns)).where(reading.column(self._key, "key").is_not(None))
+
+    def _unmarked_of(self, reading: Reading, query: sa.Select[Any]) -> sa.Select[Any]:
         return query if self.mark is None else query.where(self._unmarked(reading))
 
     def _done(self, reading: Reading) -> sa.Delete | sa.Update:

@@ -153,6 +153,7 @@ class Schema(ABC):
         return self
 
 
+_SHALLOW = 2_000
 _TEXT = 300
 
 
@@ -235,7 +236,9 @@ class Avro(Registered):
             writer = _registered_avro(self.known_registry, schema_id)
         stream = io.BytesIO(found)
         try:
-            value = fastavro.schemaless_reader(stream, writer, None if writer is reader else reader)
+            is_deep = len(found) > _SHALLOW and _is_recursive(writer)  # in C a recursion ends with the process; each level takes a byte
+            module = needed("fastavro._read_py", "avro") if is_deep else fastavro
+            value = module.schemaless_reader(stream, writer, None if writer is reader else reader)
         except Exception as error:  # its reader raises whatever the bytes lead it to
             raise MalformedError(f"it is no record of its Avro schema: {type(error).__name__}: {short(str(error))}") from error
         if stream.tell() != len(found):
@@ -344,6 +347,19 @@ def _avro(text: str) -> Any:
         return fastavro.parse_schema(json.loads(text))
     except Exception as error:
         raise SettingError("schema", short(text), f"a schema of Avro ({error})") from error
+
+
+def _is_recursive(schema: Any, within: frozenset[str] = frozenset()) -> bool:
+    """Whether a schema of Avro that was parsed has a record that may be in itself."""
+    if isinstance(schema, list):
+        return any(_is_recursive(each, within) for each in schema)
+    if not isinstance(schema, dict):
+        return schema in within
+    inside = within | {schema["name"]} if "fields" in schema else within
+    parts = [schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))]
+    return any(_is_recursive(each, inside) for each in parts if each is not None) or (
+        isinstance(schema["type"], dict | list) and _is_recursive(schema["type"], within)
+    )
 
 
 @cache

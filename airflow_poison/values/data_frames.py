@@ -31,18 +31,28 @@ def is_frame(value: object) -> bool:
     return _is_of_pandas(value) or hasattr(value, "__arrow_c_stream__")
 
 
+def read_once(value: Any) -> Any:
+    """Return a table of what can be read once alone, as readers of batches are; other values as they are."""
+    is_kept = not hasattr(value, "__arrow_c_stream__") or hasattr(value, "num_columns") or _is_of_pandas(value) or _is_of_polars(value)
+    return value if is_kept else _table(value)
+
+
 def has_objects(frame: object) -> bool:
-    """Whether a data frame has a column of which ``columns_of_frame`` may return a list."""
+    """Whether a data frame has a column of which ``columns_of_frame`` may return a list, or a name that it refuses."""
     if _is_of_pandas(frame) or _is_of_polars(frame):
-        return any(str(kind) == "object" or _is_foreign(kind) for kind in frame.dtypes)  # type: ignore[attr-defined]  # it has
+        columns: Any = frame
+        return any(str(kind) == "object" or _is_foreign(kind) for kind in columns.dtypes) or any("\0" in str(name) for name in columns.columns)
     return False
 
 
 def columns_of_frame(frame: Any) -> Sequence[tuple[str, Values]]:
     """Return the names and values of a data frame's columns. The index of pandas is none; what it has for a missing value (NA, NaT, NaN) is null.
 
-    Raises ValueError for what is no data frame.
+    Raises ValueError for what is no data frame, and for a name with NUL, at which Arrow would end it.
     """
+    names = frame.columns if _is_of_pandas(frame) or _is_of_polars(frame) else ()
+    if (wrong := next((name for name in map(str, names) if "\0" in name), None)) is not None:
+        raise ValueError(f"a column has the name {wrong!r}; names have no NUL")
     if _is_of_pandas(frame):
         return [(str(name), _of_series(frame.iloc[:, place])) for place, name in enumerate(frame.columns)]
     if _is_of_polars(frame):

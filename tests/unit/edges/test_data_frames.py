@@ -162,3 +162,61 @@ def test_a_column_may_have_any_name() -> None:
     (row,) = sent(pa.table({"v": [1], "poison.odd.v": ["z"], "body": [2], "poison.error": [3]}))
 
     assert json.loads(row["body"]) == {"v": 1, "poison.odd.v": "z", "body": 2, "poison.error": 3}
+
+
+@pytest.mark.parametrize(
+    "made", [lambda table: pa.RecordBatchReader.from_batches(table.schema, table.to_batches()), lambda table: table.to_batches()[0]]
+)
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_reader_of_batches_is_read_once(made: Any, with_ids: bool) -> None:  # noqa: FBT001  (of pytest)
+    def returned(table: pa.Table) -> object:
+        return made(table if with_ids else table.drop_columns(["lookup_id"]))
+
+    done = receive(returned, [b'{"n": 1}', b'{"n": 2}'], MOVE, batch="arrow", schema="n int", output="/x")
+
+    assert [row["n"] for row in done.rows] == [1, 2]
+
+
+def deep(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("row", "error"),
+    [
+        ({"a": deep(100)}, "nested more than 50 deep"),
+        ({"a\0b": 1, "a": 2}, "without NUL"),
+        ({"s": {"a\0b": 2, "a": 1}}, "names have no NUL"),
+    ],
+)
+def test_a_row_that_cannot_be_written_fails_its_message_alone(row: dict[str, Any], error: str) -> None:
+    def handler(message: Any) -> dict[str, Any]:
+        return row if message.text == "2" else {"id": int(message.text)}
+
+    done = receive(handler, [b"1", b"2", b"3"], MOVE, output="/x", evolve=True)
+
+    assert done.places == ["processed", "poison", "processed"]
+    assert error in str(done[1])
+
+
+def test_rows_without_the_column_of_a_key_fail_and_wait_for_no_output() -> None:
+    done = receive(lambda message: {"other": message.text}, [b"1", b"2"], MOVE, output="/x", output_keys=["id"])
+
+    assert done.places == ["poison", "poison"]
+    assert "no column 'id', which output_keys names; it has other" in str(done[0])
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\0"])
+def test_a_column_of_a_frame_with_nul_in_its_name_is_refused(name: str) -> None:
+    for frame in (pl.DataFrame({name: [1], "a": [2]}), pd.DataFrame({name: [1], "a": [2]})):
+        with pytest.raises(InputError, match="names have no NUL"):
+            sent(frame)
+
+
+def test_a_deep_element_of_a_list_is_alone_with_that() -> None:
+    done = receive(lambda message: {"id": message.lookup_id, "a": deep(60 if message.text == "2" else 40)}, [b"1", b"2"], MOVE, output="/x")
+
+    assert done.places == ["processed", "poison"]

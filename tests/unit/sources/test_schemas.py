@@ -419,3 +419,15 @@ def test_a_registry_may_be_a_connection() -> None:
     found = Avro(registry="registry").connected(lambda name: Connection(name, "http", "r.example", 8081, "u", "p", "https"))
     assert found.registry == Registry("https://r.example:8081", "u", "p")
     assert "'p'" not in repr(found)
+
+
+@pytest.mark.parametrize("deep", [10, 100, 5_000, 100_000])
+def test_a_record_within_itself_is_decoded_or_malformed_and_ends_no_process(deep: int) -> None:
+    schema = Avro({"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", {"type": "array", "items": "Link"}]}]})
+    body = b"\x02\x02" * deep + b"\x00" + b"\x00" * deep
+
+    if deep <= 100:
+        assert schema.decode(body).count(b'"next"') == deep + 1
+    else:
+        with pytest.raises(MalformedError, match="no record of its Avro schema: RecursionError"):
+            schema.decode(body)

@@ -479,3 +479,24 @@ def test_mysqls_own_types_and_drivers_are_known() -> None:
         "bits": (pa.string(), True),
     }
     assert [_url(f"{scheme}://a@host/shop").drivername for scheme in ("mysql", "mariadb")] == ["mysql+pymysql", "mariadb+pymysql"]
+
+
+def test_rows_of_an_outbox_without_a_key_are_passed_over(tmp_path: Path) -> None:
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("CREATE TABLE box (id integer, v text, sent int)")
+        connection.executemany("INSERT INTO box (id, v) VALUES (?, ?)", [(1, "a"), (None, "b"), (3, "c")])
+    source = Outbox(f"sqlite:///{tmp_path}/db", "box", "id", mark="sent")
+
+    planned = source.plan(Position(), limit=None)
+    assert planned is not None
+    assert [number for batch in planned.batches() for number in batch.column("id").to_pylist()] == [1, 3]
+    reached = planned.reached()
+    position = Position(reached.at, lambda: reached.keys)  # type: ignore[arg-type, return-value]  # it has some
+    source.acknowledge(position)
+    again = source.plan(position, limit=None)
+
+    assert again is not None
+    assert again.what == ""
+    assert [sentence.partition(" of ")[0] for take in (planned, again) for sentence in take.passed_over] == ["1 row", "1 row"]
