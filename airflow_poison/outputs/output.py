@@ -117,6 +117,8 @@ class Output:
             except ValueError as error:
                 raise TransformError(f"{by} returned what {self.named} cannot hold: {error} Cast it, or give it another name.") from None
         wanted, there = self.columns, {field.name for field in given}
+        if lacking := [key for key in self.keys if key not in there and (wanted is None or key not in wanted.names)]:
+            raise TransformError(f"{by} returned no column {lacking[0]!r}, which output_keys names; it returned {', '.join(sorted(there))}.")
         if self.nulls and CORRECTIONS in there:
             raise TransformError(f"{by} returned a column {CORRECTIONS!r}, which on_bad_cell='null' fills. Give it another name.")
         if wanted is None:

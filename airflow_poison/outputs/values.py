@@ -235,7 +235,7 @@ def all_nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def cast(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    """Return values with another type, each as it is. Raises ArrowInvalid.
+    """Return values with another type, each as it is; a column of floats takes the nearest one. Raises ArrowInvalid.
 
     Arrow's own cast breaks lists of nulls (apache/arrow#43838).
     """
@@ -243,7 +243,31 @@ def cast(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
 
     if column.type == kind:
         return column
+    if _loses(column, kind):
+        raise pa.ArrowInvalid(f"{kind} does not hold all of a value of {column.type}")
     return pa.array(column.to_pylist(), kind) if has_unknown(column.type) else column.cast(kind)
+
+
+def _loses(column: Any, kind: AnyType) -> bool:
+    """Whether Arrow's cast would leave out fields or a time of the day, make a number infinite, or take instants for times without a zone."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    of, given = pa.types, column.type
+    if of.is_struct(given) and of.is_struct(kind):
+        wanted = {field.name: field.type for field in kind}
+        parts = zip(given, column.flatten(), strict=True)
+        return any(part.null_count < len(part) if field.name not in wanted else _loses(part, wanted[field.name]) for field, part in parts)
+    if of.is_map(given) and of.is_map(kind):
+        return _loses(column.keys, kind.key_type) or _loses(column.items, kind.item_type)
+    if is_list(given) and is_list(kind):
+        return _loses(column.flatten(), kind.value_type)
+    if of.is_timestamp(given) and of.is_timestamp(kind):
+        return column.null_count < len(column) and (given.tz is None) != (kind.tz is None)
+    if of.is_floating(given) and of.is_floating(kind):
+        return bool(pc.any(pc.and_(pc.is_inf(column.cast(kind, safe=False)), pc.invert(pc.is_inf(column)))).as_py())
+    dates = of.is_timestamp(given) and of.is_date(kind)
+    return dates and pc.all(pc.equal(column.cast(kind).cast(given), column)).as_py() is False
 
 
 def type_of(value: Any) -> pa.DataType:

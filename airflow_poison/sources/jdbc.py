@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -392,6 +393,11 @@ class Outbox(TableSource):
             for first in range(0, len(values), _CHUNK):
                 chosen = key.in_(values[first : first + _CHUNK])
                 there = connection.execute(self._query(reading, [key]).where(chosen).order_by(key)).scalars().all()
+                if spare := Counter(there) - Counter(values[first : first + _CHUNK]):
+                    raise SourceError(
+                        f"{reading.said}: more rows have {self._key}={next(iter(spare))} than were taken, so it is not known which are in the "
+                        "queue. Give each row a key of its own. Nothing was deleted or marked."
+                    )
                 if there and connection.dialect.name in _LOCK_WHAT_THEY_CHANGE:
                     connection.execute(done.where(key.in_(there)))
                 elif there:

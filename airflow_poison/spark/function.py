@@ -167,6 +167,7 @@ def _explained(frame: DataFrame, which: str) -> str:
     return text.partition(f"== {which} Logical Plan ==")[2].partition("\n== ")[0].strip()
 
 
+_VARIANT = re.compile(r'"(?:type|elementType|keyType|valueType)":"variant"')
 _SHUFFLES = re.compile(r"(?<!Broadcast)Exchange |ShuffleQueryStage")
 _OF_PLACE = re.compile(r"input_file_|SPARK_PARTITION_ID|monotonically_increasing_id")
 
@@ -255,6 +256,11 @@ def check_result(result: Result, outputs: Sequence[Output], name: str) -> None:
             )
         if (ours := next((each for each in frame.columns if each.lower() in OWN - {POISON_COLUMN}), None)) is not None:
             raise TransformError(f"transform={name} returned a column {ours!r}, a name of this package's own, which does not land. Rename it.")
+        if (variant := next((each.name for each in frame.schema.fields if _VARIANT.search(each.json())), None)) is not None:
+            raise TransformError(
+                f"transform={name} returned the column {variant!r} with a variant, of which no other program reads what Spark writes here. Make text "
+                f"of it: to_json({variant})."
+            )
         if output.provenance and column_named(frame, LOOKUP_ID) is None:
             raise TransformError(f"transform={name} returned no column {LOOKUP_ID}, from which provenance=True is filled. Keep it; it does not land.")
         output.check_columns([field for field in arrow_schema(frame) if field.name.lower() not in {LOOKUP_ID, POISON_COLUMN}], f"transform={name}")

@@ -737,7 +737,7 @@ def _corrected(frame: DataFrame, output: Output | None) -> DataFrame:
         if field.name not in given or fits_type(given[field.name], field.type):
             continue
         cell = frame[quoted(field.name)]
-        news[field.name] = kept = cell.try_cast(from_arrow_type(field.type))
+        news[field.name] = kept = cell.try_cast(from_arrow_type(field.type, prefer_timestamp_ntz=True))
         bad = cell.isNotNull() & ~f.coalesce(_is_same(cell, kept, given[field.name], field.type), f.lit(False))  # noqa: FBT003
         text, why = cell.cast("string"), does_not_fit(field.type)
         if output.may_null(field):
@@ -748,6 +748,12 @@ def _corrected(frame: DataFrame, output: Output | None) -> DataFrame:
     done = f.array_compact(f.array(*corrections))
     news[CORRECTIONS] = f.when(f.size(done) > 0, done).cast(from_arrow_type(corrections_field().type))
     return frame.withColumns(news | ({_MISFIT: f.coalesce(*misfits)} if misfits else {}))
+
+
+_NO_INSTANT = r"^\s*T?\d{1,2}:|\.\d{6}\d*[1-9]"
+"""Texts that Spark reads as an instant of today, or without the digits behind microseconds."""
+_ZONED = r":\d{2}(\.\d*)?\s*[A-Za-z+-]"
+"""Times with a zone, which Spark leaves out of times without one."""
 
 
 def _is_same(cell: Column, kept: Column, given: pa.DataType, wanted: pa.DataType) -> Column:
@@ -762,6 +768,8 @@ def _is_same(cell: Column, kept: Column, given: pa.DataType, wanted: pa.DataType
         return kept.isNotNull() & (~infinite | (f.abs(cell) == float("inf") if of.is_floating(given) else cell.cast("string").ilike("%inf%")))
     if of.is_floating(given):
         return kept.cast("double") == cell
+    if of.is_timestamp(wanted):
+        return kept.isNotNull() & ~cell.rlike(_NO_INSTANT if wanted.tz else f"{_NO_INSTANT}|{_ZONED}")
     if not (of.is_integer(given) or of.is_decimal(given)):  # text, of which a cast may leave digits or a time of the day out
         wider = "decimal(38, 18)" if of.is_decimal(wanted) else "timestamp_ntz" if of.is_date(wanted) else None
         return kept.isNotNull() if wider is None else kept.isNotNull() & f.coalesce(kept.cast(wider) == cell.try_cast(wider), yes)

@@ -1767,3 +1767,46 @@ def test_a_job_without_rows_makes_its_table(job: Job, tmp_path: Path, keys: list
     job.receive(lambda df: df.selectExpr("id"), key="two", source=files_of(tmp_path, {"b.parquet": numbers(3)}), output_keys=keys)
     job.receive(lambda df: df.selectExpr("id").where("id < 0"), key="three", source=files_of(tmp_path, {"c.parquet": numbers(5)}), output_keys=keys)
     assert DeltaTable(job.clean).to_pyarrow_table()["id"].to_pylist() == [3, 4]
+
+
+INSTANTS = {
+    "2026-01-01T00:00:00.123456": True,
+    "2026-07-01 12:00:00": True,
+    "2026-01-01T00:00:00.1234567": False,
+    "12:00": False,
+    "2026-01-01T00:00:00+05:00": False,
+}
+
+
+@pytest.mark.parametrize("kind", ["timestamp_ntz", "timestamp"])
+def test_texts_of_instants_are_kept_whole_or_do_not_fit(job: Job, tmp_path: Path, kind: str) -> None:
+    zone = job.spark.conf.get("spark.sql.session.timeZone")
+    job.spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        rows = pa.table({"id": [*range(len(INSTANTS))], "at": [*INSTANTS]})
+        job.receive(given, source=files_of(tmp_path, {"a.parquet": rows}), output_schema=f"id bigint, at {kind}", on_bad_cell="null")
+    finally:
+        job.spark.conf.set("spark.sql.session.timeZone", str(zone))
+
+    rows = DeltaTable(job.clean).to_pyarrow_table().sort_by("id")
+    whole = [fits or (kind == "timestamp" and text.endswith("+05:00")) for text, fits in INSTANTS.items()]
+    assert [at is not None for at in rows["at"].to_pylist()] == whole
+    assert [not each for each in rows["_corrections"].to_pylist()] == whole
+    first = rows["at"].to_pylist()[:2]
+    if kind == "timestamp_ntz":
+        assert [str(each) for each in first] == ["2026-01-01 00:00:00.123456", "2026-07-01 12:00:00"]
+    else:
+        assert [each.astimezone(UTC).isoformat() for each in first] == ["2026-01-01T05:00:00.123456+00:00", "2026-07-01T16:00:00+00:00"]
+        assert rows["at"].to_pylist()[4].astimezone(UTC).isoformat() == "2025-12-31T19:00:00+00:00"
+
+
+@pytest.mark.parametrize("made", ["parse_json(t) AS v", "array(struct(parse_json(t) AS x)) AS v"])
+def test_a_variant_in_a_result_is_refused(job: Job, tmp_path: Path, made: str) -> None:
+    with pytest.raises(TransformError, match=r"returned the column 'v' with a variant.*to_json\(v\)"):
+        job.receive(lambda df: df.selectExpr("id", made), source=files_of(tmp_path, {"a.parquet": numbers(1, t=["1", "2"])}))
+    assert job.receive(lambda df: df.selectExpr("id", "'1' AS variant"), key="two", source=files_of(tmp_path, {"b.parquet": numbers(1)})).settled == 0
+
+
+def test_a_result_without_the_column_of_a_key_is_refused(job: Job, tmp_path: Path) -> None:
+    with pytest.raises(TransformError, match="no column 'n', which output_keys names; it returned N, id"):
+        job.receive(lambda df: df.selectExpr("id", "id AS N"), source=files_of(tmp_path, {"a.parquet": numbers(1)}), output_keys=["n"])

@@ -10,7 +10,7 @@ import resource
 import shutil
 import tempfile
 from collections import Counter
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_poison import Store
 from airflow_poison.delivery.handlers import Batching
 from airflow_poison.fsck.check import check_store
 from airflow_poison.outputs.output import outputs_of
@@ -481,3 +482,31 @@ def test_rows_that_could_not_be_tried_wait(queue: Queue, out: Path, monkeypatch:
     monkeypatch.undo()
     land(queue.table, queue.clock)
     check(queue, out)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [
+        (pa.struct([("x", pa.int64()), ("y", pa.int64())]), pa.struct([("x", pa.int64())]), {"x": 1, "y": 2}),
+        (pa.struct([("x", pa.int64())]), pa.struct([("z", pa.int64())]), {"x": 1}),
+        (pa.list_(pa.struct([("x", pa.int64())])), pa.list_(pa.struct([("z", pa.int64())])), [{"x": 1}]),
+        (pa.float64(), pa.float32(), 1e300),
+        (pa.timestamp("us"), pa.date32(), datetime(2026, 1, 1, 23, 59)),  # noqa: DTZ001  (it has no zone)
+        (pa.timestamp("us"), pa.timestamp("us", "UTC"), datetime(2026, 1, 1)),  # noqa: DTZ001
+    ],
+)
+def test_a_table_that_has_other_columns_when_rows_land_refuses_what_they_do_not_hold(tmp_path: Path, before: Any, after: Any, value: Any) -> None:
+    uri, queue = str(tmp_path / "out"), Store(str(tmp_path / "store")).declare("orders", POLICY)
+    queue.send([b"1", b"2"])
+    write_deltalake(uri, pa.schema([("a", before)]).empty_table())
+
+    def handler(message: Message) -> dict[str, Any]:
+        write_deltalake(uri, pa.schema([("a", after)]).empty_table(), mode="overwrite", schema_mode="overwrite")  # a migration runs meanwhile
+        return {"a": value if message.text == "1" else None}
+
+    queue.receive(handler, isolation="none", output=uri)
+
+    assert DeltaTable(uri).to_pyarrow_table()["a"].to_pylist() == [None]
+    (left,) = [row for file in queue.table.snapshot().files for row in queue.table.read(file).to_pylist()]
+    assert (left["sub_queue"], left["body"]) == ("poison", b"1")
+    assert "does not hold all of a value" in left["reason"]
