@@ -1792,12 +1792,12 @@ def test_texts_of_instants_are_kept_whole_or_do_not_fit(job: Job, tmp_path: Path
     whole = [fits or (kind == "timestamp" and text.endswith("+05:00")) for text, fits in INSTANTS.items()]
     assert [at is not None for at in rows["at"].to_pylist()] == whole
     assert [not each for each in rows["_corrections"].to_pylist()] == whole
-    first = rows["at"].to_pylist()[:2]
+    first: list[Any] = rows["at"].to_pylist()
     if kind == "timestamp_ntz":
-        assert [str(each) for each in first] == ["2026-01-01 00:00:00.123456", "2026-07-01 12:00:00"]
+        assert [str(each) for each in first[:2]] == ["2026-01-01 00:00:00.123456", "2026-07-01 12:00:00"]
     else:
-        assert [each.astimezone(UTC).isoformat() for each in first] == ["2026-01-01T05:00:00.123456+00:00", "2026-07-01T16:00:00+00:00"]
-        assert rows["at"].to_pylist()[4].astimezone(UTC).isoformat() == "2025-12-31T19:00:00+00:00"
+        assert [each.astimezone(UTC).isoformat() for each in first[:2]] == ["2026-01-01T05:00:00.123456+00:00", "2026-07-01T16:00:00+00:00"]
+        assert first[4].astimezone(UTC).isoformat() == "2025-12-31T19:00:00+00:00"
 
 
 @pytest.mark.parametrize("made", ["parse_json(t) AS v", "array(struct(parse_json(t) AS x)) AS v"])
