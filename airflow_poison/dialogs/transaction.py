@@ -24,6 +24,7 @@ from airflow_poison.dialogs.services import Contract, SentBy, Service
 from airflow_poison.dialogs.system_messages import BOTH_ENDED, DIALOG_TIMER, ERROR, is_system
 from airflow_poison.rules.queue_disabling import FailureTracking
 from airflow_poison.values.errors import ConversationError, InputError, SettingError
+from airflow_poison.values.mapping import body_of
 from airflow_poison.values.schema import MAX_BODY_BYTES
 
 AS_ARRIVED = 2
@@ -262,12 +263,12 @@ class Conversation:
     def send(self, body: object = b"", message_type: str | None = None) -> None:
         """Send to the partner (SEND ON CONVERSATION).
 
-        :param body: bytes as they are, text as UTF-8, anything else as JSON; 64 MiB in one delivery.
+        :param body: bytes as they are, text as UTF-8, anything else as the JSON that a send makes of it; 64 MiB in one delivery.
         :param message_type: may be left out when the contract lets this side send exactly one.
         Raises ConversationSendError (8429) in a state that does not allow it (spec SB-43), SettingError for a type that this side may not send,
         InputError for a body that cannot be sent.
         """
-        contract, content = self._contract(), _bytes_of(body)
+        contract, content = self._contract(), body_of(body, "conversation.send()")
         size = len(content) + sum(len(message.body) for message in self._sent)
         if size > MAX_BODY_BYTES:
             raise InputError(
@@ -391,14 +392,3 @@ def _span_of(timeout: timedelta | float) -> timedelta:
 def _plain(text: str) -> str:
     """Return a text as nothing but that: an enumeration's member could be unpacked only where its module can be imported."""
     return str.__str__(text) if isinstance(text, str) else text
-
-
-def _bytes_of(body: object) -> bytes:
-    if isinstance(body, bytes | bytearray | memoryview):
-        return memoryview(body).tobytes()
-    if isinstance(body, str):
-        return _plain(body).encode()
-    try:
-        return json.dumps(body).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"A body of type {type(body).__name__} cannot be sent: {error}. Send bytes, text, or what JSON can hold.") from error

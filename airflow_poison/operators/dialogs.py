@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
 from airflow_poison.rules.settings import whole_number
 from airflow_poison.values.clock import EXAMPLES, read_duration
 from airflow_poison.values.errors import InputError, SettingError
+from airflow_poison.values.mapping import body_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -90,13 +90,7 @@ def _message(given: object) -> tuple[str, bytes]:
     parts = [given.get(name) for name in _MESSAGE] if isinstance(given, Mapping) and not set(given) - set(_MESSAGE) else given
     if not isinstance(parts, list | tuple) or len(parts) != len(_MESSAGE) or not isinstance(parts[0], str):
         raise InputError(f"messages: {given!r}; expected (message type, body), or a dict with {' and '.join(_MESSAGE)}. Nothing was sent.")
-    return parts[0], _body(parts[1])
-
-
-def _body(given: object) -> bytes:
-    if given is None or isinstance(given, bytes):
-        return given or b""
-    return (given if isinstance(given, str) else json.dumps(given)).encode()
+    return parts[0], b"" if parts[1] is None else body_of(parts[1], f"messages: the body of a {parts[0]!r}")
 
 
 class QueueBeginDialogOperator(QueueOperator):

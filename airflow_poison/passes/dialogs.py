@@ -37,6 +37,7 @@ from airflow_poison.store.files import Replacement, Snapshot, Transaction
 from airflow_poison.values.errors import ConversationLockedError, InputError, PoisonError, QueueHaltedError, ServiceNotFoundError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
+from airflow_poison.values.mapping import utf8
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import Plain
 
@@ -269,7 +270,8 @@ def _sent(endpoint: ConversationEndpoint, messages: Sequence[tuple[str, bytes]],
     if not messages:
         raise InputError("There is no message to send: give at least one, as (message type, body).")
     sent = list[Outgoing]()
-    for message_type, body in messages:
+    for number, (message_type, given) in enumerate(messages):
+        body = utf8(given, f"messages[{number}], a {message_type!r}")
         if len(body) > MAX_BODY_BYTES:
             raise InputError(f"A message body has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. Nothing was sent.")
         change = acts.send(endpoint, message_type, body, contract)

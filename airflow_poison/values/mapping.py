@@ -164,12 +164,28 @@ def _json_body(number: int, chosen: Row) -> bytes:
         return _json(chosen).encode()
     except _NO_JSON as error:
         column = next((name for name, value in chosen.items() if _has_no_json(name, value)), None)
-        odd = str(error).lower().startswith(("out of range float", "json has no nan", "json has no inf", "json has no -inf"))
-        why = "it has no NaN and no infinity, send null or a text for them" if odd else str(error)
         which = "" if column is None else f", column {column!r}"
         raise InputError(
-            f"messages[{number}]{which} cannot become JSON: {why}. Convert the value, or give bytes as the body. Nothing was sent."
+            f"messages[{number}]{which} cannot become JSON: {_why(error)}. Convert the value, or give bytes as the body. Nothing was sent."
         ) from error
+
+
+def body_of(value: object, where: str) -> bytes:
+    """Return a value as a body: bytes as they are, text as UTF-8, anything else as JSON. Raises InputError."""
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        return utf8(value, where)
+    try:
+        return _json(value).encode()
+    except _NO_JSON as error:
+        raise InputError(
+            f"{where}: {type(value).__name__} cannot become JSON: {_why(error)}. Convert the value, or give bytes as the body. Nothing was sent."
+        ) from error
+
+
+def _why(error: Exception) -> str:
+    """Return why a value has no JSON."""
+    odd = str(error).lower().startswith(("out of range float", "json has no nan", "json has no inf", "json has no -inf"))
+    return "it has no NaN and no infinity, send null or a text for them" if odd else str(error)
 
 
 def _json(value: object) -> str:
@@ -367,10 +383,10 @@ def _number(value: object) -> object:
     return json_text.values(value) if isinstance(value, json_text.Number) else value
 
 
-def utf8(text: str | bytes, where: str) -> bytes:
-    """Return a text's UTF-8. Raises InputError for what is no text, and for half of a surrogate pair: text that was cut or decoded wrongly."""
-    if isinstance(text, bytes):
-        return text
+def utf8(text: object, where: str) -> bytes:
+    """Return a text's UTF-8, and bytes. Raises InputError for others, and for half of a surrogate pair: text that was cut or decoded wrongly."""
+    if isinstance(text, bytes | bytearray | memoryview):
+        return bytes(text)
     if not isinstance(text, str):
         raise InputError(f"{where}: {type(text).__name__} is no body; expected text or bytes. Nothing was sent.")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -113,6 +113,21 @@ def test_a_dialog_goes_to_the_queue_of_its_service_in_order(two: Two) -> None:
     assert waiting(two.warehouse) == [("order", b"1"), ("order", b"2"), ("order", b"3")]
     assert two.orders.snapshot().transmissions == ()
     assert states(two.orders) == ["CO"]
+
+
+@pytest.mark.parametrize(("body", "why"), [(None, "NoneType is no body"), ({"n": 1}, "dict is no body"), ("\ud800", "has a lone surrogate")])
+def test_a_dialog_begins_with_bytes_or_text(two: Two, body: Any, why: str) -> None:
+    with pytest.raises(InputError, match=rf"messages\[0\], a 'order': .*{why}"):
+        begin_dialogs(
+            two.orders,
+            service="Orders",
+            far_service="Warehouse",
+            contract=PARTS.name,
+            dialogs=[Dialog(messages=[("order", body)])],
+            key=two.key(),
+            clock=two.clock,
+        )
+    assert states(two.orders) == []
 
 
 def test_what_is_done_again_under_its_key_is_done_once(two: Two) -> None:
