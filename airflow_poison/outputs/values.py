@@ -287,9 +287,9 @@ def type_of(value: Any) -> pa.DataType:
             raise ValueError(f"it has a field {wrong[0]!r}, and names have no NUL")  # Arrow ends them there
         return pa.struct([(name, type_of(each)) for name, each in cells.items()])
     nothing: pa.DataType = pa.null()
-    if isinstance(value, (list, tuple, set, frozenset)) or getattr(value, "ndim", None):
+    if isinstance(value, (list, tuple, set, frozenset)) or (getattr(value, "ndim", None) and not isinstance(value, memoryview)):
         return pa.list_(reduce(_common, map(type_of, value), nothing))
-    kind = pa.scalar(_scalar(value)).type
+    kind = pa.scalar(_scalar(bytes(value) if isinstance(value, memoryview) else value)).type
     return pa.timestamp("us", "UTC" if kind.tz else None) if pa.types.is_timestamp(kind) else kind
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -26,13 +25,16 @@ from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import Engine, LocalEngine
 from airflow_poison.passes.land import prepared
 from airflow_poison.passes.receive import ReceivePass
-from airflow_poison.passes.send import SENT, checked
+from airflow_poison.passes.send import SENT, checked, send
+from airflow_poison.sources.bodies import batches_of
 from airflow_poison.store.control import NOT_BEFORE_RESTART
 from airflow_poison.store.memory import MemoryStore
 from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.data_frames import is_frame
 from airflow_poison.values.errors import InputError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind
+from airflow_poison.values.mapping import ColumnMapping, body_of, check_several
 from airflow_poison.values.message import Message
 from airflow_poison.values.schema import SubQueue, message_schema
 
@@ -185,7 +187,8 @@ def receive(
     the test; for settings against crashes and timeouts ask ``replay``.
 
     :param handler: an importable name (``"shop.arrivals:land"``) or any callable; None where ``transform`` is in its place.
-    :param messages: bytes or text (bodies), dicts or lists (bodies as JSON), or Messages. The queue assigns lookup ids from 1 on.
+    :param messages: bytes or text (bodies), dicts or lists (bodies as the JSON that a send makes of them), or Messages; or a data frame, whose rows
+        are messages. The queue assigns lookup ids from 1 on.
     :param policy: the queue's rules; with ``PoisonSubQueue`` the messages are put into poison.
     :param until: stop this long after the start; None: when nothing waits, or the queue is halted.
     :param clock: where the handler can read the virtual time too; None: one of its own.
@@ -194,8 +197,9 @@ def receive(
     :param spark: the session on which it runs, best one of ``local[2]``; None: the active one of this process.
 
     :param options: settings of the receive, see ``ReceiveOptions``. Nothing is written to an ``output``: ``Received.rows`` and ``landed`` have what
-        would be. Rows that a Delta table cannot hold fail their messages; where a local path has a table, so do rows that its columns and constraints
-        refuse. A call with a frame (``batch``) stands in ``calls`` of each of its messages, with its error. Passes with ``transform`` run on Spark.
+        would be, in the order of the deliveries: rows of one key (``output_keys``) are not merged. Rows that a Delta table cannot hold fail their
+        messages; where a local path has a table, so do rows that its columns and constraints refuse. A call with a frame (``batch``) stands in
+        ``calls`` of each of its messages, with its error. Passes with ``transform`` run on Spark.
 
     Raises InputError for something that is no message, HandlerNotFoundError for something that cannot be called with one, TransformError for a
     transformation that a pass refuses, SettingError for what batches or transformations do not go with, OutputError for a table that takes no rows.
@@ -207,8 +211,9 @@ def receive(
     started = clock.now()
     store = MemoryStore()
     table = declare(store, queue, policy, clock)
-    rows = [_row(number, message) for number, message in enumerate(messages)]
-    _send(table, rows, policy, clock)
+    bodies = _send(table, messages, clock)
+    if policy.reads is not SubQueue.MAIN:
+        table.move_files(lambda snapshot: snapshot.files, policy.reads, clock.now(), count_move=False)
     first_event = table.snapshot().version
     outputs = tuple(replace(each if "://" in each.uri else prepared([each])[0], uri="") for each in receive.outputs)
     landed: dict[str, list[dict[str, Any]]] = {each.name: [] for each in outputs}
@@ -223,22 +228,22 @@ def receive(
         passes, endless = _play(receiving, clock, None if until is None else started + until, most_passes)
     events = tuple(table.events(first_event))
     all_calls = _delivered(events) if watched is None else watched.calls
-    outcomes = tuple(_outcomes(table, rows, events, all_calls, load_types(receive.unprocessable)))
+    outcomes = tuple(_outcomes(table, bodies, events, all_calls, load_types(receive.unprocessable)))
     return Received(outcomes, tuple(passes), events, table, store, clock.now() - started, endless, landed)
 
 
 def _outcomes(
     table: QueueTable,
-    rows: Sequence[Mapping[str, Any]],
+    bodies: Sequence[bytes],
     events: Sequence[Event],
     all_calls: Mapping[int, Sequence[Call]],
     unprocessable: tuple[type[BaseException], ...],
 ) -> Iterator[Outcome]:
-    """Yield what has become of each message, in the order of the rows that were sent."""
+    """Yield what has become of each message, in the order in which they were sent."""
     gone = {event.lookup_id or 0: _GONE[event.type] for event in events if event.type in _GONE}
     gone |= {event.lookup_id or 0: event.details["place"] for event in events if event.type in _SENT_ON}
     kept: dict[int, dict[str, Any]] = {row["lookup_id"]: row for file in table.snapshot().files for row in table.read(file).to_pylist()}
-    for number, sent in enumerate(rows, 1):
+    for number, body in enumerate(bodies, 1):
         calls = tuple(all_calls.get(number, ()))
         raised = calls[-1].error if calls else None
         row = kept.get(number, {"abort_count": 0, "move_count": 0, "last_error": None})
@@ -246,7 +251,7 @@ def _outcomes(
         error = failure_of(raised, unprocessable) if raised else None
         if (cell := row["last_error"]) is not None:
             error = Failure(FailureKind(cell["kind"]), cell["type"], cell["message"], cell["trace"])
-        yield Outcome(number, sent["body"], place, row["abort_count"], row["move_count"], calls, error)
+        yield Outcome(number, body, place, row["abort_count"], row["move_count"], calls, error)
 
 
 def _declared(queue: str, handler: object, policy: Policy, spark: object, options: ReceiveOptions) -> Receive:
@@ -368,25 +373,27 @@ def _lend(handler: HandlerLike, clock: VirtualClock, *, lands: bool) -> Iterator
         delattr(lent, name)
 
 
-def _send(table: QueueTable, rows: Sequence[Mapping[str, object]], policy: Policy, clock: VirtualClock) -> None:
+def _send(table: QueueTable, messages: Iterable[object], clock: VirtualClock) -> list[bytes]:
+    """Send messages, and return their bodies. Raises InputError."""
+    check_several(messages)
+    if is_frame(messages):
+        batches = [*batches_of(messages, ColumnMapping(), clock.now())]
+        send(table, batches, key="test", clock=clock)
+        return [body or b"" for batch in batches for body in batch.column("body").to_pylist()]
+    rows = [_row(number, message) for number, message in enumerate(messages)]
     names = sorted({name for row in rows for name in row})
     schema = pa.schema([message_schema().field(name) for name in names])
     if rows:
         batch = checked(pa.RecordBatch.from_pylist([dict(row) for row in rows], schema=schema), (*SENT, "enqueued_at"))  # a test may set the time
         table.append([batch], "test", clock.now())
-    if policy.reads is not SubQueue.MAIN:
-        table.move_files(lambda snapshot: snapshot.files, policy.reads, clock.now(), count_move=False)
+    return [row["body"] for row in rows]
 
 
 def _row(number: int, message: object) -> dict[str, Any]:
     """Return a message's columns; what is None gets the queue's default. Raises InputError."""
     match message:
-        case bytes():
-            return {"body": message}
-        case str():
-            return {"body": message.encode()}
-        case dict() | list():
-            return {"body": json.dumps(message).encode()}
+        case bytes() | str() | dict() | list():
+            return {"body": body_of(message, f"messages[{number}]")}
         case Message():
             return {"body": message.body, "properties": list(message.properties.items())} | {
                 name: getattr(message, name) or None if name == "message_id" else getattr(message, name) for name in _AS_SENT

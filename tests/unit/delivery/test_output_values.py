@@ -269,6 +269,7 @@ def test_what_an_empty_list_does_not_tell_a_later_one_tells() -> None:
         (Price(Decimal(1)), pa.struct([("amount", pa.decimal128(38, 18))])),
         (datetime(2026, 1, 2, tzinfo=EAST), pa.timestamp("us", "UTC")),
         (pd.Timestamp("2026-01-02"), pa.timestamp("us")),
+        (memoryview(b"x"), pa.binary()),
     ],
     ids=str,
 )

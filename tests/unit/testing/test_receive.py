@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
+from uuid import UUID
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -70,6 +73,40 @@ def test_what_fails_at_first_and_succeeds_in_the_second_cycle_is_processed() -> 
 
     assert (outcome.place, outcome.deliveries, outcome.last_error) == ("processed", 3, None)
     assert [type(call.error) for call in outcome.calls] == [ConnectionError, ConnectionError, type(None)]
+
+
+def test_messages_are_taken_as_a_send_takes_them() -> None:
+    values = [{"d": Decimal("1.10"), "at": datetime(2026, 1, 1, tzinfo=UTC), "id": UUID(int=1)}, [Decimal("2.50")]]
+
+    assert [outcome.body for outcome in receive(lambda _: None, values, NOW)] == [
+        b'{"d": 1.10, "at": "2026-01-01T00:00:00.000Z", "id": "00000000-0000-0000-0000-000000000001"}',
+        b"[2.50]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("messages", "why"),
+    [
+        ([{"d": float("nan")}], r"messages\[0\]: dict .* no NaN"),
+        ([{"d": "\ud800"}], "surrogates not allowed"),
+        (["\ud800"], "lone surrogate"),
+        ([{1: 2, "1": 3}], "one name in JSON"),
+        ("text", r"Write \[...\] around it"),
+        ({"a": 1}, r"Write \[...\] around it"),
+    ],
+)
+def test_what_a_send_refuses_is_refused(messages: Any, why: str) -> None:
+    with pytest.raises(InputError, match=why):
+        receive(lambda _: None, messages, NOW)
+
+
+def test_the_rows_of_a_data_frame_are_messages() -> None:
+    good, bad = receive(lambda _: None, pd.DataFrame({"a": ["x", "\ud800"]}), NOW)
+
+    assert (good.body, good.place) == (b'{"a":"x"}', "processed")
+    assert (bad.place, bad.deliveries) == ("poison", 0)
+    assert bad.last_error is not None
+    assert bad.last_error.type == "MalformedError"
 
 
 def test_unprocessable_messages_are_tried_once() -> None:
