@@ -13,6 +13,7 @@ import io
 import json
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -28,7 +29,7 @@ from airflow_poison.values.json_text import exact, words
 from airflow_poison.values.mapping import json_value, number_or_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from airflow_poison.sources.source import Connection
 
@@ -153,7 +154,6 @@ class Schema(ABC):
         return self
 
 
-_SHALLOW = 2_000
 _TEXT = 300
 
 
@@ -228,21 +228,19 @@ class Avro(Registered):
     def decode(self, body: bytes) -> bytes:
         """Return the JSON of the record. Raises MalformedError, SourceError."""
         fastavro = needed("fastavro", "avro")
-        reader = None if self.schema is None else _avro(_as_text(self.schema, ""))
+        reader, walk = (None, _walk_fixed(0)) if self.schema is None else _avro(_as_text(self.schema, ""))
         if self.known_registry is None:
             found, writer = body, reader
         else:
             schema_id, found = split(body)
-            writer = _registered_avro(self.known_registry, schema_id)
-        stream = io.BytesIO(found)
+            writer, walk = _registered_avro(self.known_registry, schema_id)
         try:
-            is_deep = len(found) > _SHALLOW and _is_recursive(writer)  # in C a recursion ends with the process; each level takes a byte
-            module = needed("fastavro._read_py", "avro") if is_deep else fastavro
-            value = module.schemaless_reader(stream, writer, None if writer is reader else reader)
+            walk(found, 0)  # before: in C a recursion that is too deep ends the process
+            value = fastavro.schemaless_reader(io.BytesIO(found), writer, None if writer is reader else reader)
+        except MalformedError as error:
+            raise MalformedError(f"it is no record of its Avro schema: {error}") from error
         except Exception as error:  # its reader raises whatever the bytes lead it to
             raise MalformedError(f"it is no record of its Avro schema: {type(error).__name__}: {short(str(error))}") from error
-        if stream.tell() != len(found):
-            raise MalformedError(f"it is no record of its Avro schema: {len(found) - stream.tell()} of {len(found)} bytes are left behind it")
         return as_json(value)
 
 
@@ -341,36 +339,183 @@ def _first_error(validator: Any, value: object) -> Any:
 
 
 @cache
-def _avro(text: str) -> Any:
+def _avro(text: str) -> tuple[Any, _Walk]:
     fastavro = needed("fastavro", "avro")
     try:
-        return fastavro.parse_schema(json.loads(text))
+        parsed = fastavro.parse_schema(json.loads(text))
+        return parsed, _walk_all(_walk(parsed, {}))
     except Exception as error:
         raise SettingError("schema", short(text), f"a schema of Avro ({error})") from error
 
 
-def _is_recursive(schema: Any, within: frozenset[str] = frozenset()) -> bool:
-    """Whether a schema of Avro that was parsed has a record that may be in itself."""
+_Walk = Callable[[bytes, int], int]
+"""Returns where a value of Avro ends that begins at a place. Raises MalformedError for one that its schema does not have."""
+_WIDTHS = {"null": 0, "float": 4, "double": 8}
+_MOST = {"int-time-millis": 86_400_000 - 1, "long-time-micros": 86_400_000_000 - 1}
+_WITHOUT_BYTES = 1_000
+"""Values that take no bytes, in one block: a few bytes could say that there are billions."""
+
+
+def _walk(schema: Any, known: dict[str, _Walk]) -> _Walk:
+    """Return what finds the values of a schema that was parsed which fastavro reads as others, or without end.
+
+    :param known: gets the named types.
+    """
     if isinstance(schema, list):
-        return any(_is_recursive(each, within) for each in schema)
-    if not isinstance(schema, dict):
-        return schema in within
-    inside = within | {schema["name"]} if "fields" in schema else within
-    parts = [schema.get("items"), schema.get("values"), *(field["type"] for field in schema.get("fields", ()))]
-    return any(_is_recursive(each, inside) for each in parts if each is not None) or (
-        isinstance(schema["type"], dict | list) and _is_recursive(schema["type"], within)
-    )
+        return _walk_union([_walk(each, known) for each in schema])
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if kind in {"record", "error", "fixed", "enum"}:
+        known[schema["name"]] = found = _walk_named(schema, known)
+        return found
+    if kind in {"array", "map"}:
+        return _walk_blocks(_walk(schema["items" if kind == "array" else "values"], known), is_map=kind == "map")
+    return _walk_simple(kind, schema if isinstance(schema, dict) else {}, known)
+
+
+def _walk_all(walk: _Walk) -> _Walk:
+    """Return what also refuses bytes that are left, or that lack."""
+
+    def whole(data: bytes, place: int) -> int:
+        if (end := walk(data, place)) != len(data):
+            raise MalformedError(f"its values take {end} bytes, and it has {len(data)}")
+        return end
+
+    return whole
+
+
+def _walk_simple(kind: str, schema: Mapping[str, Any], known: Mapping[str, _Walk]) -> _Walk:
+    if kind in _WIDTHS:
+        return _walk_fixed(_WIDTHS[kind])
+    if kind in {"int", "long"}:
+        return _walk_whole(32 if kind == "int" else 64, _MOST.get(f"{kind}-{schema.get('logicalType')}"))
+    if kind in {"string", "bytes"}:
+        return _digits_of(_walk_bytes, schema)
+    return _walk_boolean if kind == "boolean" else lambda data, place: known[kind](data, place)  # noqa: PLW0108  (it may not be known yet)
+
+
+def _walk_named(schema: Mapping[str, Any], known: dict[str, _Walk]) -> _Walk:
+    if schema["type"] == "fixed":
+        return _digits_of(_walk_fixed(schema["size"]), schema)
+    if schema["type"] == "enum":
+        return _walk_whole(32, len(schema["symbols"]) - 1)
+    fields = [_walk(field["type"], known) for field in schema["fields"]]
+
+    def walk(data: bytes, place: int) -> int:
+        for each in fields:
+            place = each(data, place)
+        return place
+
+    return walk
+
+
+def _whole(data: bytes, place: int, bits: int = 64) -> tuple[int, int]:
+    """Return a whole number, and where it ends. Raises MalformedError for one that has more bits."""
+    found = shift = 0
+    while (byte := data[place]) > 0x7F and shift < bits:  # noqa: PLR2004  (the highest bit: more follows)
+        found |= (byte & 0x7F) << shift
+        shift += 7
+        place += 1
+    found |= byte << shift
+    if found >> bits:
+        raise MalformedError(f"a whole number at byte {place} has more than {bits} bits")
+    return (found >> 1) ^ -(found & 1), place + 1
+
+
+def _walk_whole(bits: int, most: int | None) -> _Walk:
+    def walk(data: bytes, place: int) -> int:
+        found, end = _whole(data, place, bits)
+        if most is not None and not 0 <= found <= most:
+            raise MalformedError(f"the number at byte {place} is {found}; expected 0 to {most}")
+        return end
+
+    return walk
+
+
+def _walk_fixed(size: int) -> _Walk:
+    return lambda _data, place: place + size
+
+
+def _walk_bytes(data: bytes, place: int) -> int:
+    size, begin = _whole(data, place)
+    if size < 0:
+        raise MalformedError(f"the length at byte {place} is {size}")
+    return begin + size
+
+
+def _walk_boolean(data: bytes, place: int) -> int:
+    if data[place] > 1:
+        raise MalformedError(f"the truth value at byte {place} is {data[place]}; expected 0 or 1")
+    return place + 1
+
+
+def _digits_of(walk: _Walk, schema: Mapping[str, Any]) -> _Walk:
+    """Return what also refuses a decimal with more digits than its type has, which fastavro would round."""
+    precision = schema.get("precision")
+    if schema.get("logicalType") != "decimal" or not isinstance(precision, int):
+        return walk
+
+    def digits(data: bytes, place: int) -> int:
+        end = walk(data, place)
+        begin = end - schema["size"] if "size" in schema else _whole(data, place)[1]
+        if abs(int.from_bytes(data[begin:end], "big", signed=True)) >= 10**precision:
+            raise MalformedError(f"the decimal at byte {begin} has more than {precision} digits")
+        return end
+
+    return digits
+
+
+def _walk_union(kinds: Sequence[_Walk]) -> _Walk:
+    def walk(data: bytes, place: int) -> int:
+        kind, begin = _whole(data, place)
+        if not 0 <= kind < len(kinds):
+            raise MalformedError(f"the number of a type at byte {place} is {kind}; expected 0 to {len(kinds) - 1}")
+        return kinds[kind](data, begin)
+
+    return walk
+
+
+def _walk_blocks(item: _Walk, *, is_map: bool) -> _Walk:
+    """Return what walks along an array or a map, each block of which says how many there are; a negative number is followed by its bytes."""
+
+    def walk(data: bytes, place: int) -> int:
+        names = set[bytes]()
+        count, place = _whole(data, place)
+        while count:
+            if count < 0:
+                count, (_, place) = -count, _whole(data, place)
+            begin = place
+            for _ in range(count):
+                place = item(data, _behind_name(data, place, names) if is_map else place)
+                if place > len(data) or (place == begin and count > _WITHOUT_BYTES):
+                    raise MalformedError(
+                        f"{count} values are said to begin at byte {begin}, which are more than there are, or than may be without bytes"
+                    )
+            count, place = _whole(data, place)
+        return place
+
+    return walk
+
+
+def _behind_name(data: bytes, place: int, names: set[bytes]) -> int:
+    """Return where the value of a map begins. Raises MalformedError for a name that stands twice: one of its values would be lost."""
+    (_, begin), end = _whole(data, place), _walk_bytes(data, place)
+    if (name := data[begin:end]) in names:
+        raise MalformedError(f"the name {short(repr(name))} stands twice in one map")
+    names.add(name)
+    return end
 
 
 @cache
-def _registered_avro(registry: Registry, schema_id: int) -> Any:
+def _registered_avro(registry: Registry, schema_id: int) -> tuple[Any, _Walk]:
     fastavro = needed("fastavro", "avro")
     named: dict[str, Any] = {}
+    known: dict[str, _Walk] = {}
 
-    def parsed(found: Mapping[str, Any]) -> Any:
+    def parsed(found: Mapping[str, Any]) -> tuple[Any, _Walk]:
         for reference in found.get("references") or ():
             parsed(registry.referred(reference))
-        return fastavro.parse_schema(json.loads(found["schema"]), named_schemas=named)
+        schema = fastavro.parse_schema(json.loads(found["schema"]), named_schemas=named)
+        return schema, _walk_all(_walk(schema, known))
 
     found = of_kind(registry.schema(schema_id), "AVRO", schema_id)
     try:

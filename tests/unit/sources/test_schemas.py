@@ -206,6 +206,48 @@ def test_avro_becomes_json() -> None:
             schema.decode(wrong)
 
 
+@pytest.mark.parametrize(
+    ("kind", "body", "why"),
+    [
+        ({"type": "map", "values": "long"}, b"\x04\x02a\x02\x02a\x04\x00", "b'a' stands twice"),
+        ({"type": "map", "values": "long"}, b"\x02\x02a\x02\x02\x02a\x04\x00", "b'a' stands twice"),
+        ("int", b"\x80\x80\x80\x80\x80\x01", "more than 32 bits"),
+        ("long", b"\x80" * 10 + b"\x01", "more than 64 bits"),
+        ("long", b"\xff" * 9 + b"\x02", "more than 64 bits"),
+        ("boolean", b"\xff", "truth value at byte 0 is 255"),
+        ("string", b"\x01", "length at byte 0 is -1"),
+        (["null", "int"], b"\x01", "type at byte 0 is -1"),
+        ({"type": "enum", "name": "E", "symbols": ["a", "b"]}, b"\x01", "is -1; expected 0 to 1"),
+        ({"type": "int", "logicalType": "time-millis"}, b"\x01", "is -1; expected 0 to 86399999"),
+        ({"type": "long", "logicalType": "time-micros"}, b"\x80\x80\xbb\xdd\x83\x05", "expected 0 to 86399999999"),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, b"\x06\x12\xd6\x87", "more than 4 digits"),
+        ({"type": "fixed", "name": "F", "size": 3, "logicalType": "decimal", "precision": 4}, b"\x12\xd6\x87", "more than 4 digits"),
+        ({"type": "array", "items": "null"}, b"\x80\x80\x80\x80\x10\x00", "2147483648 values"),
+        ({"type": "array", "items": "double"}, b"\x80\x80\x80\x80\x10\x00", "2147483648 values"),
+    ],
+)
+def test_avro_that_would_be_read_as_another_value_or_without_end_is_malformed(kind: Any, body: bytes, why: str) -> None:
+    schema = Avro({"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]})
+    with pytest.raises(MalformedError, match=why):
+        schema.decode(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "value"),
+    [
+        ("int", b"\xff\xff\xff\xff\x0f", -(2**31)),
+        ("long", b"\xff" * 9 + b"\x01", -(2**63)),
+        ({"type": "array", "items": "null"}, b"\x04\x00", [None, None]),
+        ({"type": "array", "items": "int"}, b"\x02\x02\x03\x04\x04\x06\x00", [1, 2, 3]),
+        ({"type": "map", "values": "long"}, b"\x02\x02a\x02\x01\x06\x02b\x04\x00", {"a": 1, "b": 2}),
+        ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2}, b"\x04\xd8\xf1", "-99.99"),
+    ],
+)
+def test_avro_is_read_in_blocks_up_to_its_bounds(kind: Any, body: bytes, value: object) -> None:
+    schema = Avro({"type": "record", "name": "R", "fields": [{"name": "x", "type": kind}]})
+    assert json.loads(schema.decode(body)) == {"x": value}
+
+
 def test_avro_of_a_registry_is_asked_for_once_and_follows_references() -> None:
     line = {"type": "record", "name": "Line", "fields": [{"name": "sku", "type": "string"}]}
     order = {"type": "record", "name": "Basket", "fields": [{"name": "lines", "type": {"type": "array", "items": "Line"}}]}
