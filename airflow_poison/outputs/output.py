@@ -28,12 +28,13 @@ from airflow_poison.outputs.values import (
     same_name,
     type_of,
 )
-from airflow_poison.values.data_frames import columns_of_frame, has_objects, is_frame, is_missing
+from airflow_poison.values.clock import text_of_days, text_of_micros
+from airflow_poison.values.data_frames import columns_of_frame, has_objects, is_frame, is_missing, name_with_nul, table_of
 from airflow_poison.values.ddl import column_names, ddl_type, parse_ddl
 from airflow_poison.values.errors import OutputRowError, SettingError, TransformError
 from airflow_poison.values.libraries import np, pc
 from airflow_poison.values.schema import LOOKUP_ID
-from airflow_poison.values.texts import nearest
+from airflow_poison.values.texts import is_utf8, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,7 @@ _LONGEST = 100
 PROVENANCE = ("_queue", "_lookup_id", "_pass", "_received_at")
 """Columns that say where a row comes from: text, bigint, text, timestamp."""
 CORRECTIONS = "_corrections"
+_MILLIS_OF_DAY = 86_400_000
 """The column that says which cells of a row are null because they did not fit (``on_bad_cell="null"``); null: none is."""
 _TOGETHER = b"together"
 """Begins the rows of several messages as they travel together."""
@@ -443,9 +445,10 @@ class Fitting:
     def _learned(self, cells: Mapping[Any, Any]) -> tuple[Any, ...]:
         """Take in columns that were not known. Raises OutputRowError."""
         unknown = [name for name in cells if name not in self._places]
-        wrong = next((name for name in unknown if not isinstance(name, str) or not name or "\0" in name), None)
-        if wrong is not None:
-            raise OutputRowError(f"A row for {self._output.named} has a column {wrong!r}; expected text as its name, without NUL.")
+        if wrong := [name for name in unknown if not isinstance(name, str) or not name or "\0" in name or not is_utf8(name)]:
+            raise OutputRowError(
+                f"A row for {self._output.named} has a column {wrong[0]!r}; expected text as its name, without NUL, that UTF-8 can hold."
+            )
         named = self._output.named
         reserved = PROVENANCE if self._output.provenance else ()
         if taken := [name for name in unknown if name in reserved or (self._output.delta and name.lower() in reserved)]:
@@ -480,6 +483,8 @@ class Fitting:
         try:
             kind = kinds[name] if name in kinds else type_of(value)
             check_names_and_depth(kind)
+        except RecursionError:
+            raise OutputRowError(f"{has}: it is nested too deeply, or holds itself. Return text.") from None
         except MISFITS as error:  # Arrow's errors are such
             raise OutputRowError(f"{has}{_because(error)}. Declare output_schema.") from None
         try:
@@ -495,10 +500,24 @@ def does_not_fit(kind: pa.DataType) -> str:
 
 def _shown(value: object) -> str:
     try:
-        text = repr(value)
+        text = _of_arrow(value) if type(value).__module__ == "pyarrow.lib" else repr(value)
     except Exception:  # noqa: BLE001  (a user's class may do anything)
         text = "something"
     return f"{text if len(text) <= _LONGEST else text[:_LONGEST] + '…'} ({type(value).__name__})"
+
+
+def _of_arrow(value: Any) -> str:
+    """Return the text of a value that Python does not have: bytes of a text that is none, a date out of its years. Raises Arrow's errors."""
+    import pyarrow as pa
+
+    of = pa.types
+    if of.is_string(value.type) or of.is_large_string(value.type) or of.is_string_view(value.type):
+        return repr(value.cast(pa.binary()).as_py())
+    if of.is_date32(value.type):
+        return text_of_days(value.cast(pa.int32()).as_py())
+    if (step := {"date64[ms]": 1_000, "timestamp[us]": 1, "timestamp[ms]": 1_000, "timestamp[s]": 1_000_000}.get(str(value.type))) is not None:
+        return text_of_micros(value.cast(pa.int64()).as_py() * step)
+    return str(value.cast(pa.string()).as_py())
 
 
 def _because(error: Exception) -> str:
@@ -566,13 +585,16 @@ def rows_together(returned: object, lookup_ids: Sequence[int], fittings: Mapping
 
     None: it is another thing, a row is of no message in the frame, or the types are not the output's, so that each row has to be looked at.
     """
-    import pyarrow as pa
-
     if not alone or not hasattr(returned, "__arrow_c_stream__"):
         return None
     if has_objects(returned):
         return None  # each value has its own type
-    table, ((name, fitting),) = pa.table(returned), fittings.items()
+    try:
+        table, ((name, fitting),) = table_of(returned), fittings.items()
+    except MISFITS:  # a type of pandas that Arrow does not have, or a name that is there twice
+        return None
+    if name_with_nul(table.schema) is not None:
+        return None
     places = _places_of(table, lookup_ids) if table.nbytes <= _MOST_TOGETHER else None
     batch = None if places is None else fitting.batch_of(table if fitting.has(LOOKUP_ID) else table.drop_columns([LOOKUP_ID]))
     if places is None or batch is None:
@@ -705,6 +727,10 @@ def _frame_rows(columns: Sequence[tuple[str, pa.DataType | None, Sequence[Any]]]
 
 def _values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
     """Return values as Python has them; what it does not have is there as what fits no column."""
+    import pyarrow as pa
+
+    if pa.types.is_date64(column.type):
+        return [_value(each) for each in column]
     try:
         return column.to_pylist()
     except (ValueError, OverflowError):
@@ -712,6 +738,10 @@ def _values(column: pa.Array[Any] | pa.ChunkedArray[Any]) -> list[Any]:
 
 
 def _value(scalar: pa.Scalar[Any]) -> Any:
+    import pyarrow as pa
+
+    if isinstance(scalar, pa.Date64Scalar) and scalar.is_valid and scalar.cast(pa.int64()).as_py() % _MILLIS_OF_DAY:
+        return scalar  # Python would leave its part of a day out
     try:
         return scalar.as_py()
     except (ValueError, OverflowError):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_poison.values.libraries import pa
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     Values = pa.Array[Any] | pa.ChunkedArray[Any] | list[Any]
     """Of a column, as Arrow has them; a list: each is of a type of its own."""
@@ -34,7 +34,7 @@ def is_frame(value: object) -> bool:
 def read_once(value: Any) -> Any:
     """Return a table of what can be read once alone, as readers of batches are; other values as they are."""
     is_kept = not hasattr(value, "__arrow_c_stream__") or hasattr(value, "num_columns") or _is_of_pandas(value) or _is_of_polars(value)
-    return value if is_kept else _table(value)
+    return value if is_kept else table_of(value)
 
 
 def has_objects(frame: object) -> bool:
@@ -53,17 +53,39 @@ def columns_of_frame(frame: Any) -> Sequence[tuple[str, Values]]:
     names = frame.columns if _is_of_pandas(frame) or _is_of_polars(frame) else ()
     if (wrong := next((name for name in map(str, names) if "\0" in name), None)) is not None:
         raise ValueError(f"a column has the name {wrong!r}; names have no NUL")
+    columns = _columns(frame)
+    if (wrong := name_with_nul(pa.field(name, values.type) for name, values in columns if not isinstance(values, list))) is not None:
+        raise ValueError(f"a column, or a field in one, has the name {wrong!r}; names have no NUL")
+    return columns
+
+
+def name_with_nul(fields: Iterable[pa.Field[Any]]) -> str | None:
+    """Return a name with NUL, also of a field within others; None: there is none."""
+    for field in fields:
+        kind: Any = field.type
+        within = name_with_nul(kind.field(number) for number in range(kind.num_fields))
+        if (found := field.name if "\0" in field.name else within) is not None:
+            return found
+    return None
+
+
+def _columns(frame: Any) -> Sequence[tuple[str, Values]]:
     if _is_of_pandas(frame):
         return [(str(name), _of_series(frame.iloc[:, place])) for place, name in enumerate(frame.columns)]
     if _is_of_polars(frame):
-        return [(each.name, each.to_list() if _is_foreign(each.dtype) else _table(each.to_frame()).column(0)) for each in frame.get_columns()]
-    table = _table(frame)
+        return [(each.name, each.to_list() if _is_foreign(each.dtype) else table_of(each.to_frame()).column(0)) for each in frame.get_columns()]
+    table = table_of(frame)
     return [*zip(table.schema.names, table.columns, strict=True)]
 
 
-def _table(frame: Any) -> pa.Table:
+def table_of(frame: Any) -> pa.Table:
+    """Return a data frame as a table of Arrow; its own tables and batches keep names that its interface to others cuts. Raises ValueError."""
+    if isinstance(frame, pa.RecordBatchReader):
+        return frame.read_all()
+    if isinstance(frame, pa.RecordBatch):
+        return pa.Table.from_batches([frame])
     try:
-        return pa.table(frame)
+        return frame if isinstance(frame, pa.Table) else pa.table(frame)
     except pa.ArrowInvalid as error:
         raise ValueError(f"{type(frame).__name__} is no data frame with columns of Arrow ({error}); of a Series make one: .to_frame()") from error
 

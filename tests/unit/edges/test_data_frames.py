@@ -177,6 +177,10 @@ def test_a_reader_of_batches_is_read_once(made: Any, with_ids: bool) -> None:  #
     assert [row["n"] for row in done.rows] == [1, 2]
 
 
+CIRCLE: dict[str, Any] = {}
+CIRCLE["x"] = CIRCLE
+
+
 def deep(levels: int) -> object:
     value: object = 1
     for _ in range(levels):
@@ -190,6 +194,9 @@ def deep(levels: int) -> object:
         ({"a": deep(100)}, "nested more than 50 deep"),
         ({"a\0b": 1, "a": 2}, "without NUL"),
         ({"s": {"a\0b": 2, "a": 1}}, "names have no NUL"),
+        ({None: 1}, "has a column None; expected text"),
+        ({"a\ud800": 1}, "has a column 'a\\ud800'; expected text"),
+        (CIRCLE, "nested too deeply, or holds itself"),
     ],
 )
 def test_a_row_that_cannot_be_written_fails_its_message_alone(row: dict[str, Any], error: str) -> None:
@@ -200,6 +207,46 @@ def test_a_row_that_cannot_be_written_fails_its_message_alone(row: dict[str, Any
 
     assert done.places == ["processed", "poison", "processed"]
     assert error in str(done[1])
+
+
+@pytest.mark.parametrize(
+    ("values", "schema", "shown"),
+    [
+        (pa.array([b"caf\xe9"]).view(pa.string()), "v string", r"b'caf\xe9'"),
+        (pa.array([2**31 - 1], pa.int32()).view(pa.date32()), "v date", "+5881580-07-11"),
+        (pa.array([86_400_001], pa.int64()).view(pa.date64()), "v date", "1970-01-02 00:00:00.001000"),
+        (pa.array([2**62], pa.int64()).view(pa.timestamp("us")), "v timestamp_ntz", "+148108-07-06 14:00:27.387904"),
+    ],
+)
+def test_a_value_that_python_does_not_have_is_shown_and_lands_nowhere(values: pa.Array[Any], schema: str, shown: str) -> None:
+    def handler(table: pa.Table) -> pa.Table:
+        return pa.table({"lookup_id": table["lookup_id"], "v": values})
+
+    def tried(**options: Any) -> Any:
+        return receive(handler, [b'{"n": 1}'], MOVE, batch="arrow", schema="n int", output="/x", output_schema=schema, **options)
+
+    assert f"; {shown} (" in str(tried()[0])
+    [row] = tried(on_bad_cell="null").rows
+    assert row["v"] is None
+    assert row["_corrections"][0]["value"] == shown
+
+
+@pytest.mark.parametrize(
+    ("frame", "found"),
+    [
+        (pd.DataFrame({"c": pd.arrays.SparseArray([0])}), 0),
+        (pd.DataFrame([[1, 2]], columns=["a", "a"]), "several columns 'a'"),
+        (pd.DataFrame({"c": np.array([1j])}), "1j (complex)"),
+        (pa.table({"s\0x": [1]}), r"'s\x00x'; names have no NUL"),
+        (pa.table({"s": pa.array([{"a\0b": 1}])}), r"'a\x00b'; names have no NUL"),
+        (pa.table({"s": pa.array([[{"a\0b": 1}]])}).to_batches()[0], r"'a\x00b'; names have no NUL"),
+    ],
+)
+@pytest.mark.parametrize("schema", [None, "s struct<a: int>, a int, c int"])
+def test_columns_that_arrow_does_not_have_land_as_they_are_or_are_refused(frame: object, found: int | str, schema: str | None) -> None:
+    done = receive(lambda _: frame, [b"1"], MOVE, batch="pandas", output="/x", output_schema=schema)
+
+    assert found in str(done[0]) if isinstance(found, str) else [row["c"] for row in done.rows] == [found]
 
 
 def test_rows_without_the_column_of_a_key_fail_and_wait_for_no_output() -> None:

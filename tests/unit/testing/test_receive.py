@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 from uuid import UUID
 
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
