@@ -99,6 +99,8 @@ class QueueHook(BaseHook):
         """
         from airflow_poison.queue import Queue
 
+        if queue_name == "None":
+            raise SettingError("queue_name", queue_name, "a queue's name; Airflow makes 'None' of a template whose value is none, give it one")
         if policy is None and not services and mask is None:
             return Queue(self.queues(), queue_name)
         return self.queues().declare(queue_name, policy, services=services, mask=mask, run=this_run())

@@ -208,6 +208,8 @@ def _nulls(on_bad_cell: object) -> bool:
 def _uri(given: object) -> str:
     if isinstance(given, (str, os.PathLike)):
         uri = os.fspath(given)
+        if uri == "None":
+            raise SettingError("output", uri, "a path or URI of a Delta table; Airflow makes 'None' of a template whose value is none, give it one")
         if isinstance(uri, str) and uri.strip():
             return uri.removeprefix("file://").rstrip("/") or "/"
     raise SettingError("output", given, "a path or URI of a Delta table, or a mapping of names to such")

@@ -64,6 +64,11 @@ def test_without_a_connection_the_store_is_a_folder_of_airflows_home() -> None:
     assert (works, why.startswith(f"No queue yet: the store's folder {HOME / 'poison'} does not exist. The first send makes it")) == (True, True)
 
 
+def test_none_of_a_template_is_no_queue() -> None:
+    with pytest.raises(SettingError, match=r"queue_name='None' is not allowed; .* a template whose value is none"):
+        QueueHook().queue("None", Msmq4())
+
+
 def test_a_connection_names_store_options_and_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"store": "/queues", "storage_options": '{"region": "eu"}', "spark": "spark://host:7077", "spark_conf": {"spark.executor.cores": 2}}
     define_connection(monkeypatch, "poison_big", extra)

@@ -517,6 +517,7 @@ def test_a_function_gets_the_rows_with_a_key_that_stays_the_same(queue: Queue, t
     [
         (7, {}, "output=7 is not allowed; allowed: a path or URI"),
         ("", {}, "output='' is not allowed"),
+        ("None", {}, "output='None' is not allowed; .* a template whose value is none"),
         ({}, {}, r"output=\{\} is not allowed"),
         ({"a b": "/x"}, {}, "names of outputs like 'landed'"),
         ({"a": "/x", "b": "/x/"}, {}, "output='/x' is not allowed; allowed: every table once"),
