@@ -79,7 +79,7 @@ def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> 
 def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:
     """Return a field of a JSON object that is the body, or an object of several fields, each as it is written."""
     from airflow_poison.values.json_text import JsonError, Pairs, tree, values, written
-    from airflow_poison.values.mapping import utf8
+    from airflow_poison.values.json_values import utf8
 
     try:
         values(body)  # no name twice

@@ -24,7 +24,7 @@ from airflow_poison.dialogs.services import Contract, SentBy, Service
 from airflow_poison.dialogs.system_messages import BOTH_ENDED, DIALOG_TIMER, ERROR, is_system
 from airflow_poison.rules.queue_disabling import FailureTracking
 from airflow_poison.values.errors import ConversationError, InputError, SettingError
-from airflow_poison.values.mapping import body_of
+from airflow_poison.values.json_values import body_of
 from airflow_poison.values.schema import MAX_BODY_BYTES
 
 AS_ARRIVED = 2

@@ -15,7 +15,7 @@ from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
 from airflow_poison.rules.settings import whole_number
 from airflow_poison.values.clock import EXAMPLES, read_duration
 from airflow_poison.values.errors import InputError, SettingError
-from airflow_poison.values.mapping import body_of
+from airflow_poison.values.json_values import body_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

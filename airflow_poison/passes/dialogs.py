@@ -37,7 +37,7 @@ from airflow_poison.store.files import Replacement, Snapshot, Transaction
 from airflow_poison.values.errors import ConversationLockedError, InputError, PoisonError, QueueHaltedError, ServiceNotFoundError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.mapping import utf8
+from airflow_poison.values.json_values import utf8
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import Plain
 

@@ -13,8 +13,9 @@ from airflow_poison.sources.bodies import alone
 from airflow_poison.sources.source import ERROR, NO_BODY
 from airflow_poison.values.errors import InputError, MessageTooLargeError
 from airflow_poison.values.failures import Failure, FailureKind, error_cell
+from airflow_poison.values.json_values import utf8
 from airflow_poison.values.libraries import pc
-from airflow_poison.values.mapping import check_priorities, check_several, utf8
+from airflow_poison.values.mapping import check_priorities, check_several
 from airflow_poison.values.schema import DIALOG, MAX_BODY_BYTES, OWN_PROPERTIES, is_reserved, message_schema
 from airflow_poison.values.texts import Plain
 

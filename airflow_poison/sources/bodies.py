@@ -10,7 +10,8 @@ from airflow_poison.sources.source import ERROR, NO_BODY
 from airflow_poison.values import json_text
 from airflow_poison.values.data_frames import columns_of_frame, is_frame
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
-from airflow_poison.values.mapping import BATCH, cells, check_named_once, check_text, json_value, number_or_text, rows_to_batches, utf8
+from airflow_poison.values.json_values import check_text, json_value, number_or_text, utf8
+from airflow_poison.values.mapping import BATCH, cells, check_named_once, rows_to_batches
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from airflow_poison.sources.rows import JSON_TEXT, ODD
 from airflow_poison.sources.source import Source
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import PoisonError, SettingError, SourceError
-from airflow_poison.values.mapping import json_value, number_or_text
+from airflow_poison.values.json_values import json_value, number_or_text
 from airflow_poison.values.texts import first_line
 
 if TYPE_CHECKING:

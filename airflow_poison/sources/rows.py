@@ -19,16 +19,8 @@ from airflow_poison.values.clock import EPOCH, text_of_days, text_of_micros
 from airflow_poison.values.ddl import ddl_of_bodies
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.json_text import Pairs
-from airflow_poison.values.mapping import (
-    HIGHEST_PRIORITY,
-    ColumnMapping,
-    check_named_once,
-    duration_text,
-    expires_at,
-    json_value,
-    name_of,
-    number_or_text,
-)
+from airflow_poison.values.json_values import duration_text, json_value, name_of, number_or_text
+from airflow_poison.values.mapping import HIGHEST_PRIORITY, ColumnMapping, check_named_once, expires_at
 from airflow_poison.values.schema import DEFAULT_PRIORITY, message_schema
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from urllib.request import Request, urlopen
 from airflow_poison.values import json_text
 from airflow_poison.values.errors import MalformedError, SettingError, SourceError
 from airflow_poison.values.json_text import exact, words
-from airflow_poison.values.mapping import json_value, number_or_text
+from airflow_poison.values.json_values import json_value, number_or_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -34,7 +34,8 @@ from airflow_poison.values.data_frames import is_frame
 from airflow_poison.values.errors import InputError, SettingError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.failures import Failure, FailureKind
-from airflow_poison.values.mapping import ColumnMapping, body_of, check_several
+from airflow_poison.values.json_values import body_of
+from airflow_poison.values.mapping import ColumnMapping, check_several
 from airflow_poison.values.message import Message
 from airflow_poison.values.schema import SubQueue, message_schema
 
