@@ -227,7 +227,7 @@ class Children:
         self._poll, self._watched = select.poll(), dict[int, Child]()
 
     def add(self, child: Child) -> None:
-        """TransactionStopwatch one more child."""
+        """Watch one more child."""
         self._all.append(child)
 
     def end(self) -> None:

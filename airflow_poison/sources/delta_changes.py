@@ -283,7 +283,9 @@ class Versions:
 
     def _zoned(self, said: Mapping[str, str | None] | None) -> Mapping[str, str | None] | None:
         """Return values of a partition, instants with their zone: delta-rs writes none, and means UTC; Spark reads them as of its session's zone."""
-        instants = {each.name for each in self.schema if str(each.type).startswith("timestamp") and "tz=" in str(each.type)}
+        import pyarrow as pa
+
+        instants = {each.name for each in self.schema if pa.types.is_timestamp(each.type) and each.type.tz is not None}
         return said and {name: f"{text}Z" if name in instants and text and not text.endswith("Z") else text for name, text in said.items()}
 
     def _refuse(self, of: Version, file: DataFile) -> None:
