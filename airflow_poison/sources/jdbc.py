@@ -389,11 +389,11 @@ class Outbox(TableSource):
         with self.opened() as reading:
             connection, key = reading.connection, self._key_of(reading)
             values = sorted(_typed(text, key) for text in keys)  # two at once lock rows in one order
-            done = self._done(reading)
+            done, taken = self._done(reading), Counter(values)
             for first in range(0, len(values), _CHUNK):
                 chosen = key.in_(values[first : first + _CHUNK])
                 there = connection.execute(self._query(reading, [key]).where(chosen).order_by(key)).scalars().all()
-                if spare := Counter(there) - Counter(values[first : first + _CHUNK]):
+                if spare := Counter(there) - taken:
                     raise SourceError(
                         f"{reading.said}: more rows have {self._key}={next(iter(spare))} than were taken, so it is not known which are in the "
                         "queue. Give each row a key of its own. Nothing was deleted or marked."

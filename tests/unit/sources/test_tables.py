@@ -518,3 +518,19 @@ def test_a_row_with_the_key_of_one_that_was_taken_is_not_marked_with_it(tmp_path
         with pytest.raises(SourceError, match="more rows have id=3 than were taken"):
             source.acknowledge(Position(reached.at, lambda: reached.keys))  # type: ignore[arg-type, return-value]  # it has some
         assert connection.execute("SELECT count(*) FROM box WHERE sent IS NULL").fetchall() == [(3,)]
+
+
+def test_rows_of_one_key_that_were_all_taken_are_marked_wherever_a_statement_ends(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        connection.execute("CREATE TABLE box (id integer, sent int)")
+        connection.executemany("INSERT INTO box (id) VALUES (?)", [(0,), *((number,) for number in range(1, 400) for _ in range(2))])
+        connection.commit()
+        source = Outbox(f"sqlite:///{tmp_path}/db", "box", "id", mark="sent")
+        planned = source.plan(Position(), limit=None)
+        assert planned is not None
+        assert sum(batch.num_rows for batch in planned.batches()) == 799
+
+        reached = planned.reached()
+        source.acknowledge(Position(reached.at, lambda: reached.keys))  # type: ignore[arg-type, return-value]  # it has some
+
+        assert connection.execute("SELECT count(*) FROM box WHERE sent IS NULL").fetchall() == [(0,)]
