@@ -26,7 +26,7 @@ from airflow_poison.desk.actions import PlanAction, Verb, action_of, canary_of, 
 from airflow_poison.desk.applying import check_target, follow, undo
 from airflow_poison.desk.exports import send_selected
 from airflow_poison.desk.plans import Plan, PlanView, cancel, find_plan, id_of, pause, plan, plans, record, resume
-from airflow_poison.desk.queries import FindResult, GroupsResult, find, groups, query
+from airflow_poison.desk.queries import FindResult, GroupsResult, find, groups, query, query_batches
 from airflow_poison.desk.rule_runs import redrive, set_redrive
 from airflow_poison.desk.rules import Rule, declare_mask, declare_rules
 from airflow_poison.fsck.check import CheckResult, check_queue, check_store
@@ -580,6 +580,10 @@ class Queue:
         :param limit: at most so many rows.
         """
         return query(self.reading, sql, limit=limit)
+
+    def query_batches(self, sql: str, *, limit: int | None = None) -> AbstractContextManager[pa.RecordBatchReader]:
+        """Give what ``query`` returns to a ``with`` block, as a reader of batches: the answer may be larger than memory. Raises QueryError."""
+        return query_batches(self.reading, sql, limit=limit)
 
     def plan(self, selection: SelectionLike = None, action: ActionLike = "put_back", *, limit: int | None = None) -> PlanView:
         """Say what would become of the messages of a selection: how many, of which groups, with samples. Writes nothing.

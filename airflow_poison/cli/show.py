@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from airflow_poison.cli import terminal, values
 from airflow_poison.cli.command import (
@@ -361,13 +361,12 @@ def query(args: Namespace) -> None:
     limit = values.limit(args.limit or ("all" if args.to is not None else "100"), least=1)
     if args.to is not None:
         _check_file(args.to)
-    answer = queue_of(args).query(args.sql, limit=None if limit is None else limit + 1)
-    if args.to is not None:
-        answer = answer.slice(0, limit)
-        _write(answer, args.to, args.queue)
-        done = {"queue": args.queue, "columns": answer.column_names, "rows": answer.num_rows, "to": args.to}
-        tell(args.output, done, f"Wrote {answer.num_rows:,} rows to {args.to}.")
+        with queue_of(args).query_batches(args.sql, limit=limit) as batches:
+            number = _write(batches, args.to)
+            done = {"queue": args.queue, "columns": batches.schema.names, "rows": number, "to": args.to}
+        tell(args.output, done, f"Wrote {number:,} rows to {args.to}.")
         return
+    answer = queue_of(args).query(args.sql, limit=None if limit is None else limit + 1)
     plain = answer_as_dict(args.queue, answer, limit)
     if args.output == "json":
         write_json(plain)
@@ -399,31 +398,58 @@ def _check_file(place: str) -> None:
         raise wrong_usage(f"--to {place}: there is such a file already; expected a new one.")
 
 
-def _write(answer: pa.Table, place: str, queue: str) -> None:
-    """Write rows into a new file, or leave none."""
-    from airflow_poison.desk.queries import answer_as_dict
-
+def _write(answer: pa.RecordBatchReader, place: str) -> int:
+    """Write rows into a new file, or leave none; return how many there are."""
     path = Path(place)
+    write = {".parquet": _write_parquet, ".csv": _write_csv}.get(path.suffix.lower(), _write_json)
     with path.open("xb") as file:
         try:
-            match path.suffix.lower():
-                case ".parquet":
-                    import pyarrow.parquet as pq
-
-                    _check_parquet(answer.schema, place)
-                    pq.write_table(answer, file)
-                case ".csv":
-                    import pyarrow as pa
-                    import pyarrow.csv as pc
-
-                    rows = answer_as_dict(queue, answer, None)["rows"] if any(map(_is_nested, answer.schema.types)) else None
-                    flat = answer if rows is None else pa.table({name: [_text(row[name]) for row in rows] for name in answer.column_names})
-                    pc.write_csv(flat, file)
-                case _:
-                    file.write(json.dumps(answer_as_dict(queue, answer, None)["rows"], indent=1).encode())
+            return write(answer, file, place)
         except BaseException:
             path.unlink()
             raise
+
+
+def _write_parquet(answer: pa.RecordBatchReader, file: IO[bytes], place: str) -> int:
+    import pyarrow.parquet as pq
+
+    _check_parquet(answer.schema, place)
+    number = 0
+    with pq.ParquetWriter(file, answer.schema) as writer:
+        for batch in answer:
+            writer.write_batch(batch)
+            number += batch.num_rows
+    return number
+
+
+def _write_csv(answer: pa.RecordBatchReader, file: IO[bytes], _place: str) -> int:
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    from airflow_poison.desk.queries import plain_rows
+
+    as_texts = any(map(_is_nested, answer.schema.types))
+    schema = pa.schema([(name, pa.string()) for name in answer.schema.names]) if as_texts else answer.schema
+    number = 0
+    with pc.CSVWriter(file, schema) as writer:
+        for batch in answer:
+            number += batch.num_rows
+            rows = [{name: _text(cell) for name, cell in row.items()} for row in plain_rows(batch)] if as_texts else None
+            writer.write_batch(batch if rows is None else pa.RecordBatch.from_pylist(rows, schema))
+    return number
+
+
+def _write_json(answer: pa.RecordBatchReader, file: IO[bytes], _place: str) -> int:
+    from airflow_poison.desk.queries import plain_rows
+
+    number = 0
+    for batch in answer:
+        for row in plain_rows(batch):
+            file.write(b",\n " if number else b"[\n ")
+            file.write(json.dumps(row, indent=1).replace("\n", "\n ").encode())
+            number += 1
+    file.write(b"\n]" if number else b"[]")
+    return number
 
 
 def _check_parquet(schema: pa.Schema, place: str) -> None:
@@ -445,7 +471,7 @@ def _is_nested(kind: pa.DataType) -> bool:
     """Whether CSV has no form for values of a type."""
     from pyarrow import types
 
-    return bool(types.is_nested(kind) or types.is_binary(kind) or types.is_large_binary(kind))
+    return any(test(kind) for test in (types.is_nested, types.is_binary, types.is_large_binary, types.is_interval))
 
 
 @command(

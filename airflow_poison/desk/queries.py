@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import re
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time, timedelta
 from itertools import chain
@@ -29,7 +30,7 @@ from airflow_poison.sources.rows import shown
 from airflow_poison.store import data_files, row_groups
 from airflow_poison.values import json_text
 from airflow_poison.values.clock import EPOCH
-from airflow_poison.values.errors import SettingError
+from airflow_poison.values.errors import QueryError, SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import ERROR_GROUP, EVENT, LAST_ERROR, message_schema, table_schema
@@ -38,6 +39,7 @@ from airflow_poison.values.texts import Plain
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
+    import duckdb
     from numpy.typing import NDArray
 
     from airflow_poison.store.files import DataFile
@@ -323,13 +325,40 @@ def query(table: QueueTable, text: str, *, limit: int | None = None, unmask: boo
     :param unmask: with the values that the queue hides.
     Raises QueryError.
     """
+    with _asked(table, text, limit, unmask=unmask) as asked:
+        answer: pa.Table = asked.to_arrow_table()
+        return answer
+
+
+@contextmanager
+def query_batches(table: QueueTable, text: str, *, limit: int | None = None, unmask: bool = False) -> Iterator[pa.RecordBatchReader]:
+    """Give what ``query`` returns as batches, of which a few are in memory at a time. See there."""
+    with _asked(table, text, limit, unmask=unmask) as asked:
+        found = asked.to_arrow_reader(_BATCH)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            while True:
+                try:
+                    yield found.read_next_batch()
+                except StopIteration:
+                    return
+                except (OSError, pa.ArrowException) as error:  # what the engine raises has another type here
+                    raise QueryError(f"{table.name!r}: {sql.said(error)}") from error
+
+        yield pa.RecordBatchReader.from_batches(found.schema, batches())
+
+
+_BATCH = 20_000
+
+
+@contextmanager
+def _asked(table: QueueTable, text: str, limit: int | None, *, unmask: bool) -> Iterator[duckdb.DuckDBPyRelation]:
     with sql.messages(table, table.snapshot().files, events=True, unmask=unmask) as engine:
         asked = sql.checked_query(engine, text)
         described = engine.execute(f"describe select * from ({asked}) as asked").fetchall()
         columns = ", ".join(_shown(name, kind) for name, kind, *_ in described)
         most = "" if limit is None else f" limit {int(limit)}"
-        answer: pa.Table = engine.sql(f"select {columns} from ({asked}) as asked{most}").to_arrow_table()
-        return answer
+        yield engine.sql(f"select {columns} from ({asked}) as asked{most}")
 
 
 _NOT_IN_ARROW = re.compile(r"\b(UHUGEINT|BIGNUM|BIT|TIME WITH TIME ZONE)(?=[,)\[]|$)")
@@ -351,19 +380,19 @@ def answer_as_dict(queue: str, answer: pa.Table, limit: int | None) -> dict[str,
 
     :param limit: so many rows of it; None: all.
     """
-    rows = [row for batch in answer.slice(0, limit).to_batches() for row in _plain_rows(batch)]
+    rows = [row for batch in answer.slice(0, limit).to_batches() for row in plain_rows(batch)]
     return {"queue": queue, "columns": answer.column_names, "rows": rows, "more": len(rows) < answer.num_rows}
 
 
-def _plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield rows as plain values; dates that Python does not have are text."""
+def plain_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield rows as the plain values of ``answer_as_dict``; dates that Python does not have are text."""
     try:
         rows = batch.to_pylist(maps_as_pydicts="lossy")
     except (OverflowError, ValueError):
         if batch.num_rows == 1:
             yield {name: _cell(value) for name, value in json_text.values(shown(batch, 0)).items()}
         else:
-            yield from chain.from_iterable(_plain_rows(batch.slice(at, 1)) for at in range(batch.num_rows))
+            yield from chain.from_iterable(plain_rows(batch.slice(at, 1)) for at in range(batch.num_rows))
     else:
         yield from ({name: _cell(value) for name, value in row.items()} for row in rows)
 

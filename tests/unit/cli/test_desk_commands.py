@@ -21,6 +21,7 @@ from airflow_poison.cli import values
 from airflow_poison.cli.main import parser
 from airflow_poison.cli.plans import rate
 from airflow_poison.desk.plans import pause, plans
+from airflow_poison.desk.queries import query_batches
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
@@ -173,6 +174,27 @@ def test_a_query_is_printed_or_written(poison: Callable[[str], Ran], tmp_path: P
     again = poison(f"query orders {sql} --to {tmp_path}/it.csv")
     assert (again.code, "there is such a file already" in again.err) == (2, True)
     assert poison('query orders "select 1 where false"').code == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "json"])
+def test_an_answer_of_many_batches_is_written_whole_or_not_at_all(poison: Callable[[str], Ran], tmp_path: Path, kind: str) -> None:
+    spans = "" if kind == "parquet" else ", interval 1 day as d"
+    assert done(poison(f'query orders "select range as n{spans} from range(45001)" --to {tmp_path}/it.{kind} -o json'))["rows"] == 45_001
+    content = (tmp_path / f"it.{kind}").read_bytes()
+    numbers = {
+        "parquet": lambda: [*map(int, pq.read_table(io.BytesIO(content))["n"].to_pylist())],
+        "csv": lambda: [int(line.split(",")[0].strip('"')) for line in content.decode().splitlines()[1:]],
+        "json": lambda: [row["n"] for row in json.loads(content)],
+    }
+    assert numbers[kind]() == [*range(45_001)]
+    late = "select if(range > 40000, error('a late row'), range) as n from range(45001)"
+    ran = poison(f'query orders "{late}" --to {tmp_path}/late.{kind}')
+    assert (ran.code, "a late row" in ran.err, (tmp_path / f"late.{kind}").exists()) == (2, True, False)
+
+
+def test_an_answer_is_read_batch_by_batch(table: QueueTable) -> None:
+    with query_batches(table, "select if(range > 49999000, error('late'), range) as n from range(50000000)") as rows:
+        assert rows.read_next_batch()["n"][0].as_py() == 0
 
 
 # Acting ---------------------------------------------------------------------------------------------------------------
