@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _PARTS = ("body", "group", "priority", "properties", "message_id", "message_type", "conversation", "expires_after")
 _FIXED = {"group": "group_id", "conversation": "conversation_id", "message_type": "message_type", "priority": "priority"}
 """Options whose value is the same for every message, and the column that it goes to."""
-_FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
+_FORMATS = ("lines", "json", "csv", "parquet", "saved")
 
 
 @command(
@@ -54,9 +54,9 @@ _FORMATS = ("lines", "jsonl", "csv", "parquet", "saved")
     option(
         "--format",
         "FORMAT",
-        "of the file: lines, jsonl, csv, parquet or saved (default: by the file's name, else lines); of a source's files: json, lines, csv, parquet "
-        "or whole",
-        completes=(*_FORMATS, "json", "whole"),
+        "lines, json (a value on each line, or a document), csv, parquet; of --file also saved, and of a source whole (default: by the file's "
+        "name, else lines)",
+        completes=(*_FORMATS, "whole"),
     ),
     option("--delimiter", "CHARACTER", r"of CSV: what is between two cells (default: a comma); \t is a tab"),
     option("--encoding", "ENCODING", "of lines, JSON lines and CSV where no byte order mark says another one, for example latin-1 (default: utf-8)"),
@@ -148,7 +148,7 @@ def _take(args: Namespace) -> None:
         raise wrong_usage(f"--{fixed[0].replace('_', '-')}: the same for every message is not for sources; map columns with --map.")
     limit = None if args.max_messages is None else values.whole("--max-messages", args.max_messages, 1)
     source = source_of(args)
-    mapping, queue = _mapping(args, "jsonl"), _declared(args)
+    mapping, queue = _mapping(args, "json"), _declared(args)
     named = args.send_key if args.send_key is not None else uuid.uuid4().hex
     key = run_key(queue.table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
     taken = queue.take(source, key=key, mapping=mapping, limit=limit, between=_between(args.backfill))
@@ -253,9 +253,9 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
         return _constant(rows_to_batches(map(os.fsencode, args.bodies), mapping, now), fixed)
     if form == "saved":
         if _layout(args):
-            raise wrong_usage("--delimiter, --encoding and --header: expected with lines, jsonl and csv.")
+            raise wrong_usage("--delimiter, --encoding and --header: expected with lines, json and csv.")
         return _constant(_saved(sources.saved(args.file)), fixed)
-    layout = Layout("json" if form == "jsonl" else form, **_layout(args))
+    layout = Layout(form, **_layout(args))
     return _constant(sources.batches(args.file, layout, mapping, now), fixed)
 
 
@@ -270,7 +270,7 @@ def _mapping(args: Namespace, form: str) -> ColumnMapping:
             raise wrong_usage(f"--map {part}={column}: expected one column; body and properties can have several, with commas between them.")
         parts[name] = columns if name == "properties" or len(columns) > 1 else columns[0]
     if parts and form in {"lines", "saved"}:
-        raise wrong_usage(f"--map: expected with columns; a file of {form} has none. --format jsonl, csv or parquet has.")
+        raise wrong_usage(f"--map: expected with columns; a file of {form} has none. --format json, csv or parquet has.")
     if args.expires_after is not None:
         if "expires_after" in parts:
             raise wrong_usage("--expires-after: the same part is mapped to a column.")

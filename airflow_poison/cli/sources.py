@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_poison.sources.readers import Layout
     from airflow_poison.values.mapping import ColumnMapping
 
-_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".parquet": "parquet"}
+_BY_SUFFIX = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
 NOTHING = "Nothing was sent."
 
 
@@ -61,13 +61,13 @@ def _of_bodies(batch: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> 
     """Return bodies as messages, with the parts that a mapping takes out of their JSON."""
     from airflow_poison.sources.bodies import with_fields
 
-    places = cast("list[str]", batch.column("message_id").to_pylist())
-    where = [f"{place.rpartition(':')[2]} of {place.rpartition(':')[0]}" for place in places]
     bodies = batch.select(["body"])
     if not mapping.columns():
         return bodies
+    places = cast("list[list[tuple[str, str]]]", batch.column("properties").to_pylist())
+    where = [f"{unit.removeprefix('file.')} {number} of {path}" for (_, path), (unit, number) in places]
     made = with_fields(bodies, replace(mapping, body=None), now)
-    _refuse_malformed(made, lambda number: f"line {where[number]}: ")
+    _refuse_malformed(made, lambda number: f"{where[number]}: ")
     if mapping.body is not None:
         chosen = [
             _chosen(body, mapping.body, place) for body, place in zip(cast("list[bytes]", bodies.column("body").to_pylist()), where, strict=True)
@@ -85,19 +85,19 @@ def _chosen(body: bytes, wanted: str | tuple[str, ...], where: str) -> bytes:
         values(body)  # no name twice
         fields = tree(body)
     except JsonError as error:
-        raise InputError(f"line {where}: {error}. {NOTHING}") from error
+        raise InputError(f"{where}: {error}. {NOTHING}") from error
     if not isinstance(fields, Pairs):
-        raise InputError(f"line {where}: expected a JSON object, not {type(fields).__name__}. {NOTHING}")
+        raise InputError(f"{where}: expected a JSON object, not {type(fields).__name__}. {NOTHING}")
     there = dict(fields)
     for name in (wanted,) if isinstance(wanted, str) else wanted:
         if name not in there:
-            raise InputError(f"body={name!r}: line {where} has no such field; its fields are {list(there)}. {NOTHING}")
+            raise InputError(f"body={name!r}: {where} has no such field; its fields are {list(there)}. {NOTHING}")
     if not isinstance(wanted, str):
         return written(Pairs((name, there[name]) for name in wanted)).encode()
     text = there[wanted]
     if type(text) is not str:
-        raise InputError(f"body={wanted!r}: line {where} has no text there; a body is text. For JSON name several fields. {NOTHING}")
-    return utf8(text, f"line {where}: body={wanted!r}")
+        raise InputError(f"body={wanted!r}: {where} has no text there; a body is text. For JSON name several fields. {NOTHING}")
+    return utf8(text, f"{where}: body={wanted!r}")
 
 
 def _refuse_malformed(batch: pa.RecordBatch, where: Callable[[int], str] = lambda _number: "") -> None:

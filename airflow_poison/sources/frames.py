@@ -20,7 +20,7 @@ from urllib.parse import quote
 from airflow_poison.sources.readers import named_columns, records
 from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY, RECORD, UNFIT, NotOnSparkError, Reached, Source, Take, Then
-from airflow_poison.sources.text_lines import Part, cuts, one_line, parts, unpacked
+from airflow_poison.sources.text_lines import Lines, Part, cuts, one_line, opened, parts, unpacked
 from airflow_poison.store.objects import side_by_side
 from airflow_poison.values.ddl import ddl_type, parse_ddl, quoted, united
 from airflow_poison.values.errors import SourceError
@@ -230,12 +230,18 @@ def _units(name: str, path: str, layout: Layout, size: int, *, counted: bool) ->
     with suppress(OSError):  # the task that reads it says so
         if Path(path).stat().st_size > size:
             columns = named_columns(layout, Path(path)) if is_csv else ()
-            found = parts(Path(path), size, b'"' if is_csv else b"") if counted else cuts(Path(path), size)
+            if layout.format != "json" or not _is_document(Path(path)):
+                found = parts(Path(path), size, b'"' if is_csv else b"") if counted else cuts(Path(path), size)
     line = layout.header if type(layout.header) is int else 0
     if len(found) < 2 or (is_csv and (not columns or found[1][2] < line)):  # noqa: PLR2004  (one part is the file)
         return whole
     later = replace(layout, header=columns) if is_csv else layout
     return [(name, path, later if part[2] else layout, part) for part in found]
+
+
+def _is_document(path: Path) -> bool:
+    with opened(path) as content:
+        return Lines(content, "utf-8", returns=None).begins_document()
 
 
 class Reading(NamedTuple):

@@ -39,7 +39,7 @@ from airflow_poison.sources.text_lines import (
 )
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
-from airflow_poison.values.json_text import syntax_error, unlike_json
+from airflow_poison.values.json_text import documents, syntax_error, unlike_json
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import counted, is_utf8
 
@@ -594,9 +594,14 @@ def _lines(name: str, content: Any, layout: Layout) -> Iterator[pa.RecordBatch]:
 def _json(name: str, content: Any, layout: Layout, rows: RowsOfBodies | None = None) -> Iterator[pa.RecordBatch]:
     """Yield each line that is not blank as a body. A line that is no JSON and holds carriage returns is as many lines.
 
+    Of a document, whose values have several lines, each value is a body, and of an array each element.
+
     :param rows: as of ``records``.
     """
     lines, found, blank = Lines(content, layout.encoding, returns=None), Bodies(name), 0
+    if (values := _values(lines.document())) is not None:
+        yield from _document(name, values, rows)
+        return
     number = lines.before
     for read in lines.texts(joined=rows is not None):
         if isinstance(read, memoryview):
@@ -624,6 +629,30 @@ def _json(name: str, content: Any, layout: Layout, rows: RowsOfBodies | None = N
     yield from found.rest()
     check_count(name, number - lines.before, found.count + blank)
     lines.finish(number)
+
+
+def _values(document: bytes | None) -> list[bytes] | None:
+    """Return the values of a document; None: it is none, or has some, and none that is JSON."""
+    found = None if document is None else documents(document)
+    return found if not found or any(syntax_error(each) is None for each in found) else None
+
+
+def _document(name: str, values: Sequence[bytes], rows: RowsOfBodies | None) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    found = Bodies(name, "value")
+    for first in range(0, len(values), ROWS):
+        some = values[first : first + ROWS]
+        others: Sequence[int] = range(len(some))
+        if rows is not None:
+            made, others = rows(pa.array(some, pa.large_binary()))
+            yield made
+        for place in others:
+            body, error = some[place], syntax_error(some[place])
+            if len(body) > MAX_BODY_BYTES:
+                body = Long.of(body[:MAX_BODY_BYTES], len(body))
+            found.add(body, first + place + 1, body.error() if isinstance(body, Long) else error and f"it is no JSON: {error}")
+        yield from found.rest()
 
 
 def _json_bodies(lines: Lines, line: bytes) -> list[tuple[bytes, str | None]]:

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import ConservationError, MalformedError
-from airflow_poison.values.json_text import MARKS
+from airflow_poison.values.json_text import MARKS, begins_document
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import of_java
 
@@ -23,13 +23,17 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-PATH, LINE = "file.path", "file.line"
+PATH = "file.path"
 PACKED: Final[Mapping[str, Literal["gzip", "bz2", "zstd", "lz4"]]] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 """Endings of names of compressed files, and how Arrow names what they are compressed with."""
 ROWS, BYTES = 10_000, 64 << 20
 """Of a batch, about."""
 _BLOCK, _TEXT = 128 << 10, 2 << 20
 """Bytes that are read at once: for a list of lines, and for one text of many."""
+MOST_DOCUMENT = 1 << 30
+"""Bytes of a document of JSON, at most: all of it is in memory."""
+_LINES_OF_DOCUMENT = 8
+"""So many lines are looked at to see whether a file is one."""
 _MARKS, _FEED = tuple(mark for mark, _ in MARKS), ord("\n")
 WIDTHS: Final[Mapping[str, int]] = {"utf-16": 2, "utf-32": 4}
 """Bytes of a unit of those encodings in which ASCII is not a byte."""
@@ -323,6 +327,29 @@ class Lines:
         """Whether the last line came because the file could not be read further."""
         return self._broken is not None
 
+    def begins_document(self) -> bool:
+        """Whether this is a document of JSON, whose values go on in further lines. What is read for that is read again with the lines."""
+        more = b"\n"
+        while more and self._begin.count(b"\n") < _LINES_OF_DOCUMENT and len(self._begin) <= self._limit:
+            more = self._read(max(_BLOCK, len(self._begin)))
+            self._begin += more
+        return begins_document(self._begin.decode(self.codec, "ignore"))
+
+    def document(self) -> bytes | None:
+        """Return all of a document of JSON, in UTF-8; None: it is none, or larger than ``MOST_DOCUMENT``, and its lines are to be read."""
+        if self.before or not self.begins_document():
+            return None
+        blocks = [self._begin]
+        while sum(map(len, blocks)) <= MOST_DOCUMENT and (more := self._read(BYTES)):
+            blocks.append(more)
+        self._begin = b"".join(blocks)
+        if len(self._begin) > MOST_DOCUMENT or self._broken is not None:
+            return None
+        try:
+            return self._begin if self.plain else self._begin.decode(self.codec).encode()
+        except ValueError:
+            return None
+
     def cut(self, text: bytes, *, returns: bool) -> list[bytes]:
         """Return lines with their ends. The last one may be only the beginning of one.
 
@@ -381,6 +408,8 @@ class Lines:
         return line if len(line) <= self._limit or len(self.bare(line)) <= self._limit else Long.of(line[: self._limit], len(line))
 
     def _read(self, size: int) -> bytes:
+        if self._broken is not None:
+            return b""
         try:
             return bytes(self._content.read(size))
         except Exception as error:  # noqa: BLE001  (the same)
@@ -440,7 +469,7 @@ class Bodies:
             texts = [None if each is None else f"{self._unit} {line} of {self._name}: {each}" for line, each in zip(lines, errors, strict=True)]
             numbers, places = pa.array(lines, pa.int64()).cast(pa.string()), np.arange(2 * len(lines))
             values = pa.concat_arrays([pa.array([self._name]), numbers]).take(places % 2 * (places // 2 + 1))
-            keys = pa.array([PATH, LINE]).take(places % 2)
+            keys = pa.array([PATH, f"file.{self._unit}"]).take(places % 2)
             yield pa.record_batch(
                 {
                     "body": pa.array(bodies, pa.binary()),

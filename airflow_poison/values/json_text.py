@@ -12,7 +12,7 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, partial
 from json.encoder import encode_basestring, encode_basestring_ascii
@@ -31,6 +31,7 @@ MARKS = (
 )
 """Byte order marks, and the encoding that follows; the mark of UTF-32 begins with the one of UTF-16."""
 _SPACE = re.compile(r"[ \t\n\r]*")
+_BLANKS = " \t\n\r"
 
 
 class JsonError(json.JSONDecodeError):
@@ -110,21 +111,24 @@ def unlike_json(bodies: Sequence[bytes]) -> list[int]:
 
 
 def documents(content: bytes) -> list[bytes]:
-    """Return the values of a file, one behind the other, as they are written; of an array its elements. What is no JSON is one, up to the end."""
+    """Return the values of a file, one behind the other, as they are written; of an array its elements. What is no JSON is one, up to the end.
+
+    Up to its line's end, where it is an element of an array whose elements stand in lines of their own.
+    """
+    mark, codec = _encoding(content)
+    errors = "surrogateescape" if codec == "utf-8" else "strict"
     try:
-        text = decoded(content)
-    except JsonError:
+        text = content[len(mark) :].decode(codec, errors)
+    except UnicodeDecodeError:
         return [content]
-    found, place = list[str](), _behind_space(text, 0)
-    while place < len(text):
-        try:
-            _, end = _scan(text, place)
-        except (ValueError, RecursionError):
-            found.append(text[place:])
-            break
-        found += _elements(text, place) if text[place] == "[" else [text[place:end]]
-        place = _behind_space(text, end)
-    return [each.encode() for each in found]
+    return [each.encode(errors=errors) for each in _values_in(text)]
+
+
+def begins_document(begin: str) -> bool:
+    """Whether what begins so is a document, not lines of JSON: its first line is the beginning of a value, and its second is no value."""
+    lines = [line.strip(_BLANKS) for line in begin.split("\n") if line.strip(_BLANKS)][:2]
+    is_value = [syntax_error(line.encode(errors="replace")) is None for line in lines]
+    return bool(lines) and lines[0][0] in "[{" and (len(lines[0]) == 1 or (len(lines) > 1 and not any(is_value)))
 
 
 def written(value: object) -> str:
@@ -308,15 +312,60 @@ def _merged(text: str, patch: object) -> str:
     return "{" + "".join(parts) + (text[members[-1].end : -1] if members else "") + "}"
 
 
-def _elements(text: str, place: int) -> Iterator[str]:
-    """Yield the elements of an array that begins at a place."""
-    place = _behind_space(text, place + 1)
-    while text[place] != "]":
-        _, end = _scan(text, place)
+def _values_in(text: str) -> Iterator[str]:
+    place = _behind_space(text, 0)
+    while place < len(text):
+        if text[place] == "[":
+            place = yield from _elements(text, place)
+            continue
+        end = _end_of(text, place)
         yield text[place:end]
-        place = _behind_space(text, end)
-        if text[place] == ",":
-            place = _behind_space(text, place + 1)
+        place = _behind_space(text, len(text) if end is None else end)
+
+
+def _elements(text: str, opening: int) -> Generator[str, None, int]:
+    """Yield the elements of an array that begins at a place; return what is behind it."""
+    place = _behind_space(text, opening + 1)
+    again = _beginning_of_lines(text, place)
+    while text[place : place + 1] != "]":
+        end = _end_of(text, place)
+        behind = len(text) if end is None else _behind_space(text, end)
+        if end is not None and text[behind : behind + 1] in {",", "]", ""}:
+            yield text[place:end]
+            place = _behind_space(text, behind + 1) if text[behind : behind + 1] == "," else behind
+        else:
+            found = None if again is None else again.search(text, place)
+            wrong = text[place : len(text) if found is None else found.start()].rstrip(_BLANKS)
+            if found is None:
+                yield wrong or "["
+                return len(text)
+            yield wrong.removesuffix(",") or ","
+            place = _behind_space(text, found.end())
+        if place == len(text):
+            yield "["  # it is not closed: nothing says that no element is missing
+            return place
+    return _behind_space(text, place + 1)
+
+
+def _beginning_of_lines(text: str, begin: int) -> re.Pattern[str] | None:
+    """Return what stands before an element of an array that begins in a line of its own; None: it may stand within one, too.
+
+    It does where lines are not indented, and elements have several.
+    """
+    line = text.rfind("\n", 0, begin) + 1
+    indent, end = text[line:begin], _end_of(text, begin)
+    if line == 0 or indent.strip(_BLANKS) or (not indent and (end is None or "\n" in text[begin:end])):
+        return None
+    sign = re.escape(text[begin]) if text[begin : begin + 1] in {"[", "{"} else r"[^\s\]]"
+    return re.compile(rf"\n{indent}(?={sign})|\n(?=\s*\]\s*\Z)")
+
+
+def _end_of(text: str, place: int) -> int | None:
+    """Return where the value ends that begins at a place; None: there is none."""
+    try:
+        return _scan(text, place)[1]
+    except (ValueError, RecursionError):
+        return None
 
 
 class _Member:

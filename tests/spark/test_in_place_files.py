@@ -224,9 +224,12 @@ def test_json_is_what_a_send_makes_of_it(tmp_path: Path, spark: SparkSession, se
         "2.json.gz": gzip.compress(b"\r\n".join(lines[100:140])),
         "3.json": b"\r".join(lines[140:]),
         "4.json": b"",
+        "5.json": b"[\n" + b",\n".join([b'{"id": "1000"}', *lines[:60]]) + b"\n]\n",
+        "6.json.gz": gzip.compress(b'{\n  "id": "1001",\n  "n": 1.10\n}\n{\n  "id": bad\n}\n'),
     }
     job = Job(tmp_path, spark, files, format="json")
-    assert len(frames._units("", str(tmp_path / "in" / "1.json"), Layout("json"), 5_000, counted=False)) > 3
+    units = [len(frames._units("", str(tmp_path / "in" / name), Layout("json"), 5_000, counted=False)) for name in ("1.json", "5.json")]
+    assert (units[0] > 3, units[1]) == (True, 1), "a document is not split"
 
     sent = job.received("sent", counted, SCHEMA, sent=True)
     placed = job.received("placed", counted, SCHEMA)

@@ -129,7 +129,7 @@ def put(tmp_path: Path) -> Callable[[str, bytes], Path]:
 def test_json_lines_are_the_same_bytes_through_each_door(shell: Shell, put: Callable[[str, bytes], Path]) -> None:
     path = put("x.jsonl", b"\n".join(LINES) + b"\n")
 
-    for found in (of_shell(shell, path, "jsonl"), of_files(path, "json"), of_path(path, "json"), of_kafka(LINES)):
+    for found in (of_shell(shell, path, "json"), of_files(path, "json"), of_path(path, "json"), of_kafka(LINES)):
         assert found == {"main": LINES}
 
 
@@ -139,7 +139,7 @@ def test_lines_that_are_no_json_are_malformed_with_their_bytes_through_each_door
     for found in (of_files(path, "json"), of_path(path, "json")):
         assert found == {"main": LINES[:2], "poison": WRONG}
     assert of_kafka(WRONG) == {"main": WRONG}  # bytes, of which only a schema asks more
-    ran = shell("send", "q", "--file", path, "--format", "jsonl", "--system", "Msmq4")
+    ran = shell("send", "q", "--file", path, "--format", "json", "--system", "Msmq4")
     assert ran.code == 2
     assert "line 2" in ran.err  # a file that a person sends is refused whole
 
@@ -151,7 +151,7 @@ def test_a_byte_order_mark_and_utf_16_are_no_part_of_a_body_through_each_door(sh
 
         assert of_files(path, "json") == of_path(path, "json") == wanted
         assert of_files(path, "lines") == of_path(path, "text") == wanted
-    assert of_shell(shell, path, "jsonl") == wanted
+    assert of_shell(shell, path, "json") == wanted
 
 
 def test_lines_of_text_are_the_same_bytes_through_each_door(shell: Shell, put: Callable[[str, bytes], Path]) -> None:

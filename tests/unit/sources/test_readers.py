@@ -364,6 +364,56 @@ def test_json_lines_keep_their_bytes(content: bytes, good: list[bytes], bad: lis
     assert [error.partition(" of ")[0] for _, error in wrong] == [f"line {number}" for _, number in bad]
 
 
+ELEMENTS = [b'{\n    "a": 1.10,\n    "l": [\n      {"x": 1}\n    ]\n  }', b'{\n    "a": bad,\n    "l": [\n      {"x": 2}\n    ]\n  }', b'{"a": 3}']
+PRETTY = b"[\n  " + b",\n  ".join(ELEMENTS) + b"\n]\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "good", "bad"),
+    [
+        (b'[\n{"a": 1.10},\n{"a": 1, "a": 2}\n]\n', [b'{"a": 1.10}', b'{"a": 1, "a": 2}'], []),
+        (b'[{"a": 1},\n {"a": 2}]', [b'{"a": 1}', b'{"a": 2}'], []),
+        (b'{\n  "a": 1\n}\n{\n  "a": 2\n}\n', [b'{\n  "a": 1\n}', b'{\n  "a": 2\n}'], []),
+        ('\ufeff[\r\n  {"a": "\u00e9"},\r\n  2\r\n]\r\n'.encode("utf-16-le"), ['{"a": "\u00e9"}'.encode(), b"2"], []),
+        (b'[\n{"a": 1},\n{"a": bad},\n{"a": "\xff"},\n{"a": 4}\n]\n', [b'{"a": 1}', b'{"a": 4}'], [(b'{"a": bad}', 2), (b'{"a": "\xff"}', 3)]),
+        (PRETTY, [ELEMENTS[0], ELEMENTS[2]], [(ELEMENTS[1], 2)]),
+        (
+            b'[\n{\n"a": 1\n},\n{\n"l": [\n{"x": bad}\n]\n},\n{\n"a": 3\n}\n]',
+            [b'{\n"a": 1\n}'],
+            [(b'{\n"l": [\n{"x": bad}\n]\n},\n{\n"a": 3\n}\n]', 2)],
+        ),
+        (b'[{"a": 1},\n{"a": 2},', [b'{"a": 1}', b'{"a": 2}'], [(b"[", 3)]),
+        (b'[{"a": 1},\n{"a": 2},\n3\n', [b'{"a": 1}', b'{"a": 2}', b"3"], [(b"[", 4)]),
+        (b'[\n{"a": 1},\n{"a"', [b'{"a": 1}'], [(b'{"a"', 2)]),
+        (b"[\n]\n", [], []),
+    ],
+)
+def test_a_document_of_json_is_its_values_and_a_bad_one_stops_no_other(content: bytes, good: list[bytes], bad: list[tuple[bytes, int]]) -> None:
+    found, wrong = read(content, "json")
+    assert (found, [body for body, _ in wrong]) == (good, [body for body, _ in bad])
+    assert [error.partition(" of ")[0] for _, error in wrong] == [f"value {number}" for _, number in bad]
+
+
+@pytest.mark.parametrize(
+    ("content", "good"),
+    [
+        (b'{"a":\n{"a": 2}\n{"a": 3}\n', [b'{"a": 2}', b'{"a": 3}']),
+        (b'{"a":\n"b" 2\n{"a": 3}\n', [b'{"a": 3}']),
+        (b"[1,\n[2]\n[3]\n", [b"[2]", b"[3]"]),
+        (b'[{"a": 1}, {"a": 2}]\n', [b'[{"a": 1}, {"a": 2}]']),
+        (b'[{"a": 1},\n{"a": 2}', [b'{"a": 2}']),
+    ],
+)
+def test_lines_of_which_the_first_is_cut_are_no_document(content: bytes, good: list[bytes]) -> None:
+    assert read(content, "json")[0] == good
+
+
+def test_a_document_that_is_too_large_is_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_lines, "MOST_DOCUMENT", 20)
+    monkeypatch.setattr(text_lines, "_BLOCK", 4)
+    assert read(b'[\n{"a": 1},\n{"a": 2},\n{"a": 3}\n]\n', "json")[0] == [b'{"a": 3}']
+
+
 def test_a_long_file_with_the_line_ends_of_old_macs_is_lines_too(monkeypatch: pytest.MonkeyPatch) -> None:
     at_most(monkeypatch, 50)
     monkeypatch.setattr(text_lines, "_BLOCK", 7)

@@ -68,7 +68,7 @@ WRONG = [
     ("send orders one --system Msmq4 --set Retries=5", 2, "the nearest is"),
     ("send orders --file none.csv", 2, "none.csv: No such file"),
     ("send orders --file .", 2, "directory"),
-    ("send orders --file in.csv --format xml", 2, "lines, jsonl, csv, parquet, saved"),
+    ("send orders --file in.csv --format xml", 2, "lines, json, csv, parquet, saved"),
     ("send orders --file in.csv --map body=nosuch", 2, "'nosuch'"),
     ("send orders --file in.csv --map bodi=a", 2, "the nearest is body"),
     ("send orders --file in.csv --map group=a,b", 2, "expected one column"),
@@ -99,7 +99,7 @@ WRONG = [
     ("send orders --file in.csv --encoding nonsense", 2, "encoding='nonsense' is not allowed"),
     ("send orders --file in.txt --header 1,2", 2, "header=('1', '2') is not allowed"),
     ("send orders one --delimiter ;", 2, "expected with --file"),
-    ("send orders --file five.jsonl --format saved --encoding latin-1", 2, "expected with lines, jsonl and csv"),
+    ("send orders --file five.jsonl --format saved --encoding latin-1", 2, "expected with lines, json and csv"),
     ("send orders --file five.jsonl --format saved", 2, "not a message as 'remove --save' writes it"),
     (
         "send orders --file odd.jsonl --format saved",

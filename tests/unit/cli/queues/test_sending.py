@@ -79,7 +79,7 @@ def test_parquet_has_values_that_json_has_not(poison: Callable[..., Ran], here: 
 
 def test_standard_input_is_read_when_it_is_named(poison: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b'{"a": 1}\n'), isatty=lambda: False))
-    poison(f"send orders --file - --format jsonl {MOVE}")
+    poison(f"send orders --file - --format json {MOVE}")
     assert messages(poison)[0]["body"] == '{"a": 1}'
 
 
