@@ -167,13 +167,13 @@ def _take(args: Namespace) -> None:
 
 def source_of(args: Namespace) -> Source:
     """Return the source that was named. Raises InputError, SettingError."""
+    from airflow_poison.cli.sources import format_of
     from airflow_poison.sources.files import Files
     from airflow_poison.sources.readers import FORMATS
     from airflow_poison.sources.source import Source
 
     if args.source.startswith("/") or "://" in args.source:
-        by_name = next((each for each in FORMATS if f".{each}" in args.source.rpartition("/")[2]), "lines")
-        form = by_name if getattr(args, "format", None) is None else values.one_of("--format", args.format, FORMATS)
+        form = format_of("--source", args.source, getattr(args, "format", None), FORMATS)
         return Files(args.source, format=form, **_layout(args))
     for name in ("format", *_LAYOUT):
         if getattr(args, name, None) is not None:
@@ -241,9 +241,7 @@ def _batches(args: Namespace, now: datetime) -> Iterator[pa.RecordBatch]:
         raise wrong_usage("expected either BODY, one argument for each message, or --file FILE (- reads standard input).")
     if args.bodies and (args.format or args.map or _layout(args)):
         raise wrong_usage("--format, --delimiter, --encoding, --header and --map: expected with --file; bodies that are arguments have no columns.")
-    form = "lines" if args.file in {None, "-"} else sources.format_of(args.file)
-    if args.format is not None:
-        form = values.one_of("--format", args.format, _FORMATS)
+    form = sources.format_of("--file", args.file or "-", args.format, _FORMATS)
     mapping = _mapping(args, form)
     fixed = _fixed(args, mapping)
     if isinstance(mapping.expires_after, timedelta):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_poison.cli import values
+from airflow_poison.cli.command import wrong_usage
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import InputError
 from airflow_poison.values.libraries import pa
@@ -22,16 +25,25 @@ if TYPE_CHECKING:
     from airflow_poison.sources.readers import Layout
     from airflow_poison.values.mapping import ColumnMapping
 
-_BY_SUFFIX = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet"}
+_ENDINGS = {".json": "json", ".ndjson": "json", ".csv": "csv", ".parquet": "parquet", ".orc": "orc", ".avro": "avro"}
+_OTHERS = re.compile(r"\.(xml|tsv|xlsx?|zip|tar|tgz|7z|pkl|arrow|feather|pdf)\b")
 NOTHING = "Nothing was sent."
 
 
-def format_of(place: str) -> str:
-    """Return the format that a file's name says, also of a compressed one."""
-    from airflow_poison.sources.text_lines import PACKED
+def format_of(option: str, place: str, given: str | None, known: Sequence[str]) -> str:
+    """Return the format of a file, or of files with a pattern: the one that is given, else what the name says, else ``lines``. Raises InputError.
 
-    path = Path(place)
-    return _BY_SUFFIX.get((path.with_suffix("") if path.suffix.lower() in PACKED else path).suffix.lower(), "lines")
+    :param known: the formats that can be read there.
+    """
+    if given is not None:
+        return values.one_of("--format", given, known)
+    name = place.rpartition("/")[2].lower()
+    found = next((form for ending, form in _ENDINGS.items() if ending in name), "lines")
+    if found not in known:
+        raise wrong_usage(f"{option} {place}: Spark alone reads files of {found}: receive --source, or name another --format: {', '.join(known)}.")
+    if found == "lines" and (other := _OTHERS.search(name)) is not None:
+        raise wrong_usage(f"{option} {place}: {other[0]} is the ending of no format that is read; expected --format, one of {', '.join(known)}.")
+    return found
 
 
 def batches(place: str, layout: Layout, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
