@@ -29,7 +29,7 @@ from airflow_poison.cli.command import (
     wrong_usage,
 )
 from airflow_poison.cli.send import source_of
-from airflow_poison.cli.terminal import instant, messages, tell, visible
+from airflow_poison.cli.terminal import ProgressLine, instant, messages, tell
 from airflow_poison.cli.values import given_policy
 
 if TYPE_CHECKING:
@@ -333,29 +333,6 @@ def _halted(result: ReceiveResult, policy: Policy) -> str:
     removes = f"ends its conversation with an error for service {partner!r}" if partner else "removes it"
     recover = f"'recover {queue}' {removes} and enables the queue"
     return f"{what_halted(halt, queue)} 'inspect {queue}{mode}' shows it, {recover}, 'enable {queue}' keeps it."
-
-
-class ProgressLine:
-    """Lines about a pass under way, on standard error: on a terminal one that is written over."""
-
-    def __init__(self) -> None:
-        self._written = False
-
-    def tell(self, text: str) -> None:
-        """Show a line."""
-        text = visible(text)
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r\x1b[K{text}")
-            self._written = True
-        else:
-            sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
-    def end(self) -> None:
-        """Take the line away; what comes next begins at the left."""
-        if self._written:
-            sys.stderr.write("\r\x1b[K")
-            self._written = False
 
 
 def given_services(names: Sequence[str]) -> tuple[Service, ...]:

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -400,56 +402,64 @@ def _check_file(place: str) -> None:
 
 def _write(answer: pa.RecordBatchReader, place: str) -> int:
     """Write rows into a new file, or leave none; return how many there are."""
-    path = Path(place)
+    path, progress, number = Path(place), terminal.ProgressLine(), 0
     write = {".parquet": _write_parquet, ".csv": _write_csv}.get(path.suffix.lower(), _write_json)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        nonlocal number
+        said = time.monotonic()
+        for batch in answer:
+            yield batch
+            number += batch.num_rows
+            if time.monotonic() - said > _SAYS_EVERY:
+                said = time.monotonic()
+                progress.tell(f"{number:,} rows so far")
+
     with path.open("xb") as file:
         try:
-            return write(answer, file, place)
+            write(answer.schema, batches(), file, place)
         except BaseException:
             path.unlink()
             raise
-
-
-def _write_parquet(answer: pa.RecordBatchReader, file: IO[bytes], place: str) -> int:
-    import pyarrow.parquet as pq
-
-    _check_parquet(answer.schema, place)
-    number = 0
-    with pq.ParquetWriter(file, answer.schema) as writer:
-        for batch in answer:
-            writer.write_batch(batch)
-            number += batch.num_rows
+        finally:
+            progress.end()
     return number
 
 
-def _write_csv(answer: pa.RecordBatchReader, file: IO[bytes], _place: str) -> int:
+_SAYS_EVERY = 5.0
+
+
+def _write_parquet(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: IO[bytes], place: str) -> None:
+    import pyarrow.parquet as pq
+
+    _check_parquet(schema, place)
+    with pq.ParquetWriter(file, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _write_csv(schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: IO[bytes], _place: str) -> None:
     import pyarrow as pa
     import pyarrow.csv as pc
 
     from airflow_poison.desk.queries import plain_rows
 
-    as_texts = any(map(_is_nested, answer.schema.types))
-    schema = pa.schema([(name, pa.string()) for name in answer.schema.names]) if as_texts else answer.schema
-    number = 0
-    with pc.CSVWriter(file, schema) as writer:
-        for batch in answer:
-            number += batch.num_rows
+    as_texts = any(map(_is_nested, schema.types))
+    texts = pa.schema([(name, pa.string()) for name in schema.names])
+    with pc.CSVWriter(file, texts if as_texts else schema) as writer:
+        for batch in batches:
             rows = [{name: _text(cell) for name, cell in row.items()} for row in plain_rows(batch)] if as_texts else None
-            writer.write_batch(batch if rows is None else pa.RecordBatch.from_pylist(rows, schema))
-    return number
+            writer.write_batch(batch if rows is None else pa.RecordBatch.from_pylist(rows, texts))
 
 
-def _write_json(answer: pa.RecordBatchReader, file: IO[bytes], _place: str) -> int:
+def _write_json(_schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: IO[bytes], _place: str) -> None:
     from airflow_poison.desk.queries import plain_rows
 
-    number = 0
-    for batch in answer:
-        for row in plain_rows(batch):
-            file.write(b",\n " if number else b"[\n ")
-            file.write(json.dumps(row, indent=1).replace("\n", "\n ").encode())
-            number += 1
-    file.write(b"\n]" if number else b"[]")
-    return number
+    before = b"[\n "
+    for row in chain.from_iterable(map(plain_rows, batches)):
+        file.write(before + json.dumps(row, indent=1).replace("\n", "\n ").encode())
+        before = b",\n "
+    file.write(b"[]" if before == b"[\n " else b"\n]")
 
 
 def _check_parquet(schema: pa.Schema, place: str) -> None:

@@ -177,3 +177,26 @@ def tell(output: str, plain: Mapping[str, object], *sentences: str) -> None:
     out = screen()
     for sentence in sentences:
         line(out, sentence)
+
+
+class ProgressLine:
+    """Lines about a pass under way, on standard error: on a terminal one that is written over."""
+
+    def __init__(self) -> None:
+        self._written = False
+
+    def tell(self, text: str) -> None:
+        """Show a line."""
+        text = visible(text)
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\r\x1b[K{text}")
+            self._written = True
+        else:
+            sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    def end(self) -> None:
+        """Take the line away; what comes next begins at the left."""
+        if self._written:
+            sys.stderr.write("\r\x1b[K")
+            self._written = False

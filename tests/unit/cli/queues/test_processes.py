@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_poison.cli.receive import ProgressLine
+from airflow_poison.cli.terminal import ProgressLine
 from tests.unit.cli.queues.given import MOVE, TAKE
 
 if TYPE_CHECKING:
