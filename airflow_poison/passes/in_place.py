@@ -24,7 +24,7 @@ from airflow_poison.passes.land import options_of
 from airflow_poison.passes.take import Messages, acknowledged, advance_of, begin
 from airflow_poison.sources.bodies import decoded
 from airflow_poison.sources.frames import Frame
-from airflow_poison.sources.rows import columns_of_bodies
+from airflow_poison.sources.rows import columns_of_bodies, like_columns
 from airflow_poison.sources.source import ERROR
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.files import COUNTS
@@ -338,14 +338,14 @@ class _Mark:
         self.path.unlink(missing_ok=True)
 
 
-def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, pa.Field[Any]]:
+def _recorded(receiving: ReceivePass, columns: str) -> pa.Schema | None:
     """Record the columns of rows, before one becomes a message, and keep the columns of messages that are in the queue, or that another run adds now.
 
-    :param columns: empty: they are not known. Returns the recorded ones by their names in small letters.
+    :param columns: empty: they are not known. Returns the recorded ones.
     """
     table = receiving.table
     if not columns:
-        return {}
+        return None
 
     def together(desk: Mapping[str, Any]) -> Mapping[str, Any]:
         older = str(desk.get(COLUMNS, columns))
@@ -359,19 +359,17 @@ def _recorded(receiving: ReceivePass, columns: str) -> Mapping[str, pa.Field[Any
     if control.desk != {**control.desk, **together(control.desk)}:
         table.alter(lambda row: replace(row, desk={**row.desk, **together(row.desk)}))
         control = table.snapshot().control
-    return {field.name.lower(): field for field in parse_ddl(str(control.desk[COLUMNS]))}
+    return parse_ddl(str(control.desk[COLUMNS]))
 
 
 def _recognized(receiving: ReceivePass, batches: Iterable[pa.RecordBatch], columns: str, transformation: Transformation) -> Iterator[pa.RecordBatch]:
-    """Yield rows with the names of the recorded columns, by which bodies are read: columns whose names differ in case alone are one for Spark.
-
-    A float that is read as a double is written as one: it has more digits then.
+    """Yield rows with the names of the recorded columns, by which bodies are read.
 
     :param columns: of the rows; empty: what the rows themselves have, which is recorded before they become messages.
     Raises SourceError for columns that no transformation can have, where none are declared.
     """
     seen: pa.Schema | None = None
-    known: Mapping[str, pa.Field[Any]] = {}
+    known: pa.Schema | None = None
     for batch in batches:
         if ERROR in batch.schema.names:
             yield batch
@@ -386,8 +384,4 @@ def _recognized(receiving: ReceivePass, batches: Iterable[pa.RecordBatch], colum
                         f"Rows with the columns {', '.join(map(repr, seen.names))} cannot be transformed: Spark wants each name once. "
                         "Declare the columns that the transformation needs, schema='id bigint, ...'. Nothing was taken."
                     ) from error
-        recorded = [known.get(field.name.lower(), field) for field in batch.schema]
-        for place, (field, each) in enumerate(zip(batch.schema, recorded, strict=True)):
-            if str(field.type) == "float" and str(each.type) == "double":
-                batch = batch.set_column(place, field.with_type(each.type), batch.column(place).cast(each.type))  # noqa: PLW2901
-        yield batch.rename_columns([field.name for field in recorded])
+        yield batch if known is None else like_columns(batch, known)

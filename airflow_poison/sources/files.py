@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from airflow_poison.sources.frames import FileThere, Reading, folders_of, is_left_out, of_files, of_typed, with_folders
 from airflow_poison.sources.readers import FORMATS, SPARKS, Layout, malformed, named_columns, records, shown_name
-from airflow_poison.sources.source import NotOnSparkError, Reached, Source, Take
+from airflow_poison.sources.rows import columns_of_bodies
+from airflow_poison.sources.source import ERROR, NotOnSparkError, Reached, Source, Take
 from airflow_poison.sources.text_lines import BYTES
 from airflow_poison.store.objects import Objects
+from airflow_poison.values.ddl import parse_ddl
 from airflow_poison.values.errors import InputError, SettingError, SourceError, StoreUnreachableError
 from airflow_poison.values.texts import counted, is_utf8, on_spark, place_of
 
@@ -389,7 +391,9 @@ class Files(Source):
             found = {on_spark(file.path): file for file in files}
             here = {path: self._read_here(each) for path, each in found.items() if self._in_bucket and (not each.size or is_left_out(each.path))}
             unread = partial(self._unread, found) if self.format in SPARKS else None
-            return of_typed(spark, there, self._layout, then, Reading(self.format, base, here, unread, checked=checked))
+            return of_typed(
+                spark, there, self._layout, then, Reading(self.format, base, here, partial(self._columns, found), unread, checked=checked)
+            )
         names: dict[str, None] = {}
         if then is None:
             names = dict.fromkeys(name for file in files for name in (*self._named(file), *self._folders(file)))
@@ -403,6 +407,16 @@ class Files(Source):
         yield from self._each([file], None, [], refused)
         if refused:
             raise SourceError(f"{refused[0].reason}. {_GRANT}")
+
+    def _columns(self, found: Mapping[str, _Found], there: FileThere) -> str:
+        """Return the columns of a file as DDL; none where no row of it can be read. Raises NotOnSparkError for names that are one for Spark."""
+        rows = next((batch.schema for batch in self._read_here(found[there.path]) if ERROR not in batch.schema.names), None)
+        columns = "" if rows is None else columns_of_bodies(rows)
+        try:
+            parse_ddl(columns or "none int")
+        except SettingError as error:
+            raise NotOnSparkError(f"{there.name} has columns that are one for Spark: {error}") from error
+        return columns
 
     def _unread(self, found: Mapping[str, _Found], there: FileThere, why: str) -> Iterator[pa.RecordBatch]:
         """Yield the record of a file that Spark cannot read, and this process can. Raises SourceError for one that it cannot, either."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from airflow_poison.sources.readers import named_columns, records
-from airflow_poison.sources.rows import to_messages
+from airflow_poison.sources.rows import like_columns, to_messages
 from airflow_poison.sources.source import ERROR, NO_BODY, RECORD, UNFIT, NotOnSparkError, Reached, Source, Take, Then
 from airflow_poison.sources.text_lines import Lines, Part, cuts, one_line, opened, parts, unpacked
 from airflow_poison.store.objects import side_by_side
@@ -250,6 +250,7 @@ class Reading(NamedTuple):
     :param form: ``parquet``, ``orc`` or ``avro``.
     :param base: a folder above them all.
     :param here: what objects hold that no task of Spark reads, by their paths.
+    :param columns: returns the columns of a file that other readers of this package read, as DDL.
     :param unread: makes a record of a file that Spark cannot read, for a reason. None: other readers of this package read such files.
     :param checked: each file was read to its end before: one that cannot be is a record.
     """
@@ -257,6 +258,7 @@ class Reading(NamedTuple):
     form: str
     base: str
     here: Mapping[str, Iterable[pa.RecordBatch]]
+    columns: Callable[[FileThere], str]
     unread: Callable[[FileThere, str], Iterable[pa.RecordBatch]] | None = None
     checked: bool = False
 
@@ -281,14 +283,15 @@ def of_typed(spark: SparkSession, files: Sequence[FileThere], layout: Layout, th
     if apart:
         spark.range(1).count()  # else Spark is gone, and no file is damaged
     known = "" if then is None else type(then.columns)([field for field in then.columns if field.name not in {RECORD, UNFIT}]).toDDL()
-    rows, odd = _united(groups, known)
+    others_read = [file for file in files if file.path in apart] if groups and then is None and unread is None else ()
+    rows, odd = _united(groups, known, [*filter(None, map(reading.columns, others_read))])
     if rows is None:
         path, why = next(iter(apart.items()))
         raise NotOnSparkError(f"Spark reads none of its files. {next(file.name for file in files if file.path == path)}: {why}")
     if not apart and not odd:
         return rows
     record = with_record(_columns(()))
-    make = Then(_as_records, record)
+    make = Then(_as_records, record, known=parse_ddl(known or rows.schema.toNullable().toDDL()))
     rows = rows.select("*", f.lit(None).cast(record.fields[0].dataType).alias(RECORD), f.expr("false").alias(UNFIT))
     others = [rows, *(frame.mapInArrow(lambda batches: _made(batches, make, at_once=False), record) for frame in odd)]
     missing = [file for file in files if file.path in apart and file.path not in here]
@@ -336,10 +339,11 @@ def _whole(group: _Group, apart: dict[str, str]) -> list[_Group]:
     return found if len(found) < 2 else [_Group(group.read(good), good, group.read)]  # noqa: PLR2004  (they are together)
 
 
-def _united(groups: Sequence[_Group], known: str) -> tuple[DataFrame | None, list[DataFrame]]:
+def _united(groups: Sequence[_Group], known: str, apart: Sequence[str]) -> tuple[DataFrame | None, list[DataFrame]]:
     """Return the rows of groups of files, with types that hold the values of all; and apart the rows of groups whose types do not go with these.
 
     :param known: columns, as DDL: a group with their types is before others, and one of more files before one of fewer.
+    :param apart: the columns of files that are in no group. They are columns of all rows, as those of groups are: no message has a value less.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -365,34 +369,12 @@ def _united(groups: Sequence[_Group], known: str) -> tuple[DataFrame | None, lis
             kept.append(frame)
     if not kept:
         return None, odd
+    for ddl in (*apart, *(frame.schema.toNullable().toDDL() for frame in odd)):
+        schema = united(schema, united(ddl, schema))  # with the names and types of the others
     common = from_arrow_schema(parse_ddl(schema), prefer_timestamp_ntz=True).toNullable()  # DDL is read by a setting of the session
-    if len(kept) > 1:
+    if len(kept) > 1 or common != kept[0].schema.toNullable():
         kept = [frame.to(common) for frame in kept]
-    return reduce(lambda one, other: one.unionByName(other), kept), [_named_as(frame, common) for frame in odd]
-
-
-def _named_as(rows: DataFrame, common: StructType) -> DataFrame:
-    """Return rows with the names of other ones, where theirs differ in case alone: their bodies are read by these."""
-    from pyspark.sql import functions as f
-
-    kinds = _renamed(rows.schema, common)
-    return rows.select(*(f.col(quoted(old)).cast(field.dataType).alias(field.name) for old, field in zip(rows.columns, kinds.fields, strict=True)))
-
-
-def _renamed(kind: Any, common: Any) -> Any:
-    """Return a type with the names of another one, as far as both have parts."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    match kind, common:
-        case StructType(), StructType():
-            known = {field.name.lower(): field for field in common.fields}
-            like = [known.get(field.name.lower(), field) for field in kind.fields]
-            return StructType([StructField(of.name, _renamed(field.dataType, of.dataType)) for field, of in zip(kind.fields, like, strict=True)])
-        case ArrayType(), ArrayType():
-            return ArrayType(_renamed(kind.elementType, common.elementType))
-        case MapType(), MapType():
-            return MapType(_renamed(kind.keyType, common.keyType), _renamed(kind.valueType, common.valueType))
-    return kind
+    return reduce(lambda one, other: one.unionByName(other), kept), odd
 
 
 def _bytes_as_in(rows: DataFrame, schema: str) -> DataFrame:
@@ -493,7 +475,8 @@ def _made(batches: Iterable[pa.RecordBatch], then: Then, *, at_once: bool) -> It
         elif at_once:
             yield batch
         else:
-            yield from then.make([to_messages(batch, ColumnMapping(), datetime.now(UTC))])
+            rows = batch if then.known is None else like_columns(batch, then.known)
+            yield from then.make([to_messages(rows, ColumnMapping(), datetime.now(UTC))])
 
 
 def _texts(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

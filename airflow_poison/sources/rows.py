@@ -24,7 +24,7 @@ from airflow_poison.values.mapping import HIGHEST_PRIORITY, ColumnMapping, check
 from airflow_poison.values.schema import DEFAULT_PRIORITY, message_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     import duckdb
     import numpy as np
@@ -102,6 +102,63 @@ def columns_of_bodies(rows: pa.Schema) -> str:
     fields = [field.with_type(_bare_type(field.type)) for field in rows if not field.name.startswith(ODD)]
     is_json = any(_is_json(field) or (isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name == "arrow.json") for field in fields)
     return "" if is_json else ddl_of_bodies(pa.schema(fields))
+
+
+def like_columns(rows: pa.RecordBatch, known: pa.Schema) -> pa.RecordBatch:
+    """Return rows with the names of known columns, by which bodies are read, at any depth: names that differ in case alone are one for Spark.
+
+    A float that is read as a double is written as one: it has more digits then.
+    """
+    import pyarrow as pa
+
+    named = named_as(rows.schema, known)
+    if named != rows.schema:
+        rows = pa.record_batch(_Named(rows, named))
+    doubles = named_as(named, known, doubles=True)
+    return rows if doubles == named else rows.cast(doubles)
+
+
+class _Named:
+    """Rows with other names: Arrow's own casts take columns of structs by their names."""
+
+    def __init__(self, rows: Any, schema: Any) -> None:
+        self._rows, self._schema = rows, schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        """Return what Arrow reads them by."""
+        del requested_schema
+        return self._schema.__arrow_c_schema__(), self._rows.__arrow_c_array__()[1]
+
+
+def named_as(columns: pa.Schema, known: pa.Schema, *, doubles: bool = False) -> pa.Schema:
+    """Return columns with the names of known ones, at any depth, where theirs differ in case alone.
+
+    :param doubles: floats are doubles where the known ones are.
+    """
+    import pyarrow as pa
+
+    of: Any = pa.types
+
+    def named(fields: Collection[pa.Field[Any]], others: Iterable[pa.Field[Any]]) -> list[pa.Field[Any]]:
+        own, there = {field.name for field in fields}, {field.name.lower(): field for field in others}
+        likes = [(field, there.get(field.name.removeprefix(ODD).lower())) for field in fields]
+        return [field if like is None else as_known(field, like, own) for field, like in likes]
+
+    def as_known(field: pa.Field[Any], like: pa.Field[Any], own: Collection[str]) -> pa.Field[Any]:
+        name = ODD + like.name if field.name.startswith(ODD) else like.name
+        return field.with_name(field.name if name in own else name).with_type(typed(field.type, like.type))
+
+    def typed(kind: Any, like: Any) -> Any:
+        if of.is_struct(kind) and of.is_struct(like):
+            return pa.struct(named([*kind], like))
+        if of.is_map(kind) and of.is_map(like):
+            return pa.map_(typed(kind.key_type, like.key_type), kind.item_field.with_type(typed(kind.item_type, like.item_type)))
+        if (of.is_list(kind) or of.is_large_list(kind) or of.is_fixed_size_list(kind)) and of.is_list(like):
+            item = kind.value_field.with_type(typed(kind.value_type, like.value_type))
+            return pa.large_list(item) if of.is_large_list(kind) else pa.list_(item, kind.list_size if of.is_fixed_size_list(kind) else -1)
+        return like if doubles and of.is_float32(kind) and of.is_float64(like) else kind
+
+    return pa.schema(named([*columns], known))
 
 
 def shown(batch: pa.RecordBatch, row: int) -> bytes:

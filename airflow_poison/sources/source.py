@@ -74,11 +74,13 @@ class Then(NamedTuple):
 
     :param of_bodies: makes rows of bodies that are JSON, without what else a record has, and returns the places of bodies that make none. Not None:
         records, where each comes from and which number it has are not needed.
+    :param known: columns by which bodies are read that rows become.
     """
 
     make: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
     columns: StructType
     of_bodies: Callable[[pa.Array[Any]], tuple[pa.RecordBatch, Sequence[int]]] | None = None
+    known: pa.Schema | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1087,6 +1087,7 @@ def numbers(first: int, kind: pa.DataType | None = None, **more: Any) -> pa.Tabl
     return pa.table({"id": pa.array([first, first + 1], kind), **more})
 
 
+PART = pa.struct([("A", pa.float32()), ("b", pa.string())])
 NO_UTF8 = os.fsdecode(b"caf\xe9")
 ODD_FILES: dict[str, tuple[dict[str, pa.Table | bytes], set[str]]] = {
     "a file of no bytes": ({"b.parquet": b""}, {"MalformedError"}),
@@ -1158,6 +1159,49 @@ def test_rows_that_spark_does_not_read_become_messages_with_their_columns(job: J
         {**none, "id": 5, "time": "noon", "n": "00:00:00.000001", "a": ["x"], "c": b"\xff"},
         {**none, "id": 6, "n": "00:00:00.000001"},
     ]
+
+
+@pytest.mark.parametrize("name", ["b.parquet", "_b.parquet"])
+def test_columns_and_fields_that_only_files_apart_have_keep_their_values(job: Job, tmp_path: Path, name: str) -> None:
+    more = {"time": pa.array([1, None], pa.time64("us")), "text": ["a", "b"], "part": pa.array([{"A": 1.1, "b": "x"}, None], PART)}
+    first = numbers(1, part=[{"a": 0.5}, {"a": 1.5}])
+    odd = numbers(3, **more).rename_columns(["ID", "time", "text", "Part"])
+
+    job.receive(given, source=files_of(tmp_path, {"a.parquet": first, "c.parquet": first.slice(0, 0), name: odd}))
+
+    part = {"a": pa.scalar(1.1, pa.float32()).as_py(), "b": "x"}
+    assert sorted(DeltaTable(job.clean).to_pyarrow_table().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "part": {"a": 0.5, "b": None}, "time": None, "text": None},
+        {"id": 2, "part": {"a": 1.5, "b": None}, "time": None, "text": None},
+        {"id": 3, "part": part, "time": "00:00:00.000001", "text": "a"},
+        {"id": 4, "part": None, "time": None, "text": "b"},
+    ]
+    assert job.is_whole()
+
+
+def test_columns_of_files_without_a_type_in_common_are_columns_of_all_rows(job: Job, tmp_path: Path) -> None:
+    odd = pa.table({"id": ["x"], "more": [1], "part": [{"a": 1, "b": 2}]})
+
+    job.receive(
+        lambda df: df.selectExpr("try_cast(id AS int) AS id", "more", "part"), source=files_of(tmp_path, {"a.parquet": numbers(1), "b.parquet": odd})
+    )
+
+    assert {row["last_error"]["type"].rpartition(".")[2] for row in messages_of(job)} == {"BodyError"}
+    assert job.landed() == [str({"id": each, "more": None, "part": None}) for each in (1, 2)]
+
+
+def test_names_of_fields_in_another_case_come_back_from_a_retry_with_their_values(job: Job, tmp_path: Path) -> None:
+    def fields(df: DataFrame) -> DataFrame:
+        return df.selectExpr("id", "part.a AS a", "cast(text AS int) AS text")
+
+    job.receive(fields, source=files_of(tmp_path, {"a.parquet": numbers(1, part=[{"a": 0.5}, {"a": 1.5}], text=["1", "2"])}))
+    later = numbers(3, part=pa.array([{"A": 1.1, "b": "x"}, None], PART), text=["no", "4"]).rename_columns(["ID", "Part", "Text"])
+    job.receive(fields, key="two", source=files_of(tmp_path, {"b.parquet": later}))
+    job.queue.put_back()
+    job.receive(lambda df: df.selectExpr("id", "part.a AS a", "try_cast(text AS int) AS text"), key="three", source=None)
+
+    found = {row["id"]: (row["a"], row["text"]) for row in DeltaTable(job.clean).to_pyarrow_table().to_pylist()}
+    assert found == {1: (0.5, 1), 2: (1.5, 2), 3: (pa.scalar(1.1, pa.float32()).as_py(), None), 4: (None, 4)}
 
 
 def test_rows_of_a_database_become_messages_with_their_columns(job: Job, tmp_path: Path) -> None:
