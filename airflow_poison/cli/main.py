@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_poison.cli import changes, decisions, dialogs, plans, receive, send, settings, show
+from airflow_poison.cli.command import CANNOT, say
 from airflow_poison.cli.values import completes
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ COMMANDS: Final = (
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Say it in one line, and where help is."""
-        self.exit(2, f"error: {message}; see {self.prog} --help\n")
+        say("error", f"{message}; see {self.prog} --help")
+        self.exit(CANNOT)
 
 
 @cache

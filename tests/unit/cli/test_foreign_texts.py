@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,16 @@ def test_every_way_of_printing_escapes_it(capsys: Capture) -> None:
     assert len(out.splitlines()) == 5
     assert one_line(EVIL) == SHOWN
     assert block("a\nb\t\x1b") == "a\nb\t\\x1b"
+
+
+@pytest.mark.parametrize("before", ["show q", "remove q 1 --sub-queue", "", "show q --output"])
+def test_words_that_no_command_knows_are_shown_in_one_line(capsys: Capture, before: str) -> None:
+    ran = run(capsys, f"{before} {shlex.quote(EVIL)} {shlex.quote(EVIL)}")
+
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+    assert len(ran.err.splitlines()) == 1
+    assert visible(ran.err.rstrip()) == ran.err.rstrip()
 
 
 @given(st.text())
