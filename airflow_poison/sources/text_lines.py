@@ -363,7 +363,7 @@ class Lines:
         places += [found.end() for found in all_ends if found.start() % self._width == 0]  # others are parts of two signs
         if places and places[-1] == len(text):
             places.pop()
-        return [text[begin:end] for begin, end in zip(places, [*places[1:], len(text)], strict=True)]
+        return [text[begin:end] for begin, end in pairwise([*places, len(text)])]
 
     def bare(self, line: bytes) -> bytes:
         """Return a line without its end."""

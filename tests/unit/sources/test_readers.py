@@ -161,6 +161,12 @@ def test_a_header_behind_the_end_is_said(tmp_path: Path) -> None:
     assert sorted_out([batch]) == ([], [(b"a\n1\n", f"{NAME} cannot be read as csv: it has 2 lines, and header=3 names a line behind them.")])
 
 
+@pytest.mark.parametrize("mark", [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff", b"\xff\xfe\x00\x00", b"\x00\x00\xfe\xff"])
+@pytest.mark.parametrize("format_", ["csv", "json", "lines"])
+def test_a_file_of_a_byte_order_mark_alone_has_no_records(format_: str, mark: bytes) -> None:
+    assert read(mark, format_) == ([], [])
+
+
 @pytest.mark.parametrize("format_", ["csv", "json", "lines"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("mark", [b"", b"\xff\xfe"])
