@@ -182,7 +182,8 @@ def first_line(error: object, most: int = 500) -> str:
 
 
 _LOST_TASK = re.compile(r"Lost task .*?\): (.*)")
-_CAUSE = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
+_CAUSE = re.compile(r"^Caused by: (\S+:\s+(?!at )\S.*|.*)$", re.MULTILINE)
+"""A cause may say what has happened in its second line."""
 
 
 def of_java(text: str) -> str:
@@ -193,4 +194,4 @@ def of_java(text: str) -> str:
     if not words.rstrip().endswith(":"):
         return words
     behind = next((line.strip() for line in lines[1:] if not task and not line.lstrip().startswith("at ")), "")
-    return causes[-1] if causes else f"{words.rstrip()} {behind}".rstrip()  # causes: of "Exception thrown in awaitResult:"
+    return " ".join(causes[-1].split()) if causes else f"{words.rstrip()} {behind}".rstrip()  # causes: of "Exception thrown in awaitResult:"

@@ -18,6 +18,11 @@ CALLED = "An error occurred while calling o1.load.\n: "
             "a.ParseException: [PARSE_SYNTAX_ERROR] near 'with'.",
         ),
         (f"{CALLED}a.SparkException: Exception thrown in awaitResult:\n\tat a.b\nCaused by: a.IOException: gone\n\tat a.c", "a.IOException: gone"),
+        (
+            f"{CALLED}a.SparkException: Exception thrown in awaitResult:\n\tat a.b\nCaused by: a.ParseException: \n[SYNTAX] near 'with'.\n\n\tat a.c",
+            "a.ParseException: [SYNTAX] near 'with'.",
+        ),
+        (f"{CALLED}a.SparkException: Exception thrown in awaitResult:\n\tat a.b\nCaused by: a.NoText:\n\tat a.c", "a.NoText:"),
         ("a.Failure:\n\tat a.b(C.scala:1)", "a.Failure:"),
         ("", ""),
     ],
