@@ -346,6 +346,8 @@ def column_named(frame: DataFrame, wanted: str) -> str | None:
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\] (.*?)(?=\n\s*at |\nCaused by:|\Z)", re.DOTALL)
 
 
+_SAID = re.compile(r"(.*?) SQLSTATE: \w{5}(?=\Z|\n== |\n\s*\n)(.*)", re.DOTALL)
+"""The words of a condition, which have the value that is wrong, with its line ends; and where it is in the plan."""
 _WRAPPERS = frozenset({"TASK_WRITE_FAILED"})
 
 
@@ -481,7 +483,8 @@ def failure_of_job(error: Exception) -> Failure:
         return Failure(FailureKind.CRASH, "crashed", cut(died[1], MAX_TEXT))
     for condition, words in _CONDITION.findall(text):
         if condition not in _WRAPPERS:
-            said, _, context = words.strip().partition("\n")
+            whole = _SAID.fullmatch(words.strip())
+            said, context = words.strip().partition("\n")[::2] if whole is None else whole.groups()
             said = re.sub(r" SQLSTATE: \w+$", "", said)
             return Failure(FailureKind.EXCEPTION, condition, cut(said, MAX_TEXT), cut_front(context.strip(), MAX_TRACE))
     return Failure(FailureKind.EXCEPTION, type(error).__name__, cut(why(error), MAX_TEXT))

@@ -64,6 +64,19 @@ DIED = """: org.apache.spark.SparkException: Lost task 0.0 (TID 70): org.apache.
     [
         (PYTHON, "exception", "ValueError", "no such amount: bad"),
         (ANSI, "exception", "CAST_INVALID_INPUT", "The value 'bad' of the type \"STRING\" cannot be cast."),
+        (
+            ANSI.replace("bad", "a\nb SQLSTATE: 22018\nc"),
+            "exception",
+            "CAST_INVALID_INPUT",
+            "The value 'a\nb SQLSTATE: 22018\nc' of the type \"STRING\" cannot be cast.",
+        ),
+        (
+            "[USER_RAISED_EXCEPTION] order 7:\nno price SQLSTATE: P0001\n\nJVM stacktrace:\na.B",
+            "exception",
+            "USER_RAISED_EXCEPTION",
+            "order 7:\nno price",
+        ),
+        ("[SOME] words SQLSTATE: 42703; line 1\n'Project", "exception", "SOME", "words SQLSTATE: 42703; line 1"),
         (DIED, "crash", "crashed", "Python worker exited unexpectedly (crashed)"),
     ],
 )
