@@ -6,6 +6,7 @@ Versions of a Delta table as its log has them: which files each one adds, remove
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import defaultdict
 from contextlib import contextmanager
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_poison.sources.schemas import Schema
     from airflow_poison.sources.source import JsonValue, Position, Then
 
+_log = logging.getLogger(__name__)
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 _BATCH = 10_000
 _IN_FOLDERS = frozenset({"string", "byte", "short", "integer", "long", "date", "boolean"})
@@ -594,9 +596,10 @@ class DeltaChanges(Source):
                     feed = version.feed if version.feed is not None else versions.has_feed(number) if feed is None else feed
                 files = self._files_of(version, feed=bool(feed))[begin.done(version) :]
                 versions.check(version, files)
-            except SourceError:
+            except SourceError as error:
                 if number == begin.version:
                     raise
+                _waits(error)
                 return
             yield version, files
 
@@ -623,11 +626,17 @@ def _begun(rows: Iterator[pa.RecordBatch], *, may_wait: bool) -> list[pa.RecordB
     """Return the first rows of a file, if it has some; None: it cannot be read, and waits for the next run. Raises SourceError where it may not."""
     try:
         first = next(rows, None)
-    except SourceError:
-        if may_wait:
-            return None
-        raise
+    except SourceError as error:
+        if not may_wait:
+            raise
+        _waits(error)
+        return None
     return [] if first is None else [first]
+
+
+def _waits(error: SourceError) -> None:
+    """Say what this run leaves to the next one, which fails with it."""
+    _log.warning("What is before it is taken, and the next run begins with it: %s", str(error).removesuffix(" Nothing was sent."))
 
 
 def _place(at: Mapping[str, JsonValue]) -> _Place:

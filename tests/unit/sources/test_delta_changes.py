@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -403,7 +404,12 @@ def test_a_file_that_is_taken_may_be_gone_when_the_others_of_its_version_are_tak
 
 
 @pytest.mark.parametrize(("damage", "changes"), [("gone", False), ("gone", True), ("no Parquet", False)])
-def test_what_is_before_a_file_that_cannot_be_read_is_taken(tmp_path: Path, damage: str, changes: bool) -> None:  # noqa: FBT001  (a parameter)
+def test_what_is_before_a_file_that_cannot_be_read_is_taken(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: str,
+    changes: bool,  # noqa: FBT001  (a parameter)
+) -> None:
     uri = str(tmp_path / "t")
     for number in range(4):
         write_deltalake(
@@ -420,6 +426,9 @@ def test_what_is_before_a_file_that_cannot_be_read_is_taken(tmp_path: Path, dama
 
     assert sorted(found[:4]) == [0, 1, 2, 3]
     assert len(found) == (5 if damage == "no Parquet" and not changes else 4), "a file before it, where a version may be taken in parts"
+    [line] = caplog.messages
+    assert re.search("What is before it is taken, and the next run begins with it: .*of version 2", line)
+    assert "Nothing was sent" not in line
     with pytest.raises(SourceError, match="of version 2"):
         ids(source, at)
     lost.write_bytes(good)
