@@ -1163,7 +1163,7 @@ def test_rows_that_spark_does_not_read_become_messages_with_their_columns(job: J
 
 @pytest.mark.parametrize("name", ["b.parquet", "_b.parquet"])
 def test_columns_and_fields_that_only_files_apart_have_keep_their_values(job: Job, tmp_path: Path, name: str) -> None:
-    more = {"time": pa.array([1, None], pa.time64("us")), "text": ["a", "b"], "part": pa.array([{"A": 1.1, "b": "x"}, None], PART)}
+    more: dict[str, Any] = {"time": pa.array([1, None], pa.time64("us")), "text": ["a", "b"], "part": pa.array([{"A": 1.1, "b": "x"}, None], PART)}
     first = numbers(1, part=[{"a": 0.5}, {"a": 1.5}])
     odd = numbers(3, **more).rename_columns(["ID", "time", "text", "Part"])
 

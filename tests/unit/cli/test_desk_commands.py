@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -34,7 +35,7 @@ from airflow_poison.values.schema import SubQueue
 from tests.given.command import Ran, run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from airflow_poison import Message
@@ -181,15 +182,16 @@ def test_an_answer_of_many_batches_is_written_whole_or_not_at_all(poison: Callab
     spans = "" if kind == "parquet" else ", interval 1 day as d"
     assert done(poison(f'query orders "select range as n{spans} from range(45001)" --to {tmp_path}/it.{kind} -o json'))["rows"] == 45_001
     content = (tmp_path / f"it.{kind}").read_bytes()
-    numbers = {
-        "parquet": lambda: [*map(int, pq.read_table(io.BytesIO(content))["n"].to_pylist())],
-        "csv": lambda: [int(line.split(",")[0].strip('"')) for line in content.decode().splitlines()[1:]],
-        "json": lambda: [row["n"] for row in json.loads(content)],
-    }
-    assert numbers[kind]() == [*range(45_001)]
+    assert [int(row["n"]) for row in rows_in(content, kind)] == [*range(45_001)]
     late = "select if(range > 40000, error('a late row'), range) as n from range(45001)"
     ran = poison(f'query orders "{late}" --to {tmp_path}/late.{kind}')
     assert (ran.code, "a late row" in ran.err, (tmp_path / f"late.{kind}").exists()) == (2, True, False)
+
+
+def rows_in(content: bytes, kind: str) -> Sequence[Any]:
+    if kind == "parquet":
+        return pq.read_table(io.BytesIO(content)).to_pylist()
+    return [*csv.DictReader(io.StringIO(content.decode()))] if kind == "csv" else json.loads(content)
 
 
 def test_an_answer_is_read_batch_by_batch(table: QueueTable) -> None:
