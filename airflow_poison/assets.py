@@ -87,10 +87,10 @@ def happened(context: Mapping[str, Any], asset: Asset) -> list[dict[str, Any]]:
     key, run_id = f"airflow_poison.runs.{context['ti'].dag_id}", str(context["run_id"])
     store = context["asset_state_store"][asset]
     runs: dict[str, str] = dict(store.get(key) or {})
-    told: dict[str, dict[str, Any]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for event in context["inlet_events"][asset].after(min(event.timestamp for event in made_by).isoformat()):
         payload = event.extra["payload"]
         if runs.setdefault(payload["key"], run_id) == run_id:
-            told[payload["key"]] = payload
+            found[payload["key"]] = payload
     store.set(key, dict(list(runs.items())[-KEPT:]))
-    return list(told.values())
+    return list(found.values())

@@ -83,9 +83,9 @@ def _names(queues: Sequence[str]) -> list[str]:
 
 
 def _schedule(names: Sequence[str], alerts: AlertTargets, look_every: timedelta, conn_id: str, poll_interval: float) -> Any:
-    told = {"disabled": alerts.queue_disabled or alerts.stopped, "poisoned": alerts.poison, "blocked": alerts.blocked}
-    told["outage"] = alerts.outage or alerts.outage_over
-    happenings = [happening for happening, targets in told.items() if targets]
+    targets_of = {"disabled": alerts.queue_disabled or alerts.stopped, "poisoned": alerts.poison, "blocked": alerts.blocked}
+    targets_of["outage"] = alerts.outage or alerts.outage_over
+    happenings = [happening for happening, targets in targets_of.items() if targets]
     timetable = DeltaTriggerTimetable(look_every)
     if not happenings:
         return timetable

@@ -102,10 +102,10 @@ class AlertTargets:
 
     def receivers(self, alert: Alert) -> tuple[Target, ...]:
         """Return the targets of an alert, each once."""
-        told: tuple[Target, ...] = self.poison + self.told if alert.kind == "desk" else getattr(self, alert.kind.value)
+        targets: tuple[Target, ...] = self.poison + self.told if alert.kind == "desk" else getattr(self, alert.kind.value)
         if alert.event not in STOPS:
-            return told
-        return told + tuple(target for target in self.stopped if not any(target is other for other in told))
+            return targets
+        return targets + tuple(target for target in self.stopped if not any(target is other for other in targets))
 
     def kinds(self) -> list[AlertKind]:
         """Return the kinds of events that have a target."""

@@ -1,6 +1,6 @@
 """Store and Queue: every verb on a queue, for scripts, notebooks, hooks, operators, commands and pages.
 
-Nothing here knows Airflow. Each verb is one function of the rooms below, called with the queue's table, the clock and the actor.
+Nothing here knows Airflow. Each verb is one function of the packages below, called with the queue's table, the clock and the actor.
 
     from airflow_poison import Store
 
@@ -404,7 +404,7 @@ class Queue:
         Raises MessageNotFoundError, MessageClaimedError and ConversationLockedError.
         """
         with self._acting(reason):
-            return recover(self.table, self.clock, lookup_id=lookup_id, store=self.store.tables, told=on_conversation_ended)
+            return recover(self.table, self.clock, lookup_id=lookup_id, store=self.store.tables, on_ended=on_conversation_ended)
 
     def maintain(self, retention: timedelta | None = None, min_files: int = 16) -> MaintainResult:
         """Join a queue's small files, remove files that are no longer needed and shorten its log; passes and senders go on.
@@ -911,7 +911,7 @@ class Queue:
             error=error,
             description=description,
             cleanup=cleanup,
-            told=on_conversation_ended,
+            on_ended=on_conversation_ended,
             wait=wait,
         )
         with self._acting(reason):

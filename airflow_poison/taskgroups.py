@@ -155,7 +155,7 @@ def retry_cycle(
         if rules:
             ruled = QueueRulesOperator(task_id="rules", queue_name=queue_name, rules=rules, wait=False, conn_id=conn_id)
             returned >> ruled >> received
-        told: dict[str, Any] = {
+        targets: dict[str, Any] = {
             "on_queue_disabled": on_queue_disabled,
             "on_stopped": on_stopped,
             "on_poison": on_poison,
@@ -165,7 +165,7 @@ def retry_cycle(
             "on_backlog": on_backlog,
             "backlog_older_than": backlog_older_than,
         }
-        if AlertTargets.of(**told):
-            alert = QueueAlertOperator(task_id="alert", queue_name=queue_name, conn_id=conn_id, **told)
+        if AlertTargets.of(**targets):
+            alert = QueueAlertOperator(task_id="alert", queue_name=queue_name, conn_id=conn_id, **targets)
             received >> alert.as_teardown(on_failure_fail_dagrun=False)
     return group

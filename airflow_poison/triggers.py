@@ -211,7 +211,7 @@ class QueueEventTrigger(BaseEventTrigger):
     """Fire whenever something happens to a queue; for the watchers of an asset.
 
     Happenings: ``messages`` (a pass could take messages that it could not take before), ``retry_due`` (a return would move messages that were not due
-    before; told at the instant; both not while the queue is halted), ``poisoned``, ``blocked``, ``disabled`` and ``enabled`` (read from what the
+    before; sent at the instant; both not while the queue is halted), ``poisoned``, ``blocked``, ``disabled`` and ``enabled`` (read from what the
     queue has recorded; a queue that people have switched off records nothing, and is found so). A payload has ``event``, ``queue`` and ``key``, and
     facts of the happening.
 
@@ -251,7 +251,7 @@ class QueueEventTrigger(BaseEventTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield events for ever; without the shared stream."""
         alone = Interests()
-        async for notice, payloads in self._told(notices(self.conn_id, alone), alone):
+        async for notice, payloads in self._watched(notices(self.conn_id, alone), alone):
             for payload in payloads:
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
             if payloads:
@@ -269,11 +269,11 @@ class QueueEventTrigger(BaseEventTrigger):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Notice]) -> AsyncIterator[TriggerEvent]:
         """Yield this queue's events, made of the notices of all queues."""
-        async for _, payloads in self._told(shared_stream, interests(self.conn_id)):
+        async for _, payloads in self._watched(shared_stream, interests(self.conn_id)):
             for payload in payloads:
                 yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow's
 
-    async def _told(self, stream: AsyncIterator[Notice], watched: Interests) -> AsyncIterator[tuple[Notice, list[dict[str, Any]]]]:
+    async def _watched(self, stream: AsyncIterator[Notice], watched: Interests) -> AsyncIterator[tuple[Notice, list[dict[str, Any]]]]:
         """Yield the notices of this queue, each with its event, which is written down before."""
         state = getattr(self, "asset_state_store", None)  # Airflow has none before 3.3
         ledger = WatcherPosition(state, f"airflow_poison.{self.event.value}.{self.queue_name}")
@@ -300,9 +300,9 @@ class QueueEventTrigger(BaseEventTrigger):
             if isinstance(sight, QueueNotFoundError):  # whatever a queue of this name records later is new
                 await ledger.tell(News((), Position()))
             return []
-        told = await asyncio.to_thread(_look_into, self.event, sight, ledger.position, notice.now)
-        await ledger.tell(told)
-        return list(told.payloads)
+        found = await asyncio.to_thread(_look_into, self.event, sight, ledger.position, notice.now)
+        await ledger.tell(found)
+        return list(found.payloads)
 
 
 def _look_into(event: Happening, sight: Reading, position: Position | None, now: datetime) -> News:
@@ -346,19 +346,19 @@ class WatcherPosition:
     async def read(self) -> None:
         """Read what an earlier triggerer has written. Raises SettingError when several assets share the watcher."""
         try:
-            told = None if self._state is None else await self._state.aget(self._key)
+            stored = None if self._state is None else await self._state.aget(self._key)
         except ValueError as error:  # what Airflow says of a watcher of several assets
             raise SettingError("asset", None, "the asset's name, where several assets are watched alike; queue_asset gives it") from error
-        if told is not None:
-            self.position = self._stored = Position.from_dict(told["position"])
-            self.outstanding = list(told["outstanding"])
+        if stored is not None:
+            self.position = self._stored = Position.from_dict(stored["position"])
+            self.outstanding = list(stored["outstanding"])
 
-    async def tell(self, told: News) -> None:
+    async def tell(self, found: News) -> None:
         """Write down the events that are about to be sent, and up to where."""
-        self.position = told.position
-        self.outstanding += told.payloads
+        self.position = found.position
+        self.outstanding += found.payloads
         stored = self._stored
-        if told.payloads or stored is None or stored.marks != told.position.marks or told.position.version - stored.version >= QUIET_VERSIONS:
+        if found.payloads or stored is None or stored.marks != found.position.marks or found.position.version - stored.version >= QUIET_VERSIONS:
             await self._write()
 
     async def recorded(self, payloads: Sequence[dict[str, Any]]) -> None:

@@ -85,10 +85,10 @@ def send_to_kafka(args: Namespace) -> None:
         again = f"'send-to-kafka {args.queue} --topic {kafka.topic}' sends those that are on their way"
         say("interrupted", f"each message is in the queue, on its way or in the topic; {again}.")
         raise SystemExit(INTERRUPTED) from None
-    told = [f"Sent {messages(done.sent)} of {done.queue} to topic {done.topic}."]
+    lines = [f"Sent {messages(done.sent)} of {done.queue} to topic {done.topic}."]
     if done.finished:
-        told.append(f"An earlier call had put {messages(done.finished)} there; the outbox has them no more.")
-    tell(args.output, done.to_dict(), *told)
+        lines.append(f"An earlier call had put {messages(done.finished)} there; the outbox has them no more.")
+    tell(args.output, done.to_dict(), *lines)
     if chosen is not None and not number:
         say("nothing", f"no message of {args.queue} is selected.")
     if done.returned:
@@ -103,10 +103,10 @@ def _take_back(args: Namespace, kafka: Kafka, chosen: Selection | list[int] | No
     if chosen is not None:
         raise wrong_usage("--take-back: expected no lookup ids and no options of a selection; all that waits for the topic is taken back.")
     done = queue_of(args).take_back_from_kafka(kafka)
-    told = [f"Took {messages(done.returned)} of {done.queue} back into poison."]
+    lines = [f"Took {messages(done.returned)} of {done.queue} back into poison."]
     if done.finished:
-        told.append(f"{messages(done.finished)} had been put into topic {done.topic}; the outbox has them no more.")
-    tell(args.output, done.to_dict(), *told)
+        lines.append(f"{messages(done.finished)} had been put into topic {done.topic}; the outbox has them no more.")
+    tell(args.output, done.to_dict(), *lines)
 
 
 def _kafka(args: Namespace) -> Kafka:
@@ -284,10 +284,10 @@ def disable(args: Namespace) -> None:
     halted = done.before == QueueState.DISABLED or (args.endpoint_only and done.before != QueueState.ENABLED)
     state = done.before if halted else QueueState.STOPPED if args.endpoint_only else QueueState.DISABLED
     sent = "waits until it is enabled" if state == QueueState.DISABLED else "arrives, and waits in main"
-    told = [f"Queue {done.queue} is {state}{'; it was already, and its reason stays' if halted else ''}. What is sent to it {sent}."]
+    lines = [f"Queue {done.queue} is {state}{'; it was already, and its reason stays' if halted else ''}. What is sent to it {sent}."]
     if done.receiving:
-        told.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
-    tell(args.output, done.to_dict(), *told)
+        lines.append(f"A pass still finishes {terminal.messages(done.receiving)} that it has claimed.")
+    tell(args.output, done.to_dict(), *lines)
 
 
 @command(
@@ -324,9 +324,9 @@ def alter(args: Namespace) -> None:
     system = policy_class(other or str(queue.reading.snapshot().control.policy["system"]))
     with noted_warnings():
         done = queue.alter(typed_settings(system, typed), other, park_group=parked)
-    told = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
-    told.append(f"They hold when {done.queue} is received next." if told else f"{done.queue} had these settings already.")
-    tell(args.output, done.to_dict(), *told)
+    lines = [f"{name}: {before} -> {after}" for name, (before, after) in done.changed.items()]
+    lines.append(f"They hold when {done.queue} is received next." if lines else f"{done.queue} had these settings already.")
+    tell(args.output, done.to_dict(), *lines)
 
 
 @command(
@@ -340,10 +340,10 @@ def restart(args: Namespace) -> None:
     from airflow_poison.rules.policy import Restart
 
     done = queue_of(args).restart(values.one_of("WHAT", args.what, list(Restart)))
-    told = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
+    lines = [f"Restarted the {done.what} of {done.queue}; its endpoint was {done.before} and is {done.after}."]
     if done.forgotten or done.returned:
-        told.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
-    tell(args.output, done.to_dict(), *told)
+        lines.append(f"{terminal.messages(done.forgotten)} with other counts, {terminal.messages(done.returned)} no longer blocked.")
+    tell(args.output, done.to_dict(), *lines)
 
 
 @command("maintain", QUEUE, option("--retention", "DURATION", "how long older versions of the table can still be read (default: 7d)"), REASON, *WHERE)
@@ -353,13 +353,13 @@ def maintain(args: Namespace) -> None:
     Join small files, remove files that are no longer needed, shorten the log; passes go on. Exit code 0: done, 2: it could not be done.
     """
     done = queue_of(args).maintain(None if args.retention is None else values.duration("--retention", args.retention))
-    told = [
+    lines = [
         f"Joined {done.compacted.get('files', 0):,} small files into {done.compacted.get('into', 0):,}.",
         f"Removed {sum(done.removed.values()):,} files ({terminal.size(done.freed_bytes)}); {sum(done.kept.values()):,} stay for now.",
         f"Versions from {done.oldest_version:,} on can still be read.",
     ]
     if done.relayed:
-        told.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
+        lines.append(f"Sent {terminal.messages(done.relayed)} on that a killed pass had left.")
     if done.expired_claims:
-        told.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
-    tell(args.output, done.to_dict(), *told)
+        lines.append(f"{len(done.expired_claims)} expired claims: the next receive takes them over.")
+    tell(args.output, done.to_dict(), *lines)

@@ -1,7 +1,7 @@
 """What a command is: its declaration, which both command lines read, and how it ends: errors in one line, exit codes.
 
 A command is declared beside the function that runs it. Airflow reads all declarations at every command of its own, so neither this module nor one
-that declares commands imports a room behind the doors, rich or anything heavy before a command runs.
+that declares commands imports passes, the desk, the store, rich or anything heavy before a command runs.
 
 Which store and queue a command works on: from ``--store``, or from a connection of Airflow.
 """
@@ -306,14 +306,14 @@ def noted_warnings() -> Iterator[list[str]]:
     """Say warnings about settings, each once, and return them; they are complete when the block has ended."""
     from airflow_poison.values.errors import ConfigurationHint, ConfigurationWarning
 
-    told: list[str] = []
+    shown: list[str] = []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConfigurationWarning)
-        yield told
+        yield shown
     for warning in caught:
         text = str(warning.message)
-        if issubclass(warning.category, ConfigurationWarning) and text not in told:
-            told.append(text)
+        if issubclass(warning.category, ConfigurationWarning) and text not in shown:
+            shown.append(text)
             say("hint" if issubclass(warning.category, ConfigurationHint) else "warning", text)
 
 

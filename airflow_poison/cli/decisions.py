@@ -341,12 +341,15 @@ def end_conversation(args: Namespace) -> None:
     done = ending.end_and_enable(args.conversation, key) if args.enable else ending.end(args.conversation, key)[0]
     if args.output != "json":
         enabled = f" Queue {queue.name} is enabled." if args.enable else ""
-        line(screen(), f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {queue.name}. {_told(ending, row)}{enabled}")
+        line(
+            screen(),
+            f"Ended conversation {args.conversation}; removed {counted(done.removed)} from {queue.name}. {_ended_text(ending, row)}{enabled}",
+        )
         for sentence in tables.waiting(done):
             line(screen(), sentence)
 
 
-def _told(ending: Ending, before: ConversationRow) -> str:
+def _ended_text(ending: Ending, before: ConversationRow) -> str:
     """Say what the partner hears of an end."""
     from airflow_poison.dialogs.acts import ConversationState
 

@@ -168,7 +168,7 @@ def begin_dialog(args: Namespace) -> None:
     _warn_of_misfits(done, contract, dialog.messages)
     [handle] = done.conversations
     again = f"An earlier call with this key has begun dialog {handle} with {args.far_service}; nothing was sent now."
-    _told(args, queue, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
+    _tell(args, queue, done, again if done.repeated else f"Began dialog {handle} with {args.far_service}; sent {messages(done.sent)}.")
 
 
 @command("send-on", QUEUE, CONVERSATION, _BODIES, _TYPE, WAIT, _KEY, *WHERE)
@@ -188,7 +188,7 @@ def send_on(args: Namespace) -> None:
     done = queue.send_on(args.conversation, sent, key=_key(args, queue), wait=values.duration("--wait", args.wait))
     _warn_of_misfits(done, contract, sent)
     again = "An earlier call with this key has sent this; nothing was sent now."
-    _told(args, queue, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
+    _tell(args, queue, done, again if done.repeated else f"Sent {messages(done.sent)} to {row.far_service}.")
 
 
 @command("set-timer", QUEUE, CONVERSATION, Argument(("timeout",), {"metavar": "DURATION", "help": "when it expires, from now"}), WAIT, *WHERE)
@@ -199,10 +199,10 @@ def set_timer(args: Namespace) -> None:
     """
     span, queue = values.lasting("DURATION", args.timeout), queue_of(args)
     done = queue.set_timer(args.conversation, span, key=uuid.uuid4().hex, wait=values.duration("--wait", args.wait))
-    _told(args, queue, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
+    _tell(args, queue, done, f"The timer of conversation {args.conversation} expires in {args.timeout}.")
 
 
-def _told(args: Namespace, queue: Queue, done: ActResult, text: str) -> None:
+def _tell(args: Namespace, queue: Queue, done: ActResult, text: str) -> None:
     """Say what was done, and of Error messages that are here already."""
     from airflow_poison.cli import tables
     from airflow_poison.dialogs.acts import ConversationState

@@ -120,14 +120,14 @@ def send(args: Namespace) -> None:
     last = sent.first_lookup_id + sent.sent - 1
     ids = f"lookup id {last}" if sent.sent == 1 else f"lookup ids {sent.first_lookup_id} to {last}"
     count = messages(sent.sent)
-    told = [f"Sent {count} to {queue.name}{f', {ids}' if sent.sent else ''}."]
+    lines = [f"Sent {count} to {queue.name}{f', {ids}' if sent.sent else ''}."]
     if sent.repeated:
-        told = [f"An earlier send with this key has sent {count} to {queue.name}, {ids}; nothing was sent now."]
+        lines = [f"An earlier send with this key has sent {count} to {queue.name}, {ids}; nothing was sent now."]
     if sent.malformed and not sent.repeated:
-        told.append(f"Malformed, in poison with their errors: {messages(sent.malformed)}.")
+        lines.append(f"Malformed, in poison with their errors: {messages(sent.malformed)}.")
     if sent.held:
-        told.append(f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
-    tell(args.output, sent.to_dict(), *told)
+        lines.append(f"The queue was disabled: held back until it is enabled: {messages(sent.held)}.")
+    tell(args.output, sent.to_dict(), *lines)
 
 
 def _declared(args: Namespace) -> Queue:
@@ -152,17 +152,17 @@ def _take(args: Namespace) -> None:
     named = args.send_key if args.send_key is not None else uuid.uuid4().hex
     key = run_key(queue.table.uri, named, *([uuid.uuid4().hex] if args.resend else []))
     taken = queue.take(source, key=key, mapping=mapping, limit=limit, between=_between(args.backfill))
-    told = [f"Took {taken.what} of {taken.source}: {messages(taken.sent)} to {queue.name}."]
+    lines = [f"Took {taken.what} of {taken.source}: {messages(taken.sent)} to {queue.name}."]
     if taken.repeated:
-        told = [f"An earlier send with this key has taken {messages(taken.sent)} from {taken.source}; nothing was taken now."]
+        lines = [f"An earlier send with this key has taken {messages(taken.sent)} from {taken.source}; nothing was taken now."]
     elif not taken.what:
-        told = [f"Nothing is new in {taken.source}."]
+        lines = [f"Nothing is new in {taken.source}."]
     if taken.malformed:
-        told.append(f"Malformed, in poison with their errors: {messages(taken.malformed)}.")
+        lines.append(f"Malformed, in poison with their errors: {messages(taken.malformed)}.")
     if taken.held:
-        told.append(f"The queue was disabled: held back until it is enabled: {messages(taken.held)}.")
-    told += [f"Passed over: {sentence}." for sentence in taken.passed_over]
-    tell(args.output, taken.to_dict(), *told, f"Now: {taken.position}.")
+        lines.append(f"The queue was disabled: held back until it is enabled: {messages(taken.held)}.")
+    lines += [f"Passed over: {sentence}." for sentence in taken.passed_over]
+    tell(args.output, taken.to_dict(), *lines, f"Now: {taken.position}.")
 
 
 def source_of(args: Namespace) -> Source:

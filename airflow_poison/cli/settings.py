@@ -145,8 +145,8 @@ def mask(args: Namespace) -> None:
         queue.declare(mask=args.paths)
     masking = Masking.recorded(queue.reading.snapshot().control.desk)
     paths = [] if masking is None else list(masking.paths)
-    told = f"{queue.name} hides {', '.join(paths)}." if paths else f"{queue.name} hides nothing."
-    tell(args.output, {"queue": queue.name, "mask": paths}, told)
+    text = f"{queue.name} hides {', '.join(paths)}." if paths else f"{queue.name} hides nothing."
+    tell(args.output, {"queue": queue.name, "mask": paths}, text)
 
 
 @command(
@@ -205,11 +205,11 @@ def _print(args: Namespace, result: RulesResult) -> None:
         terminal.write_json(result.to_dict())
         return
     out = terminal.screen()
-    told = terminal.table("rule", "does", "messages", "now", "waiting", "plan", right=("messages", "now", "waiting"))
+    rows = terminal.table("rule", "does", "messages", "now", "waiting", "plan", right=("messages", "now", "waiting"))
     for each in result.rules:
         plan = f"{each.plan} {each.state}" if each.plan else ""
-        told.add_row(each.rule, each.verb.value, f"{each.messages:,}", f"{each.now:,}", f"{each.waiting:,}", plan)
+        rows.add_row(each.rule, each.verb.value, f"{each.messages:,}", f"{each.now:,}", f"{each.waiting:,}", plan)
     if result.rules:
-        out.print(told)
+        out.print(rows)
     done = "Nothing was changed." if result.dry_run else f"{terminal.messages(sum(each.done for each in result.rules))} done."
     terminal.line(out, f"{result.queue}: {terminal.messages(result.messages)} in poison, {result.unmatched:,} meet no rule. {done}")

@@ -192,13 +192,13 @@ def history(args: Namespace) -> None:
     kinds = [EventType(values.one_of("--type", each, list(EventType))) for each in values.listed(args.type, ())]
     since = None if args.since is None else values.since(args.since, values.now())
     limit = values.limit(args.limit, least=1)
-    told = queue_of(args).history(lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
+    found = queue_of(args).history(lookup_ids=wanted, types=kinds or None, since=since, limit=limit)
     if args.output == "json":
-        write_json(told.to_dict())
-    elif told.events:
-        tables.print_events(told)
-    if not told.events:
-        end_with_no(args.output, f"no such event of queue {told.queue!r} is recorded.")
+        write_json(found.to_dict())
+    elif found.events:
+        tables.print_events(found)
+    if not found.events:
+        end_with_no(args.output, f"no such event of queue {found.queue!r} is recorded.")
 
 
 @command(

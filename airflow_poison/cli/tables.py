@@ -268,18 +268,18 @@ def print_inspected(seen: InspectResult, now: datetime, printed: Callable[[Messa
         line(out, f"{terminal.messages(seen.more)} more; --every shows up to 100 of a conversation.")
 
 
-def print_events(told: History) -> None:
+def print_events(history: History) -> None:
     """Print a timeline."""
     out = screen()
-    if told.earlier:
-        line(out, f"{told.earlier:,} earlier events; --limit shows more.")
+    if history.earlier:
+        line(out, f"{history.earlier:,} earlier events; --limit shows more.")
     counts = ["abort\ncount", "move\ncount"]
     zone = " UTC" if terminal.is_utc() else ""
     rows = table("time (UTC)" if zone else "time", "event", "message", *counts, "details", right=["message", *counts], cut="details")
-    for event in told.events:
+    for event in history.events:
         number = "" if event.lookup_id is None else str(event.lookup_id)
         numbers = (str(event.abort_count), str(event.move_count)) if number else ("", "")
-        rows.add_row(terminal.instant(event.at).removesuffix(zone), event.type.value, number, *numbers, cuttable(_details(told.queue, event)))
+        rows.add_row(terminal.instant(event.at).removesuffix(zone), event.type.value, number, *numbers, cuttable(_details(history.queue, event)))
     out.print(rows)
 
 

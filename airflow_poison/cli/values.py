@@ -248,16 +248,16 @@ def outage(given: Sequence[str] | None) -> Outage | None:
         return None
     from airflow_poison.rules.outage import Outage
 
-    told: dict[str, object] = {}
+    read: dict[str, object] = {}
     for name, text in pairs("--outage", given).items():
         if name == "every":
-            told[name] = duration("--outage every", text).total_seconds()
+            read[name] = duration("--outage every", text).total_seconds()
             continue
         try:
-            told[name] = json.loads(text)
+            read[name] = json.loads(text)
         except ValueError:
-            told[name] = text
-    return Outage.from_dict(told)
+            read[name] = text
+    return Outage.from_dict(read)
 
 
 def duration(flag: str, text: str) -> timedelta:

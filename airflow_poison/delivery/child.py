@@ -16,10 +16,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_poison.delivery import output, platform, wire
+from airflow_poison.delivery import platform, printed, wire
 from airflow_poison.delivery.batches import Calls
 from airflow_poison.delivery.journal import Section
-from airflow_poison.delivery.output import LastOutput
+from airflow_poison.delivery.printed import LastOutput
 from airflow_poison.delivery.verdicts import failure_of
 from airflow_poison.delivery.wire import (
     BROKEN,
@@ -143,7 +143,7 @@ class _Child:
             with suppress(OSError):
                 os.chdir(setup.folder)
         faulthandler.enable(TRACEBACKS)
-        output.capture(self._at, self._last)
+        printed.capture(self._at, self._last)
         endpoint = Endpoint(pickle.loads(setup.carried), self._log, self._rows)  # noqa: S301  (our own bytes)
         endpoint.at, endpoint.last = self._at, self._last
         return endpoint
@@ -174,13 +174,13 @@ class _Child:
                 return
             more: Any = wire.answer(self._sock) if row == SEVERAL or services is not None else None
             note = partial(taken.__setitem__, 0, number)
-            told = calls.several(more, note) if row == SEVERAL else calls.one(Call(row, Counts(abort_count, move_count), more), note)
+            answer = calls.several(more, note) if row == SEVERAL else calls.one(Call(row, Counts(abort_count, move_count), more), note)
             self._at[0] = -1
             _flush()
-            if told in _NOTHING_TO_SAY:
+            if answer in _NOTHING_TO_SAY:
                 wire.send_returned(self._sock)
             else:
-                wire.send(self._sock, told)
+                wire.send(self._sock, answer)
 
     def _leave(self) -> None:
         """Take the session away from a process that the handler has forked: it may neither count nor answer."""

@@ -59,9 +59,9 @@ class Dialogs:
     def __init__(self, at_hand: DialogState, carry: RecoveredAttempts, log: FailureLog) -> None:
         self._at_hand, self._carry, self._log = at_hand, carry, log
         self._endpoints: dict[str, ConversationEndpoint | None] = {}
-        self._told: dict[str, list[LoggedEffect]] = defaultdict(list)
-        for told in carry.effects:
-            self._told[told.effect.handle].append(told)
+        self._logged: dict[str, list[LoggedEffect]] = defaultdict(list)
+        for logged in carry.effects:
+            self._logged[logged.effect.handle].append(logged)
         self._known: set[tuple[int, str]] = set()
         self._batch: pa.RecordBatch | None = None
         self._messages: dict[int, Outgoing] = {}
@@ -103,21 +103,21 @@ class Dialogs:
         if self._endpoints.get(handle) is None:
             stored = at_hand.endpoints.get(handle) or at_hand.begun.get(handle) or arrivals.begun_with(message)
             self._endpoints[handle] = stored
-            for told in self._followed(handle, stored):
-                self._known.add((told.effect.lookup_id, told.effect.needs))
-                self._apply(told.change())
+            for logged in self._followed(handle, stored):
+                self._known.add((logged.effect.lookup_id, logged.effect.needs))
+                self._apply(logged.change())
 
     def _followed(self, handle: str, stored: ConversationEndpoint | None) -> Iterator[LoggedEffect]:
         """Yield the effects of earlier tries that count, each made of the result of the one before it."""
-        told = {each.effect.before: each for each in self._told.get(handle, ()) if self._counts(each)}  # the last one that was made of each
+        by_mark = {each.effect.before: each for each in self._logged.get(handle, ()) if self._counts(each)}  # the last one that was made of each
         mark = mark_of(stored)
-        while (following := told.pop(mark, None)) is not None:
+        while (following := by_mark.pop(mark, None)) is not None:
             yield following
             mark = following.effect.after
 
-    def _counts(self, told: LoggedEffect) -> bool:
-        needs = told.effect.needs
-        return not needs or _SETTLED.get(self._state_of(told.effect.lookup_id)) == needs
+    def _counts(self, logged: LoggedEffect) -> bool:
+        needs = logged.effect.needs
+        return not needs or _SETTLED.get(self._state_of(logged.effect.lookup_id)) == needs
 
     def _state_of(self, lookup_id: int) -> MessageState:
         return state_of(self._carry.word_of(lookup_id))

@@ -54,7 +54,7 @@ class Rollback:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldSearch:
+class LoggedSearch:
     """One line about batches of several: a call with one, or one that failed and whose parts did not.
 
     :param section: the number of the Arrow batch in its journal.
@@ -137,9 +137,9 @@ class FailureLog:
         """Write down what a message did in its conversation. Raises ServerSessionError when the disk is full."""
         self._write_line(line, f"What message {lookup_id} did in its conversation")
 
-    def append_told(self, told: LoggedEffect) -> None:
+    def append_logged(self, effect: LoggedEffect) -> None:
         """Write down where another log has an effect. Raises ServerSessionError when the disk is full."""
-        self._write(told.to_record(), told.effect.lookup_id)
+        self._write(effect.to_record(), effect.effect.lookup_id)
 
     def _write(self, record: dict[str, object], lookup_id: int) -> None:
         self._write_line(_ENCODER.encode(record).encode(), f"The failure of message {lookup_id}")
@@ -179,7 +179,7 @@ class FailureReader:
         self._failures: dict[str, Failure] = {}
         self.halts: dict[int, Mapping[str, str]] = {}
         self.effects: list[LoggedEffect] = []
-        self.searches: list[ToldSearch] = []
+        self.searches: list[LoggedSearch] = []
         self.unreadable = 0
 
     def news(self) -> Iterator[Rollback]:
@@ -219,14 +219,14 @@ class FailureReader:
                 return
             if "handed" in record:
                 section, rows, probe = record["handed"]
-                self.searches.append(ToldSearch(int(section), int(rows), bool(probe)))
+                self.searches.append(LoggedSearch(int(section), int(rows), bool(probe)))
                 return
             if "unstable" in record:
                 details = {str(name): str(text) for name, text in record["details"].items()}
-                self.searches.append(ToldSearch(int(record["unstable"]), unstable=details))
+                self.searches.append(LoggedSearch(int(record["unstable"]), unstable=details))
                 return
-            if "told" in record:
-                self.effects.append(LoggedEffect.of_record(record["told"]))
+            if "logged" in record:
+                self.effects.append(LoggedEffect.of_record(record["logged"]))
                 return
             entry = self._rollback(record)
         except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
@@ -318,12 +318,12 @@ class LoggedEffect:
             why = error.strerror or str(error)
         raise ServerSessionError(
             f"The attempt journal {self.path!r} cannot be read again: {why}. Nothing was committed; message {self.effect.lookup_id} was delivered "
-            "and what it sent is told only there. Restore the file and run the task again; if it is lost for good, remove it."
+            "and what it sent stands only there. Restore the file and run the task again; if it is lost for good, remove it."
         )
 
     def to_record(self) -> dict[str, object]:
         """Return JSON values."""
-        return {"told": [*astuple(self.effect), self.path, self.offset, self.size]}
+        return {"logged": [*astuple(self.effect), self.path, self.offset, self.size]}
 
     @classmethod
     def of_record(cls, values: list[Any]) -> LoggedEffect:

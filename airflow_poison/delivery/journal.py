@@ -304,7 +304,7 @@ class Journal:
         at_most_once: bool = False,
         share: Callable[[str, int, bytes], None] | None = None,
     ) -> None:
-        self._share, self._told, self._columns, self._open = share, dict[str, int](), dict[str, bytes](), (0, 0)
+        self._share, self._ends, self._columns, self._open = share, dict[str, int](), dict[str, bytes](), (0, 0)
         self.forced, self._magic = forced, KEEPS_ROWS if keeps_rows and not at_most_once else MAGIC
         name = f"{partition}-{time.time_ns():016x}-{secrets.token_hex(3)}"  # sorted by their names, later ones come later
         self.path = folder / f"{name}.journal"
@@ -373,10 +373,10 @@ class Journal:
         log_end = os.fstat(self.log_descriptor).st_size
         rows_end = rows_written(self.rows_descriptor).end if self.rows_descriptor >= 0 else 0
         for descriptor, path, end in ((self.log_descriptor, self.log_path, log_end), (self.rows_descriptor, rows_beside(self.path), rows_end)):
-            begin = self._told.get(path.name, 0)
+            begin = self._ends.get(path.name, 0)
             if end > begin:
                 self._share(path.name, begin, _content(descriptor, begin, end))
-                self._told[path.name] = end
+                self._ends[path.name] = end
         if self._open[1]:
             self._share(self.path.name, self._open[0], _content(self.descriptor, *self._open))
 

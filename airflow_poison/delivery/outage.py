@@ -83,10 +83,10 @@ class OutageVerdict:
     def read(cls, folder: Path) -> Self | None:
         """Return the verdict in a folder of journals; None where there is none. One that cannot be read is none: its messages are charged."""
         try:
-            told = json.loads((folder / OUTAGE_FILE).read_text(encoding="utf-8"))
-            datetime.fromisoformat(told["at"])
-            int(told["fingerprint"], 16)
-            return cls(str(told["fingerprint"]), str(told["error"]), str(told["at"]))
+            record = json.loads((folder / OUTAGE_FILE).read_text(encoding="utf-8"))
+            datetime.fromisoformat(record["at"])
+            int(record["fingerprint"], 16)
+            return cls(str(record["fingerprint"]), str(record["error"]), str(record["at"]))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, LookupError, TypeError):
             return None
 

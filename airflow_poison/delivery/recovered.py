@@ -60,7 +60,7 @@ from airflow_poison.delivery.journal import (
     settle,
     state_of,
 )
-from airflow_poison.delivery.output import last_output
+from airflow_poison.delivery.printed import last_output
 from airflow_poison.delivery.returned import Records, ReturnedBy, ReturnedRows, mapped
 from airflow_poison.values.errors import ServerSessionError
 from airflow_poison.values.failures import Failure, FailureKind, origin
@@ -167,8 +167,8 @@ class RecoveredAttempts:
                 texts.append(Rollback(0, 0, lookup_id, 0, failure))
             for lookup_id, details in self.halts.items():
                 texts.append_halt(lookup_id, details)
-            for told in self.effects:
-                texts.append_told(told)
+            for effect in self.effects:
+                texts.append_logged(effect)
         finally:
             os.close(descriptor)
 
@@ -479,8 +479,8 @@ class TryNote:
     def read(cls, path: Path) -> Self | None:
         """Read a note; None where there is none, or it was not finished: no delivery had begun."""
         try:
-            told = json.loads(path.read_text())
-            return cls(str(told["machine"]), Forced(told["forced"]), str(told.get("node", "")))
+            record = json.loads(path.read_text())
+            return cls(str(record["machine"]), Forced(record["forced"]), str(record.get("node", "")))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
@@ -546,7 +546,7 @@ def read_partition(folder: Path, partition: str) -> RecoveredAttempts:
     together = dead_with_work(folder, partition) if chargeable else []
     if chargeable and (sum(each.transactions for each in opens) > 1 or together):
         raise ServerSessionError(
-            "Several messages were with their handlers when tasks of this pass died, and nobody knows yet which of them did it. "
+            "Several messages were with their handlers when tasks of this pass died, and it is not known yet which of them did it. "
             "Nothing is lost, no message is charged: run the Airflow task again, it delivers them one at a time."
         )
     attribution, begun = _Attribution(), TryNote.read(folder.parent / BEGUN)

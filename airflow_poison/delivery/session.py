@@ -95,10 +95,12 @@ class BatchRecord:
     def searched(self) -> Searched:
         """Return the records of searches of this batch; asked once, when it is done."""
         self.read_log()
-        told = [told for told in self._reader.searches if told.section == self.section.number]
+        searches = [each for each in self._reader.searches if each.section == self.section.number]
         self._reader.searches.clear()
         return Searched(
-            sum(each.probe for each in told), sum(each.rows for each in told), tuple(each.unstable for each in told if each.unstable is not None)
+            sum(each.probe for each in searches),
+            sum(each.rows for each in searches),
+            tuple(each.unstable for each in searches if each.unstable is not None),
         )
 
     def outcome(self) -> tuple[NDArray[np.int32], dict[int, Failure]]:
@@ -318,8 +320,8 @@ class InlineCallers:
     def load(
         self,
         batch: pa.RecordBatch,
-        label: Callable[[int], str],  # noqa: ARG002  (the seam's signature)
-        sessions: int,  # noqa: ARG002  (the seam's signature)
+        label: Callable[[int], str],  # noqa: ARG002  (the interface's signature)
+        sessions: int,  # noqa: ARG002  (the interface's signature)
         services: Mapping[str, Service] | None = None,
     ) -> None:
         """Go on with another batch."""
@@ -338,7 +340,7 @@ class InlineCallers:
         called = self._called[session] = self._calls.one(self._begun.pop(session))
         return called.failure
 
-    def several(self, session: int, call: BatchCall) -> Handed:  # noqa: ARG002  (the seam's signature)
+    def several(self, session: int, call: BatchCall) -> Handed:  # noqa: ARG002  (the interface's signature)
         """Call the handler with several messages."""
         assert self._calls is not None, "a batch is loaded before it is called for"
         return self._calls.several(call)
@@ -351,7 +353,7 @@ class InlineCallers:
         """Return the rows that the handler returned."""
         return self._called[session].rows
 
-    def has_taken(self, session: int) -> bool:  # noqa: ARG002  (the seam's signature)
+    def has_taken(self, session: int) -> bool:  # noqa: ARG002  (the interface's signature)
         """Always: it is called at once."""
         return True
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from airflow_poison.delivery import output, platform, wire, zygote
+from airflow_poison.delivery import platform, printed, wire, zygote
 from airflow_poison.delivery.failurelog import FailureLog, Rollback
 from airflow_poison.delivery.handlers import carry_by_value, load_types
 from airflow_poison.delivery.journal import STATE_MASK, Journal, MessageState, attempts_of, left_open, pending, settle
-from airflow_poison.delivery.output import OutputReader
+from airflow_poison.delivery.printed import OutputReader
 from airflow_poison.delivery.session import BatchRecord, BatchReport, StatelessSession
 from airflow_poison.delivery.verdicts import MAX_TEXT, MAX_TRACE, PrivateBatch, cut, cut_front, output_of
 from airflow_poison.delivery.wire import (
@@ -88,7 +88,7 @@ class Child:
 
     :ivar ready: it has said that it is; ``refused``: why it cannot be.
     :ivar busy: it got a call, and has not answered.
-    :ivar told: its answer, until it is read.
+    :ivar reply: its answer, until it is read.
     :ivar overdue: when its start or what it does has taken too long, monotonic seconds.
     :ivar watch: says whether it has, in place of that; None: there is a fixed time.
     :ivar leaving: when a child that has closed its socket has taken too long to end; None: it has not closed it.
@@ -96,13 +96,13 @@ class Child:
 
     def __init__(self, job: StageJob, journal: Journal) -> None:
         load_types(job.unprocessable)
-        self._journal, self._said = journal, output.path_beside(journal.path)
+        self._journal, self._said = journal, printed.path_beside(journal.path)
         self._carried = carry_by_value(job, job.policy, job.clock, *job.unprocessable)
         self._makes_columns = job.batching is not None or bool(job.outputs)
         self.timeout = job.policy.effective_transaction_timeout.total_seconds()
         self._process: zygote.ChildProcess | None = None
         self._output: OutputReader | None = None
-        self.told: ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError | None = None
+        self.reply: ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError | None = None
         self.refused: PoisonError | None = None
         self.overdue, self.idle_deaths = 0.0, 0
         self.watch: TransactionStopwatch | None = None
@@ -131,7 +131,7 @@ class Child:
         """Start a child; what it answers first is for ``refusal``."""
         if self._makes_columns:
             zygote.preload("pandas")  # Arrow looks for it when it makes columns of Python values
-        said = output.create(self._said)
+        said = printed.create(self._said)
         try:
             journal = self._journal
             rows = () if journal.rows_descriptor < 0 else (journal.rows_descriptor,)
@@ -256,12 +256,12 @@ class Children:
                 raise refused
             self._watch()
 
-    def told(self, child: Child) -> ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError:
+    def reply_of(self, child: Child) -> ChildReport | Called | Handed | wire.CallReturned | Death | ServerSessionError:
         """Wait for the end of a child's call."""
-        while child.told is None:
+        while child.reply is None:
             self._watch()
-        told, child.told = child.told, None
-        return told
+        reply, child.reply = child.reply, None
+        return reply
 
     def bury(self, child: Child, *, timed_out: bool = False, patience: float = LONGEST_LEAVE_SECONDS) -> Death:
         """End a child that has died, or is to; say how it ended."""
@@ -308,9 +308,9 @@ class Children:
         elif isinstance(answer, ChildReport) and answer.what != DONE:
             self.bury(child, patience=0.0)
             by_itself = f"The server session failed by itself, not by a message; nothing is lost, run the task again. {answer.text}"
-            child.told = platform.NotWrittenError(answer.text) if answer.what == NOT_WRITTEN else ServerSessionError(by_itself)
+            child.reply = platform.NotWrittenError(answer.text) if answer.what == NOT_WRITTEN else ServerSessionError(by_itself)
         else:
-            child.told, child.busy = answer, False
+            child.reply, child.busy = answer, False
 
     def _leaves(self, child: Child, process: zygote.ChildProcess) -> None:
         """Its socket is closed: it is about to end. No other code waits for that."""
@@ -326,7 +326,7 @@ class Children:
         if not was_ready:
             self._started(child, death)
         elif busy:
-            child.told = death
+            child.reply = death
 
     def _started(self, child: Child, answer: ChildReport | Death) -> None:
         """Take note of a child's first answer; an error in it is raised when the child is needed."""
@@ -438,13 +438,13 @@ class SupervisedSession(StatelessSession):
         except wire.PeerGoneError:
             return self._children.bury(child)
         child.busy, child.watch = True, TransactionStopwatch(record.words, child.timeout)
-        told = self._children.told(child)
-        if isinstance(told, ServerSessionError):
-            raise told
-        assert isinstance(told, ChildReport | Death)
-        if isinstance(told, ChildReport):
+        reply = self._children.reply_of(child)
+        if isinstance(reply, ServerSessionError):
+            raise reply
+        assert isinstance(reply, ChildReport | Death)
+        if isinstance(reply, ChildReport):
             output.end()
-        return told
+        return reply
 
     def _charge(self, record: BatchRecord, death: Death) -> int:
         """Charge the message in flight, its text first; return how many there were."""
@@ -612,16 +612,16 @@ class ChildCallers:
         """Wait for a child. Its death is a failure of the message that it had, if the handler had been called with it."""
         wanted = self._sessions[session]
         wanted.change, wanted.rows = None, b""
-        while (told := self._told(wanted)) is not wire.RETURNED:
-            if isinstance(told, ServerSessionError):
-                raise told
-            if not isinstance(told, Death):
-                assert isinstance(told, Called)
-                wanted.change, wanted.rows = told.change, told.rows
-                return told.failure
+        while (reply := self._reply_of(wanted)) is not wire.RETURNED:
+            if isinstance(reply, ServerSessionError):
+                raise reply
+            if not isinstance(reply, Death):
+                assert isinstance(reply, Called)
+                wanted.change, wanted.rows = reply.change, reply.rows
+                return reply.failure
             if wanted.took_it:
-                return wanted.failure(told)
-            wanted.died_idle(told)
+                return wanted.failure(reply)
+            wanted.died_idle(reply)
             assert wanted.call is not None
             self.begin(session, wanted.call, time.monotonic())
         return None
@@ -631,14 +631,14 @@ class ChildCallers:
         given = self._sessions[session]
         while True:
             self._hand_over(session, Call(SEVERAL, call.counts[0]), (call,))
-            told = self._told(given)
-            if isinstance(told, ServerSessionError):
-                raise told
-            if not isinstance(told, Death):
-                return told if isinstance(told, Handed) else Handed()
+            reply = self._reply_of(given)
+            if isinstance(reply, ServerSessionError):
+                raise reply
+            if not isinstance(reply, Death):
+                return reply if isinstance(reply, Handed) else Handed()
             if given.took_it:
-                return Handed(given.failure(told))
-            given.died_idle(told)
+                return Handed(given.failure(reply))
+            given.died_idle(reply)
 
     def change(self, session: int) -> Change | None:
         """Return what the handler did in its conversation, once."""
@@ -681,13 +681,13 @@ class ChildCallers:
         else:
             session.serving = False
 
-    def _told(self, wanted: _Session) -> Called | Handed | wire.CallReturned | Death | ServerSessionError:
+    def _reply_of(self, wanted: _Session) -> Called | Handed | wire.CallReturned | Death | ServerSessionError:
         """Wait for the end of a delivery; the session is free then, but for a death that still has to be judged."""
-        told = self._children.told(wanted)
-        assert not isinstance(told, ChildReport), "no batch is delivered as a whole"
-        if not isinstance(told, Death) or wanted.took_it:
+        reply = self._children.reply_of(wanted)
+        assert not isinstance(reply, ChildReport), "no batch is delivered as a whole"
+        if not isinstance(reply, Death) or wanted.took_it:
             wanted.call, wanted.idle_deaths = None, 0
-        return told
+        return reply
 
     def _open_stream(self) -> int:
         """Return the batch as a file; written once, when the first child needs it."""

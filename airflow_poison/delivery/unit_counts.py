@@ -62,9 +62,9 @@ def settled(
         returned = [*carry.returned_by(batch, report).items()] if job.outputs else []
         yield from settled_rows(job, settler, Delivered(batch, report, job.clock.now(), returned), total)
     if outcome.unstable:
-        nobody = pa.RecordBatch.from_pylist([], schema=message_schema().append(pa.field("move_count", pa.int32())))
+        none = pa.RecordBatch.from_pylist([], schema=message_schema().append(pa.field("move_count", pa.int32())))
         report = BatchReport(np.empty(0, np.int32), searched=Searched(unstable=tuple(outcome.unstable)))
-        yield from settled_rows(job, settler, Delivered(nobody, report, job.clock.now()), total)
+        yield from settled_rows(job, settler, Delivered(none, report, job.clock.now()), total)
     for table in landing_frames:
         total.counts["landings"] += table.num_rows
         yield from table.to_batches()

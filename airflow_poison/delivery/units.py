@@ -55,7 +55,7 @@ FEW = 4
 """So many suspects are tried alone; of more, fewer are found first."""
 ASKED = 5
 """So many messages of a unit that fails are tried alone to see whether it is an outage: each is a job."""
-TOLD_SECONDS, TOLD_ALIKE_SECONDS = 10.0, 60.0
+PROGRESS_SECONDS, PROGRESS_ALIKE_SECONDS = 10.0, 60.0
 """Between two lines about how far a claim is, and between two that say the same."""
 
 
@@ -107,8 +107,8 @@ class UnitSearch:
         self.unstable: list[Mapping[str, str]] = []
         self._lock, self._stopping, self._traced, self._catches = threading.Lock(), False, False, False
         self._alone, self._searched_for, self._numbers = set[int](), set[str](), count(1)
-        self._began = self._told_at = time.monotonic()
-        self._told: tuple[int, int] | None = None
+        self._began = self._said_at = time.monotonic()
+        self._said: tuple[int, int] | None = None
 
     @property
     def catches(self) -> bool:
@@ -251,8 +251,8 @@ class UnitSearch:
         return any(found)
 
     def _keep(self, rows: Rows, number: int, ran: Ran, unit: _Sinks) -> None:
-        told = {**ran.unparsed, **ran.verdicts}
-        named = {row: told[lookup_id] for lookup_id, row in self._counts.rows_of(told).items()}
+        errors = {**ran.unparsed, **ran.verdicts}
+        named = {row: errors[lookup_id] for lookup_id, row in self._counts.rows_of(errors).items()}
         if ran.raised:
             rows = rows[~np.isin(self._counts.lookup_ids[rows], (*ran.raised, *ran.spoiled))]
         good = rows[~np.isin(rows, list(named))]
@@ -379,10 +379,10 @@ class UnitSearch:
     def tell_progress(self) -> None:
         """Say how far the claim is when it is time to, and how long the rest takes where it goes on so."""
         now, good, alone = time.monotonic(), int(self._counts.good.sum()), len(self._alone)
-        since, found = now - self._told_at, (good, alone)
-        if since < TOLD_SECONDS or (found == self._told and since < TOLD_ALIKE_SECONDS):
+        since, found = now - self._said_at, (good, alone)
+        if since < PROGRESS_SECONDS or (found == self._said and since < PROGRESS_ALIKE_SECONDS):
             return
-        self._told_at, self._told = now, found
+        self._said_at, self._said = now, found
         seconds, done, every = now - self._began, good + alone, len(self._counts.good)
         fail = f", {alone:,} found that fail alone" if alone else ""
         rest = f"; the rest may take {seconds * max(every - done, 0) / done:.0f} s" if done else ""

@@ -50,7 +50,7 @@ from airflow_poison.values.message import Message, _Columns
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_poison.delivery.output import LastOutput
+    from airflow_poison.delivery.printed import LastOutput
     from airflow_poison.delivery.returned import RowsWriter
     from airflow_poison.delivery.stage import StageJob
     from airflow_poison.dialogs.acts import Change

@@ -150,7 +150,7 @@ def apply(
         raise PlanStateError(f"Plan {plan_id!r} of queue {table.name!r} is {found.state.value}; expected running or canary. Nothing has changed.")
     with acting(found.record["who"], found.record["reason"]):
         try:
-            return _applied(table, found, clock, store, _Told(table, plan_id, progress, stop, wait))
+            return _applied(table, found, clock, store, _Callbacks(table, plan_id, progress, stop, wait))
         except _PASSING:
             raise
         except Exception as error:
@@ -196,7 +196,7 @@ def waits_at(table: QueueTable, plan_id: str) -> int | None:
         members = members.only(found.record["canary"]["ids"])
     edited_by = plan_id if planned.action.verb is Verb.EDIT else ""
     looked = _Change(members, lambda rows: (rows, _all(rows)), _tell(planned.action.event), edited_by=edited_by)
-    chunks = _Chunks(table, plan_id, looked, SystemClock(), CHUNK, _Told(table, plan_id, lambda _view: None, lambda: False, time.sleep))
+    chunks = _Chunks(table, plan_id, looked, SystemClock(), CHUNK, _Callbacks(table, plan_id, lambda _view: None, lambda: False, time.sleep))
     if chunks.is_free(snapshot):
         return None
     if found.state is PlanState.RUNNING:
@@ -226,11 +226,11 @@ def undo(
         raise PlanStateError(f"Plan {plan_id!r} of queue {table.name!r} has sent messages to other queues; they can be moved back only from there.")
     with acting(who, reason):
         change_state(table, plan_id, PlanState.UNDOING, _UNDOABLE, clock)
-        members, told = Members.stored(table.plan_members(found)), _Told(table, plan_id, progress, stop, time.sleep)
+        members, callbacks = Members.stored(table.plan_members(found)), _Callbacks(table, plan_id, progress, stop, time.sleep)
         if planned.action.place is not None:
             members = members.without(_moved_by_others(table, plan_id, planned.version))
         if planned.action.verb is Verb.REMOVE:
-            complete = _brought_back(table, plan_id, clock, told)
+            complete = _brought_back(table, plan_id, clock, callbacks)
         else:
             complete = _Chunks(
                 table,
@@ -238,7 +238,7 @@ def undo(
                 _reversed(planned.action, plan_id, members),
                 clock,
                 _EDITED if planned.action.verb is Verb.EDIT else CHUNK,
-                told,
+                callbacks,
                 back=True,
             ).run()
         if complete:
@@ -255,7 +255,7 @@ def _moved_by_others(table: QueueTable, plan: str, since: int) -> set[int]:
     return others - own
 
 
-def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueStore | None, told: _Told) -> PlanView:
+def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueStore | None, callbacks: _Callbacks) -> PlanView:
     planned, members = view_of(table, found), Members.stored(table.plan_members(found))
     if planned.export_to:
         members = members.only(exported(table, found.plan, planned.export_to, members, store))
@@ -267,7 +267,7 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
     states = frozenset({found.state})
     if found.state is PlanState.CANARY:
         ids = found.record["canary"]["ids"]
-        if not _Chunks(table, found.plan, change.of(members.only(ids)), clock, chunk, told, rate=planned.rate, states=states).run():
+        if not _Chunks(table, found.plan, change.of(members.only(ids)), clock, chunk, callbacks, rate=planned.rate, states=states).run():
             return find_plan(table, found.plan)
         seen = judged(table, found, left.reasons)
         if seen.waiting and not seen.decided(planned.canary):
@@ -280,14 +280,14 @@ def _applied(table: QueueTable, found: StoredPlan, clock: Clock, store: QueueSto
             return find_plan(table, found.plan)
         states = frozenset({PlanState.RUNNING})
     relayed = None if store is None else lambda: relay(store, table, clock)
-    if _Chunks(table, found.plan, change, clock, chunk, told, rate=planned.rate, states=states, relayed=relayed).run():
+    if _Chunks(table, found.plan, change, clock, chunk, callbacks, rate=planned.rate, states=states, relayed=relayed).run():
         with suppress(PlanStateError):
             change_state(table, found.plan, PlanState.DONE, states, clock, **left.facts())
     return find_plan(table, found.plan)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Callbacks:
     """The callbacks of a plan: its progress, and whether to go on."""
 
     table: QueueTable
@@ -350,7 +350,7 @@ class _Chunks:
     change: _Change
     clock: Clock
     chunk: int
-    told: _Told
+    callbacks: _Callbacks
     rate: int | None = None
     states: frozenset[PlanState] = frozenset({PlanState.UNDOING})
     relayed: Callable[[], object] | None = None
@@ -360,7 +360,7 @@ class _Chunks:
 
     def run(self) -> bool:
         """Return whether all is done; False when passes have claimed some, or it was stopped."""
-        while not self.told.stop():
+        while not self.callbacks.stop():
             try:
                 begun = time.monotonic()
                 done = self._step()
@@ -375,9 +375,9 @@ class _Chunks:
             if done is None:
                 return not self.claimed(self.table.snapshot())
             if done:
-                self.told.after()
+                self.callbacks.after()
                 if self.rate is not None:
-                    self.told.wait(max(0.0, done / self.rate - (time.monotonic() - begun)))
+                    self.callbacks.wait(max(0.0, done / self.rate - (time.monotonic() - begun)))
         return False
 
     def _step(self) -> int | None:
@@ -514,17 +514,17 @@ def _details(plan: str, path: str, lookup_ids: Sequence[int]) -> dict[str, str]:
     return known | {"by": BY_HAND, "plan": plan}
 
 
-def _brought_back(table: QueueTable, plan: str, clock: Clock, told: _Told) -> bool:
+def _brought_back(table: QueueTable, plan: str, clock: Clock, callbacks: _Callbacks) -> bool:
     """Bring back what a plan has removed, file by file, as far as the files are there."""
     for removal in table.removals_of(plan):
-        if told.stop():
+        if callbacks.stop():
             return False
         place, _ = partition_of(removal.path) or (SubQueue.MAIN.value, 0)
         details = _details(plan, removal.path, removal.lookup_ids) | {"place": place, "undone": "true"}
         event = Event(_BACK_IN.get(SubQueue(place), EventType.RETURNED), clock.now(), removal.lookup_ids[0], details=details)
         reach("desk.undo.before_chunk")
         table.bring_back(removal, PlanStep(plan, -len(removal.lookup_ids), frozenset({PlanState.UNDOING})), event)
-        told.after()
+        callbacks.after()
     return True
 
 

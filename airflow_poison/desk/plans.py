@@ -450,14 +450,14 @@ def record(
     }
     said |= {"canary": None if canary is None else canary.to_dict() | {"ids": _canary_ids(planned.members, canary.messages)}}
     state = PlanState.PAUSED if paused else PlanState.RUNNING if canary is None else PlanState.CANARY
-    told = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
-    told |= {**facts, "state": state.value}
+    noted = {"plan": plan_id, "verb": view.action.verb.value, "messages": str(view.messages), "selection": str(view.selection)}
+    noted |= {**facts, "state": state.value}
     with acting(who, reason):
         table.record_plan(
             plan_id,
             said,
             _members(planned.members),
-            [Event(EventType.PLANNED, now, details=told)],
+            [Event(EventType.PLANNED, now, details=noted)],
             state=state,
         )
     return plan_id
@@ -513,17 +513,17 @@ def find_plan(table: QueueTable, plan_id: str) -> PlanView:
     """Return a recorded plan. Raises PlanNotFoundError."""
     view = view_of(table, stored(table, plan_id))
     if view.state == PlanState.FAILED:
-        return replace(view, error=_last_told(table, plan_id, PlanState.FAILED).get("error", ""))
+        return replace(view, error=_last_details(table, plan_id, PlanState.FAILED).get("error", ""))
     return replace(view, unfit=_unfit(table, plan_id)) if view.skipped else view
 
 
 def _unfit(table: QueueTable, plan_id: str) -> tuple[UnfitMessage, ...]:
     """Return what the end of a plan says of messages that it could not be done to."""
-    told = next((details for details in table.details_of_plan(plan_id) if UNFIT in details), None)
-    if told is None:
+    found = next((details for details in table.details_of_plan(plan_id) if UNFIT in details), None)
+    if found is None:
         return ()
-    why = json.loads(told[UNFIT_WHY])
-    return tuple(UnfitMessage(number, why.get(str(number), "")) for number in from_ranges(told[UNFIT]))
+    why = json.loads(found[UNFIT_WHY])
+    return tuple(UnfitMessage(number, why.get(str(number), "")) for number in from_ranges(found[UNFIT]))
 
 
 def stored(table: QueueTable, plan_id: str) -> StoredPlan:
@@ -577,28 +577,28 @@ def _view_of(table: QueueTable, found: StoredPlan) -> PlanView:
 
 def why_stopped(table: QueueTable, plan_id: str) -> str:
     """Return what has become of the canary that has stopped a plan, as a clause."""
-    told = _last_told(table, plan_id, PlanState.STOPPED)
-    if not told:
+    last = _last_details(table, plan_id, PlanState.STOPPED)
+    if not last:
         return "its canary has failed"
-    settled, failed = told.get("settled", "0"), told.get("failed", "0")
+    settled, failed = last.get("settled", "0"), last.get("failed", "0")
     return f"of the messages that went first {int(settled):,} were settled and {int(failed):,} failed"
 
 
 def paused_by(table: QueueTable, plan_id: str) -> str:
     """Return who has paused a plan last; empty when it is not paused."""
-    return _last_told(table, plan_id, PlanState.PAUSED).get(WHO, "")
+    return _last_details(table, plan_id, PlanState.PAUSED).get(WHO, "")
 
 
-def _last_told(table: QueueTable, plan_id: str, state: PlanState) -> Mapping[str, str]:
+def _last_details(table: QueueTable, plan_id: str, state: PlanState) -> Mapping[str, str]:
     """Return what the event says that has brought a plan into a state last; nothing when none has."""
-    told = [details for details in table.details_of_plan(plan_id) if details.get("state") == state]
-    return told[-1] if told else {}
+    found = [details for details in table.details_of_plan(plan_id) if details.get("state") == state]
+    return found[-1] if found else {}
 
 
 def change_state(table: QueueTable, plan_id: str, state: PlanState, allowed: frozenset[PlanState], clock: Clock, **facts: str) -> PlanView:
     """Bring a plan into another state, and record that. Raises PlanNotFoundError, PlanStateError."""
-    told = {"plan": plan_id, "state": state.value, **facts_of(stored(table, plan_id)), **facts}
-    table.set_plan_state(plan_id, state, allowed, [Event(EventType.PLAN_CHANGED, clock.now(), details=told)])
+    noted = {"plan": plan_id, "state": state.value, **facts_of(stored(table, plan_id)), **facts}
+    table.set_plan_state(plan_id, state, allowed, [Event(EventType.PLAN_CHANGED, clock.now(), details=noted)])
     return find_plan(table, plan_id)
 
 

@@ -96,14 +96,14 @@ class RulesResult(Plain):
 class _Has:
     """What a rule has: how many messages, how many wait, and the lookup ids of those that it takes now.
 
-    :param told: how often it had alerted people before.
+    :param alerted: how often it had alerted people before.
     """
 
     rule: Rule
     messages: int
     waiting: int
     now: Sequence[int]
-    told: int
+    alerted: int
 
     @property
     def result(self) -> RuleResult:
@@ -267,9 +267,9 @@ def _done(table: QueueTable, has: _Has, clock: Clock, who: str, run: str, versio
 
 def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
     """Record the event for an alert about messages, once, also in several processes: a counter of the queue decides. Return of how many."""
-    counter, told = _counter(has.rule), 0
+    counter, alerted = _counter(has.rule), 0
     for first in range(0, len(has.now), CHUNK):
-        ids, number = has.now[first : first + CHUNK], has.told + first // CHUNK
+        ids, number = has.now[first : first + CHUNK], has.alerted + first // CHUNK
         details = {"count": str(len(ids)), "max_lookup_id": str(ids[-1]), "path": "", "lookup_ids": as_ranges(ids), RULE: has.rule.name}
         event = Event(EventType.TOLD, clock.now(), ids[0], details=details)
         reach("desk.rules.before_telling")
@@ -281,8 +281,8 @@ def _tell(table: QueueTable, has: _Has, clock: Clock, who: str) -> int:
         reach("desk.rules.after_telling")
         if after.counters.get(counter, 0) != number + 1:
             break
-        told += len(ids)
-    return told
+        alerted += len(ids)
+    return alerted
 
 
 def _counted(control: Control, counter: str, number: int) -> Control:
@@ -396,7 +396,7 @@ def _held(table: QueueTable, engine: duckdb.DuckDBPyConnection, rules: Sequence[
             engine.execute("insert into held select ?, unnest(?::bigint[]), unnest(?::bigint[]), ?", [rule, ids, moves, is_open])
 
 
-def _of(engine: duckdb.DuckDBPyConnection, number: int, rule: Rule, now: datetime, told: int) -> _Has:
+def _of(engine: duckdb.DuckDBPyConnection, number: int, rule: Rule, now: datetime, alerted: int) -> _Has:
     engine.execute(
         """create or replace temp table mine as select matched.lookup_id, coalesce(became.moved_at, matched.enqueued_at) <= ? as is_due,
           (select bool_or(waits) from held where held.rule = ? and held.lookup_id = matched.lookup_id
@@ -406,7 +406,7 @@ def _of(engine: duckdb.DuckDBPyConnection, number: int, rule: Rule, now: datetim
     )
     [(messages, waiting)] = engine.execute("select count(*), count(*) filter (coalesce(waits, not is_due)) from mine").fetchall()
     ids = engine.execute("select lookup_id from mine where is_due and waits is null order by lookup_id").fetchnumpy()["lookup_id"].tolist()
-    return _Has(rule, messages, waiting, ids, told)
+    return _Has(rule, messages, waiting, ids, alerted)
 
 
 SETTING, SEEN = "redrive_on_new_handler", "handlers"

@@ -208,11 +208,11 @@ def configure(table: QueueTable, clock: Clock, **parts: object) -> Mapping[str, 
             wanted[SINCE] = now.isoformat()
         return control if wanted == control.desk else replace(control, desk=wanted)
 
-    def told(before: Control, after: Control) -> list[Event]:
+    def events(before: Control, after: Control) -> list[Event]:
         names = sorted(name for name in parts if before.desk.get(name) != after.desk.get(name))
         return [Event(EventType.POLICY_CHANGED, now, details={"desk": ", ".join(names)})] if names else []
 
-    return table.alter(change, told).desk
+    return table.alter(change, events).desk
 
 
 def declare_mask(table: QueueTable, clock: Clock, mask: object) -> Masking | None:

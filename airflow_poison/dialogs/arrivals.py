@@ -181,12 +181,12 @@ def _receive_application(endpoint: ConversationEndpoint, message: Outgoing, serv
     if problem is None:
         state = S.CONVERSING if endpoint.state is S.STARTED_INBOUND else endpoint.state
         return Handed(arrived(changed(received, state=state), waiting))
-    change = ended_with(received, problem.told_there.document(problem.details))
+    change = ended_with(received, problem.error_there.document(problem.details))
     if is_new:  # it does not have to be ended here; a partner that has ended it learns that it is over
-        return Discarded(problem.told_here.text, change if endpoint.state in SENDS else both_ended(received))
-    told = change.sent if endpoint.state in SENDS else ()  # a partner that has ended it gets no message
-    here = local_error(endpoint, problem.told_here, problem.details)
-    return Discarded(problem.told_here.text, Change(replace(change.endpoint, state=S.ERROR), (*told, here)))
+        return Discarded(problem.error_here.text, change if endpoint.state in SENDS else both_ended(received))
+    sent = change.sent if endpoint.state in SENDS else ()  # a partner that has ended it gets no message
+    here = local_error(endpoint, problem.error_here, problem.details)
+    return Discarded(problem.error_here.text, Change(replace(change.endpoint, state=S.ERROR), (*sent, here)))
 
 
 def _received(endpoint: ConversationEndpoint, sequence: int) -> ConversationEndpoint:
@@ -203,8 +203,8 @@ def _received(endpoint: ConversationEndpoint, sequence: int) -> ConversationEndp
 class _Problem(NamedTuple):
     """What is wrong with an arriving message: the error for each side."""
 
-    told_there: BrokerError
-    told_here: BrokerError
+    error_there: BrokerError
+    error_here: BrokerError
     details: str
 
 

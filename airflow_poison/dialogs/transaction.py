@@ -61,25 +61,25 @@ class DialogState:
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        told = {
+        record = {
             "services": {name: service.to_dict() for name, service in self.services.items()},
             "endpoints": [endpoint.to_dict() for endpoint in self.endpoints.values()],
             "waiting": {handle: list(types) for handle, types in self.waiting.items()},
             "exceptions": [[lookup_id, *place] for lookup_id, place in self.exceptions.items()],
             "begun": [endpoint.to_dict() for endpoint in self.begun.values()],
         }
-        path.write_text(json.dumps(told))
+        path.write_text(json.dumps(record))
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read what ``save`` wrote."""
-        told = json.loads(path.read_text())
-        endpoints, begun = ([ConversationEndpoint.from_dict(values) for values in told[name]] for name in ("endpoints", "begun"))
+        record = json.loads(path.read_text())
+        endpoints, begun = ([ConversationEndpoint.from_dict(values) for values in record[name]] for name in ("endpoints", "begun"))
         return cls(
-            {name: Service.from_dict(values) for name, values in told["services"].items()},
+            {name: Service.from_dict(values) for name, values in record["services"].items()},
             {endpoint.handle: endpoint for endpoint in endpoints},
-            {handle: tuple(types) for handle, types in told["waiting"].items()},
-            {lookup_id: Place(anchor, precedence) for lookup_id, anchor, precedence in told["exceptions"]},
+            {handle: tuple(types) for handle, types in record["waiting"].items()},
+            {lookup_id: Place(anchor, precedence) for lookup_id, anchor, precedence in record["exceptions"]},
             {endpoint.handle: endpoint for endpoint in begun},
         )
 

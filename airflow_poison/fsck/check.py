@@ -234,9 +234,9 @@ def _may_hold(live: Mapping[str, DataFile], lookup_id: int) -> bool:
 
 
 def _check_subscriptions(control: Control, version: int) -> Iterator[Finding]:
-    for name, told in control.counters.items():
-        if name.startswith(("told:", "telling:")) and told > version:
-            what = f"{name} says version {told}, and the newest is {version}: nobody is told of what happens until then"
+    for name, noted in control.counters.items():
+        if name.startswith(("told:", "telling:")) and noted > version:
+            what = f"{name} says version {noted}, and the newest is {version}: no alert is sent for what happens until then"
             yield Finding(Kind.SUBSCRIPTION_AHEAD, Severity.ERROR, what, "", f"the log lost versions, or the table is a copy; {REPORT}")
 
 

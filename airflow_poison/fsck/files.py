@@ -227,7 +227,7 @@ def check_events(past: Past) -> Iterator[Finding]:
     for entry in past.entries:
         for file in entry.adds:
             if file.sub_queue == EVENT and entry.ours and not _in_place(file.path, entry.version, entry.operation):
-                what = f"events that were committed with version {entry.version} say another in their name: they are told out of order"
+                what = f"events that were committed with version {entry.version} say another in their name: alerts are sent out of order"
                 yield Finding(Kind.EVENT_ORDER, Severity.ERROR, what, file.path, REPORT)
 
 

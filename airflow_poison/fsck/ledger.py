@@ -425,6 +425,6 @@ def _endpoints_twice(root: str, live: Iterable[DataFile]) -> Iterator[Finding]:
         for row in rows.to_pylist():
             key = (row["conversation_id"], row["lookup_id"])
             if key in known:
-                what = f"version {key[1]} of the conversation endpoint {key[0]} is there twice, in {known[key]}, too: which one counts cannot be told"
+                what = f"version {key[1]} of the conversation endpoint {key[0]} is there twice, in {known[key]}, too: which one counts is not known"
                 yield Finding(Kind.ENDPOINT_TWICE, Severity.ERROR, what, file.path, REPORT)
             known[key] = file.path

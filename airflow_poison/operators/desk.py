@@ -93,9 +93,9 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
         hook = QueueHook(self.conn_id)
         queue = hook.queue(self.queue_name)
         if self.only_tries:
-            return self._told(queue.run_rules(dry_run=True, rules=self.rules))
+            return self._logged(queue.run_rules(dry_run=True, rules=self.rules))
         queue.actor, key = actor(context), task_key(context, hook, queue.table.uri, "rules")
-        result = self._told(self._run(queue, key, subscriber(context, hook), context))
+        result = self._logged(self._run(queue, key, subscriber(context, hook), context))
         if self.wait:
             self._ask(queue.table, key, result, context)
         return result
@@ -161,7 +161,7 @@ class QueueRulesOperator(QueueOperator, HITLOperator):
             return queue.resume(plan) if agreed else queue.cancel(plan)
         return queue.find_plan(plan)
 
-    def _told(self, result: RulesResult) -> dict[str, Any]:
+    def _logged(self, result: RulesResult) -> dict[str, Any]:
         for each in result.rules:
             numbers = f"{each.messages:,} messages, {each.now:,} now, {each.waiting:,} wait"
             self.log.info("Rule %s (%s): %s%s", each.rule, each.verb.value, numbers, f"; plan {each.plan}: {each.state}" if each.plan else "")
@@ -245,7 +245,7 @@ class QueueSendToKafkaOperator(WithLineage, QueueOperator):
 SHORT = 10.0
 """Seconds for which it is not worth the while to defer."""
 _TICK = 0.1
-TOLD = 10.0
+EVERY = 10.0
 """Seconds between two lines of progress in the log."""
 
 
@@ -305,7 +305,7 @@ class QueueRedriveOperator(QueueOperator):
         self.poll_interval = poll_interval
         self._ended = False
         self._pause: Any = None
-        self._told = 0.0
+        self._said_at = 0.0
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Do it, or what is left of it.
@@ -388,8 +388,8 @@ class QueueRedriveOperator(QueueOperator):
         self._wait(seconds)
 
     def _tell(self, view: PlanView) -> None:
-        if time.monotonic() - self._told > TOLD:
-            self._told = time.monotonic()
+        if time.monotonic() - self._said_at > EVERY:
+            self._said_at = time.monotonic()
             self.log.info("Plan %s: %s of %s messages.", view.plan, f"{view.done:,}", f"{view.messages:,}")
 
     def _result(self, table: QueueTable, view: PlanView) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class QueueRecoverOperator(QueueOperator):
                     run=task_key(context, hook, queue.table.uri),
                     to_queue=self.to_queue,
                     end=ended_with_error(self.error, self.description),
-                    told=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
+                    on_ended=lambda ended: tell_ended(self.on_conversation_ended, ended, context, self.log),
                 )
         except DecisionOutdatedError as error:
             raise AirflowFailException(str(error)) from error

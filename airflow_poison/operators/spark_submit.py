@@ -133,14 +133,14 @@ class Try:
         elsewhere = self.target is not None and self.target.standalone
         self.submission.write(self._order, self._hook.shipped(self._task.py_files or ()), publish=elsewhere)
 
-    def told(self) -> ReceiveResult | None:
+    def reported(self) -> ReceiveResult | None:
         """Return the result that the driver has written, or that the queue has recorded for its pass. Raises what the driver raised.
 
         None: neither, or the driver has died between its commit and its last row's landing, which the next try makes up for.
         """
         return self.submission.outcome() or (None if self.table.snapshot().landings else self._recorded())
 
-    def all_told(self, result: ReceiveResult) -> ReceiveResult:
+    def completed(self, result: ReceiveResult) -> ReceiveResult:
         """Return a result, or what the queue has recorded of this run key where that is more: drivers of several tries may have met.
 
         What has landed only the one knows who has seen to it: this result.

@@ -98,7 +98,7 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         queue.redrive_for_new_handler(receive, lambda view: self.log.warning("Redrive for a new handler: %s", plan_line(view)))
         self._try = mine = Try(self, hook, table, task_key(context, hook, table.uri))
         try:
-            result = mine.all_told(mine.before_submission() or self._submit(mine, hook, context))
+            result = mine.completed(mine.before_submission() or self._submit(mine, hook, context))
         except QueueHaltedError as error:
             self._forget(mine, context)
             raise AirflowFailException(str(error)) from error
@@ -142,14 +142,14 @@ class QueueReceiveSubmitOperator(ReceivingOperator, SparkSubmitOperator):  # typ
         try:
             super().execute(context)
         except Exception as error:
-            result = mine.told()
+            result = mine.reported()
             if result is None:
                 if target.deploy_mode == "client" or not mine.table.node:  # else it is not known here whether the driver has ended
                     mine.give_up()
                 raise
             self.log.warning("The pass has finished, although Spark said: %s", error)
             return result
-        result = mine.told()
+        result = mine.reported()
         if result is None:
             self._forget(mine, context)
             raise SparkJobError(

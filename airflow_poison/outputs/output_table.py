@@ -312,7 +312,7 @@ def _there(table: DeltaTable, key: str, uri: str) -> str | None:
         oldest = commit.get("version", oldest)
     if oldest:
         raise OutputError(
-            f"Whether rows are in the output {uri!r} already cannot be told: its history begins with version {oldest}. They wait in the queue's own "
+            f"Whether rows are in the output {uri!r} already is not known: its history begins with version {oldest}. They wait in the queue's own "
             f"table. Look for rows of the key {key!r} there; then remove or keep them by hand."
         )
     return None

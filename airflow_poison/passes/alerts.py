@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 NAMED = 20
-UNTOLD = frozenset({BY_HAND, ENDED, BY_CONVERSATION})
+NOT_ALERTED = frozenset({BY_HAND, ENDED, BY_CONVERSATION})
 """Values of ``by`` in events that give no alert: acts by hand, and the regular end of dialogs."""
 
 
@@ -92,18 +92,18 @@ def send_alerts(
     :param tell: called once for each alert; after an error the other alerts are sent all the same.
     Raises AlertError when an alert failed: all of this range are sent again next time, with the same keys.
     """
-    subscription, told, ended = alert_subscription(table, subscriber, clock, kinds), list[Alert](), False
+    subscription, sent, ended = alert_subscription(table, subscriber, clock, kinds), list[Alert](), False
     while not ended:  # behind a range that a dead run has left lies what has happened since
         alerts, ended = _tell_range(subscription, tell)
-        told += alerts
-    return told
+        sent += alerts
+    return sent
 
 
 def _tell_range(subscription: Subscription, tell: Callable[[Alert], None]) -> tuple[list[Alert], bool]:
     """Send the alerts of one range; return them, and whether it was the last."""
     table, failed = subscription.table, list[str]()
-    with subscription.range() as told:
-        alerts = _alerts(table, told.key, told.events)
+    with subscription.range() as found:
+        alerts = _alerts(table, found.key, found.events)
         for alert in alerts:
             try:
                 tell(alert)
@@ -115,7 +115,7 @@ def _tell_range(subscription: Subscription, tell: Callable[[Alert], None]) -> tu
                 f"{len(failed)} of {len(alerts)} alerts of queue {table.name!r} failed: {'; '.join(failed)}. What the passes did is committed. "
                 "Mend the notifier and run the task again: the alerts are repeated with the same keys."
             )
-    return alerts, not told.repeated
+    return alerts, not found.repeated
 
 
 def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: Iterable[AlertKind] = tuple(AlertKind)) -> Subscription:
@@ -138,10 +138,10 @@ class _Group:
 
 def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[Alert]:
     """Return one alert for each halt, and one for each other type of event."""
-    told: dict[str, _Group] = {}
+    groups: dict[str, _Group] = {}
     halts = 0
     for event in events:
-        if event.details.get("by") in UNTOLD or not _is_news(event):
+        if event.details.get("by") in NOT_ALERTED or not _is_news(event):
             continue
         name = event.type.value
         if EVENTS[event.type] is AlertKind.DESK:
@@ -149,8 +149,8 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
         if event.type in HALTS:
             halts += 1
             name = f"{name}-{halts}"
-        told.setdefault(name, _Group(event)).add(event)
-    return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in told.items()]
+        groups.setdefault(name, _Group(event)).add(event)
+    return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in groups.items()]
 
 
 def _is_news(event: Event) -> bool:
@@ -165,17 +165,17 @@ def _is_news(event: Event) -> bool:
             return True
 
 
-def _alert(table: QueueTable, key: str, told: _Group) -> Alert:
-    event, queue = told.first, table.name
+def _alert(table: QueueTable, key: str, group: _Group) -> Alert:
+    event, queue = group.first, table.name
     details = {name: fact for name, fact in event.details.items() if fact}
     return Alert(
         key=key,
         kind=EVENTS[event.type],
         queue=queue,
         event=event.type.value,
-        lookup_ids=tuple(told.lookup_ids),
-        count=int(details["messages"]) if "messages" in details else told.count,
-        reason=reason(queue, event, told.count),
+        lookup_ids=tuple(group.lookup_ids),
+        count=int(details["messages"]) if "messages" in details else group.count,
+        reason=reason(queue, event, group.count),
         what_to_do=what_to_do(queue, event),
         details=details,
     )
@@ -340,25 +340,25 @@ def _first(table: QueueTable, file: DataFile, other_than: int | None) -> Oldest 
 def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta, tell: Callable[[Alert], None], clock: Clock) -> list[Alert]:
     """Send an alert when a message of ``main`` or ``retry`` was sent longer ago than that; return the alerts.
 
-    The cursor counts messages: its ``told`` is the lookup id of the message in the last alert; below 0: since then everything too old has gone.
+    The cursor counts messages: its ``done`` is the lookup id of the message in the last alert; below 0: since then everything too old has gone.
     One alert for each backlog, whose key names its oldest message. It is over when nothing is too old any more; then another message that becomes
     too old gives an alert, and the one of the last alert does not.
 
     Raises AlertError when a target failed: the alert is sent again next time, with the same key.
     """
     state, now, snapshot = Cursor(table, subscriber, clock, "backlog:"), clock.now(), table.snapshot()
-    seen = told, telling = state.read(snapshot.control)
-    if told is not None and told > 0:
+    seen = done, telling = state.read(snapshot.control)
+    if done is not None and done > 0:
         if not _old_files(snapshot, now - older_than):
-            state.write(seen, told=-told, telling=None)
+            state.write(seen, done=-done, telling=None)
         return []
-    first = oldest(table, snapshot, now - older_than, other_than=None if told is None else -told)
+    first = oldest(table, snapshot, now - older_than, other_than=None if done is None else -done)
     if first is None:
         if telling is not None:  # it has gone before anybody heard of it
-            state.write(seen, told=told, telling=None)
+            state.write(seen, done=done, telling=None)
         return []
     about = first.lookup_id if telling is None else telling
-    if telling is None and not state.write(seen, told=told, telling=about):
+    if telling is None and not state.write(seen, done=done, telling=about):
         return []  # another run sends it
     alert = _backlog_alert(table, snapshot, first, about, now)
     reach("pass.backlog.before_telling")
@@ -370,7 +370,7 @@ def send_backlog_alert(table: QueueTable, subscriber: str, older_than: timedelta
             "Mend the notifier and run the task again: the alert is repeated with the same key."
         ) from error
     reach("pass.backlog.after_telling")
-    state.write((told, about), told=about, telling=None)
+    state.write((done, about), done=about, telling=None)
     return [alert]
 
 

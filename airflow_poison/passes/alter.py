@@ -121,11 +121,11 @@ def disable(table: QueueTable, clock: Clock, reason: str = "", *, endpoint_only:
             why = f"{why}; it was {control.state.value} before: {control.reason}"
         return replace(control, state=off, reason=why[:LONGEST_REASON])
 
-    def told(before: Control, after: Control) -> list[Event]:
+    def events(before: Control, after: Control) -> list[Event]:
         by_name = is_anybody_acting() and before.state is not after.state
         return [Event(EventType.POLICY_CHANGED, clock.now(), details={"state": after.state.value})] if by_name else []
 
-    table.alter(change, told)
+    table.alter(change, events)
     return DisableResult(table.name, seen[-1].state.value, sum(claim.messages for claim in table.snapshot().claims))
 
 
@@ -187,8 +187,8 @@ def set_park_group(table: QueueTable, clock: Clock, park_group: bool) -> bool:  
 def policy_changed(before: Control, after: Control, clock: Clock) -> Sequence[Event]:
     """Return the event of a change of the recorded policy; none when it is the same."""
     changed = changed_settings(before, after)
-    told = "; ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
-    return [Event(EventType.POLICY_CHANGED, clock.now(), details={"system": str(after.policy["system"]), "changed": told})] if changed else []
+    text = "; ".join(f"{name}: {old} -> {new}" for name, (old, new) in changed.items())
+    return [Event(EventType.POLICY_CHANGED, clock.now(), details={"system": str(after.policy["system"]), "changed": text})] if changed else []
 
 
 def receiving(control: Control, reads: SubQueue) -> Control:
@@ -249,19 +249,19 @@ def declare(store: QueueStore, queue: str, policy: Policy, clock: Clock, run: st
     if halted is not None:
         control = Control(settings, QueueState(halted), f"its policy says that it begins {halted.value}: enable it to start receiving")
     table = store.create(queue, control)
-    told: list[Event] = []
+    recorded: list[Event] = []
 
     def change(control: Control) -> Control:
         _refuse_other_system(queue, control, policy)
         return replace(control, policy=settings)
 
     def events(before: Control, after: Control) -> Sequence[Event]:
-        told[:] = [signed(event, run) for event in policy_changed(before, after, clock)]
-        return told
+        recorded[:] = [signed(event, run) for event in policy_changed(before, after, clock)]
+        return recorded
 
     if dict(table.snapshot().control.policy) != settings:
         table.alter(change, events)
-    for event in told:
+    for event in recorded:
         log.warning("Queue %r has other settings now, which this run declares: %s", queue, event.details["changed"])
     return table
 

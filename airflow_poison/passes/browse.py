@@ -109,8 +109,8 @@ class QueueOverview:
             "blocked_until": "restart" if self.blocked_until == NOT_BEFORE_RESTART else plain(self.blocked_until),
             "blocked_by": self.blocked_by,
             "obstacle": self.obstacle,
-            "outage": _told(self.outage),
-            "poison_outage": _told(self.poison_outage),
+            "outage": _plain_outage(self.outage),
+            "poison_outage": _plain_outage(self.poison_outage),
             "policy": dict(self.policy),
             "counters": dict(self.counters),
             "sub_queues": {place.value: _plain(depth) for place, depth in self.sub_queues.items()},
@@ -124,7 +124,7 @@ class QueueOverview:
         }
 
 
-def _told(outage: OutageState | None) -> dict[str, object] | None:
+def _plain_outage(outage: OutageState | None) -> dict[str, object] | None:
     if outage is None:
         return None
     return {"since": plain(outage.since), "next_probe_at": plain(outage.next_probe_at), "fingerprint": outage.fingerprint}

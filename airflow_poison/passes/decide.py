@@ -91,7 +91,7 @@ def decide(
     run: str,
     to_queue: str | None = None,
     end: EndConversation = REMOVAL,
-    told: Callable[[ConversationEnded], object] = lambda _ended: None,
+    on_ended: Callable[[ConversationEnded], object] = lambda _ended: None,
 ) -> DecideResult:
     """Do what was decided about one halt, in the safe order: first the suspect, then the endpoint that it halted is enabled, and no other one.
 
@@ -108,7 +108,7 @@ def decide(
     :param run: names the decision: the same whenever it is tried again.
     :param to_queue: where a removed message is kept; the queue must exist.
     :param end: the code and the text that the partner gets.
-    :param told: called when a conversation has ended, at least once; remove the application's state for it there (spec SB-31).
+    :param on_ended: called when a conversation has ended, at least once; remove the application's state for it there (spec SB-31).
     Raises DecisionOutdatedError when the endpoint is not halted that way any more, MessageNotFoundError for a suspect that is to be returned and
     is gone, MessageClaimedError, ConversationLockedError, QueueNotFoundError, SettingError; then nothing has changed.
     """
@@ -124,7 +124,7 @@ def decide(
     control = table.snapshot().control
     if not before:
         check(halt, control)
-    ending = Ending(table, clock, store, end.error, end.description, told=told, allowed=act.allowed)
+    ending = Ending(table, clock, store, end.error, end.description, on_ended=on_ended, allowed=act.allowed)
     for step in recovery_steps(control):
         reach("pass.decide.before_step")
         if step is RecoveryStep.ENABLE and not before & STARTS:
@@ -249,8 +249,8 @@ class _Act:
         chosen = Chosen(conversation_id=seen.conversation_id) if seen is not None and seen.conversation_id else self._suspect
         now = self.clock.now()
         if target == place_name(self.halt.queue, SubQueue.POISON):
-            become, told = partial(moved_rows, place=SubQueue.POISON), partial(moved_events, place=SubQueue.POISON, now=now)
-            change = ByHand(chosen, become, told, EVERYWHERE - {SubQueue.POISON})
+            become, events = partial(moved_rows, place=SubQueue.POISON), partial(moved_events, place=SubQueue.POISON, now=now)
+            change = ByHand(chosen, become, events, EVERYWHERE - {SubQueue.POISON})
         else:
             change = ByHand(
                 chosen,

@@ -275,19 +275,19 @@ class PassProgress:
         self._output = ForwardedLog(journal_folder, queue)
         self._journals = JournalProgress(Path(journal_folder))
         self._queue, self._messages, self._progress, self._seconds = queue, messages, progress, seconds
-        self._began = self._told_at = seconds()
-        self._told = 0
+        self._began = self._said_at = seconds()
+        self._said = 0
 
     def beat(self) -> None:
         """Hand on what handlers have printed; say how far the pass is when it is time to."""
         self._output.drain()
         now = self._seconds()
-        if now - self._told_at < EVERY:
+        if now - self._said_at < EVERY:
             return
         found = self._journals.look()
         percent = 100 * found.done // max(1, self._messages)
-        if percent > self._told or now - self._told_at >= AT_LEAST_EVERY:
-            self._told, self._told_at = percent, now
+        if percent > self._said or now - self._said_at >= AT_LEAST_EVERY:
+            self._said, self._said_at = percent, now
             self._progress(_line(self._queue, self._messages, found, percent, now - self._began))
 
     def beating(self, keep_alive: Callable[[], None]) -> Callable[[], None]:

@@ -166,7 +166,7 @@ def end_conversation(
 def ending(*, error: int | None, description: str, cleanup: bool) -> Callable[[ConversationEndpoint], Change]:
     """Return the act that ends this side of a conversation. Raises SettingError."""
     if cleanup and (error is not None or description):
-        raise SettingError("cleanup", cleanup, "without an error: the partner is not told")
+        raise SettingError("cleanup", cleanup, "without an error: the partner gets no error")
 
     def act(endpoint: ConversationEndpoint) -> Change:
         return acts.end_with_cleanup(endpoint) if cleanup else acts.end(endpoint, error=error, description=description)
@@ -311,12 +311,12 @@ def drop(table: QueueTable, name: str, clock: Clock) -> None:
     _record(table, lambda known: {other: service for other, service in known.items() if other != name}, clock, forget=name)
 
 
-def notify(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
+def notify(store: QueueStore, table: QueueTable, clock: Clock, on_sent: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
     """Send what the queue's event notifications have not sent yet; return how many messages have arrived.
 
     They wait while their service is missing, has not the contract, or its queue is disabled (spec SB-19).
 
-    :param told: called with each queue, and how many messages it was sent.
+    :param on_sent: called with each queue, and how many messages it was sent.
     """
     sent = 0
     for name, service in sorted(table.snapshot().control.event_notifications.items()):
@@ -329,7 +329,7 @@ def notify(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[s
                         target = _ready(store, service)
                         reach("pass.notification.before_send")
                         sent += target.append(arriving(messages, clock.now()), _key(table, events, messages), clock.now()).messages
-                        told(target.name, len(messages))
+                        on_sent(target.name, len(messages))
                         reach("pass.notification.after_send")
                 ended = not events.repeated
         except PoisonError as error:  # no queue waits for another one to be mended

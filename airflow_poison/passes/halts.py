@@ -118,11 +118,11 @@ class HaltedEndpoint(Plain):
         return (state, reason, control.counters.get(SUSPECTS[self.sub_queue])) == (self.state, self.reason, self.lookup_id)
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """Return the halt of its plain values."""
-        number = told["lookup_id"]
-        place, state = SubQueue(told["sub_queue"]), QueueState(told["state"])
-        return cls(told["queue"], place, state, told["reason"], None if number is None else int(number), int(told["version"]))
+        number = record["lookup_id"]
+        place, state = SubQueue(record["sub_queue"]), QueueState(record["state"])
+        return cls(record["queue"], place, state, record["reason"], None if number is None else int(number), int(record["version"]))
 
 
 def halted_endpoints(queue: str, snapshot: Snapshot, which: Endpoints = Endpoints.ANY) -> Iterator[HaltedEndpoint]:

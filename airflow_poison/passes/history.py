@@ -79,7 +79,7 @@ def plain(event: Event) -> dict[str, object]:
 class Cursor:
     """Up to where a subscriber has got events, and the range that it gets now: two counters of the queue's control row.
 
-    ``telling`` is committed before the first is sent and becomes ``told`` afterwards. A killed task leaves it behind, and the run that finds it sends
+    ``telling`` is committed before the first is sent and becomes ``done`` afterwards. A killed task leaves it behind, and the run that finds it sends
     exactly the same again, under the same key, so that a receiver can drop what it has seen.
 
     :param subscriber: who, the same in every run.
@@ -92,18 +92,18 @@ class Cursor:
     about: str = ""
 
     def read(self, control: Control) -> tuple[int | None, int | None]:
-        """Return ``told`` and ``telling``; None where nothing is noted."""
-        told, telling = (control.counters.get(name) for name in self.names)
-        return told, telling
+        """Return ``done`` and ``telling``; None where nothing is noted."""
+        done, telling = (control.counters.get(name) for name in self.names)
+        return done, telling
 
-    def write(self, seen: tuple[int | None, int | None], *, told: int | None, telling: int | None) -> bool:
+    def write(self, seen: tuple[int | None, int | None], *, done: int | None, telling: int | None) -> bool:
         """Note both, in one commit. False, and nothing is noted, when another run has noted something since ``seen`` was read."""
 
         def change(control: Control) -> Control:
-            return control.with_counters(dict(zip(self.names, (told, telling), strict=True))) if self.read(control) == seen else control
+            return control.with_counters(dict(zip(self.names, (done, telling), strict=True))) if self.read(control) == seen else control
 
         after = self.table.alter(change)
-        return self.read(after) == (told, telling)
+        return self.read(after) == (done, telling)
 
     @property
     def names(self) -> tuple[str, str]:
@@ -144,28 +144,28 @@ class Subscription:
         snapshot = self.table.snapshot()
         seen = self.cursor.read(snapshot.control)
         if seen[0] is None:
-            self.cursor.write(seen, told=snapshot.version, telling=None)
+            self.cursor.write(seen, done=snapshot.version, telling=None)
 
     @contextmanager
     def range(self) -> Iterator[EventRange]:
         """Give the events that are still to be sent. They count as sent when the block ends without an error."""
         while True:
             snapshot = self.table.snapshot()
-            seen = told, pending = self.cursor.read(snapshot.control)
-            since = FROM_THE_START if told is None else told
+            seen = done, pending = self.cursor.read(snapshot.control)
+            since = FROM_THE_START if done is None else done
             until = snapshot.version if pending is None else pending
             events = self.table.events(since, until_version=until, types=self.types)
             first = list(islice(events, 1))
             if not first or pending is not None:
                 break
-            if self.cursor.write(seen, told=since, telling=until):
+            if self.cursor.write(seen, done=since, telling=until):
                 seen = since, until
                 break  # else another run has begun to send, or has sent, meanwhile: this one looks again
         reach("pass.alert.before_telling")
         yield EventRange(f"{self.name}:{since}-{until}", since, until, chain(first, events), repeated=pending is not None)
         reach("pass.alert.after_telling")
         if first or pending is not None or until - since >= QUIET_VERSIONS:
-            self.cursor.write(seen, told=until, telling=None)
+            self.cursor.write(seen, done=until, telling=None)
 
     @property
     def cursor(self) -> Cursor:
@@ -184,8 +184,8 @@ def hand_over(table: QueueTable, subscriber: str, handler: ErrorHandler, clock: 
     At least once: after a crash, or when the handler itself raises, the same ones are handed over again. An answer is final (spec WCF-26).
     """
     left = []
-    with error_subscription(table, subscriber, clock).range() as told:
-        for event in told.events:
+    with error_subscription(table, subscriber, clock).range() as found:
+        for event in found.events:
             number = event.lookup_id or 0
             if not handler.handle_error(PoisonMessageError(number, table.name)):
                 left.append(number)

@@ -164,7 +164,7 @@ def _first(table: QueueTable, snapshot: Snapshot, hidden: set[str]) -> pa.Table:
 def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueState:
     """Count one rollback of a receiving transaction, whatever the number of its messages, and disable the queue at the limit, in one commit."""
     entry = next(MessageRow.of(shown))
-    told: list[Event] = []
+    events: list[Event] = []
     envelope = Envelope.of(entry.properties) if table.snapshot().has_conversations else None
 
     def change(control: Control) -> Control:
@@ -173,12 +173,12 @@ def _rolled_back(table: QueueTable, shown: pa.Table, now: datetime) -> QueueStat
         receiver = policy.open(Opening(table.name, control.endpoint_counters))
         decision = Inspection.STRICT.give_back(receiver, entry, now)
         after = control.with_endpoint_counters(receiver.counters())
-        told[:] = []
+        events[:] = []
         if not isinstance(decision, Halt):
             return after
         halt = halt_record(decision, entry.lookup_id, _ROLLED_BACK, now, envelope)
         halt["details"]["by"] = BY_INSPECTION
-        told[:] = [halt_event(halt, table.name, policy.system)]
+        events[:] = [halt_event(halt, table.name, policy.system)]
         return halted_row(after, SubQueue.MAIN, halt, table.name)
 
-    return table.alter(change, lambda _before, _after: tuple(told)).state
+    return table.alter(change, lambda _before, _after: tuple(events)).state

@@ -245,8 +245,8 @@ def _take_out(  # noqa: PLR0917  (the parts of one commit)
     unnamed = sum(number >= _UNNAMED for number in left_out)
     parts, events = [table_schema().empty_table()], list[Event]()
     if by_hand is not None and wanted:
-        came_back, told = by_hand.changes(table, version, wanted, now)
-        parts, events = [*parts, came_back], [*events, *told]
+        came_back, happened = by_hand.changes(table, version, wanted, now)
+        parts, events = [*parts, came_back], [*events, *happened]
         by_hand.taken = len(wanted - {NO_OWNER})
     if unnamed:
         facts = {"place": "", "by": BY_HAND, "of": LANDING, "rows": str(unnamed)}

@@ -126,8 +126,8 @@ def _release(table: QueueTable, clock: Clock) -> Iterator[str]:
 def _clean(table: QueueTable, safe_age: timedelta) -> Iterator[str]:
     cleaned = table.clean(retention=_EVERYTHING, safe_age=safe_age)
     numbers = {"orphaned file(s)": cleaned.orphans, "stage folder(s)": cleaned.stages, "unfinished file(s)": cleaned.temporary}
-    if told := ", ".join(f"{number} {name}" for name, number in numbers.items() if number):
-        yield f"removed {told}"
+    if text := ", ".join(f"{number} {name}" for name, number in numbers.items() if number):
+        yield f"removed {text}"
 
 
 RETENTION = timedelta(days=7)
@@ -146,7 +146,7 @@ class MaintainResult(Plain):
     :param compacted: small files that were joined, files of conversation endpoints among them: ``files``, ``into``, ``rows``, ``size`` (bytes).
     :param removed: files, folders and plans that are gone, by reason: ``expired``, ``orphans``, ``stages``, ``temporary``, ``log_entries``,
         ``creations`` (of queues of the same store whose maker was killed), ``plans`` (that have ended more than 30 days ago).
-    :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``told``.
+    :param kept: files that stay although no version needs them now, by reason: ``retention``, ``young``, ``staged``, ``history``.
     :param freed_bytes: what the removal has given back to the disk.
     :param oldest_version: the oldest version that can still be read; ``checkpoint``: the newest checkpoint's, -1: none.
     :param expired_claims: claims that are not renewed: ``key``, ``sub_queue``, ``messages``, ``expired_at``. The next receive task finishes them.
@@ -206,7 +206,7 @@ def maintain(
         relayed=relayed,
         compacted=asdict(compacted),
         removed=gone | {"log_entries": shortened.entries, "creations": len(creations), "plans": plans},
-        kept={name: getattr(cleaned, f"kept_{name}") for name in ("retention", "young", "staged", "told")},
+        kept={name: getattr(cleaned, f"kept_{name}") for name in ("retention", "young", "staged", "history")},
         freed_bytes=cleaned.size + shortened.size,
         oldest_version=shortened.oldest,
         checkpoint=shortened.checkpoint,

@@ -86,14 +86,14 @@ class ByHand:
     """A change of chosen messages, all in one commit; their neighbours stay as they are.
 
     :param become: from rows of ``table_schema()`` to rows whose columns say where they go; None: they go for good.
-    :param told: the events of the rows that ``become`` gets.
+    :param events: the events of the rows that ``become`` gets.
     :param run: the key of the run that changes them; a message that is gone because the same run has changed it is no error.
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     """
 
     chosen: Chosen
     become: Callable[[pa.Table], pa.Table | None]
-    told: Callable[[pa.Table], Iterable[Event]]
+    events: Callable[[pa.Table], Iterable[Event]]
     places: Collection[SubQueue] = EVERYWHERE
     run: str | None = None
     allowed: Callable[[Control], None] = field(default=lambda _control: None)
@@ -125,7 +125,7 @@ class ByHand:
         mask = self.chosen.mask(rows)
         here, others = rows.filter(mask), rows.filter(pc.invert(mask))
         done.append(here)
-        events.extend(signed(event, self.run) for event in self.told(here))
+        events.extend(signed(event, self.run) for event in self.events(here))
         after = self.become(here)
         return Replacement(file, others, removed=here.num_rows) if after is None else Replacement(file, pa.concat_tables([after, others]))
 

@@ -200,8 +200,8 @@ def unanswered(queue: str, waits: Mapping[str, str]) -> list[str]:
 def _removed(table: QueueTable, chosen: Chosen, clock: Clock, run: str | None = None) -> pa.Table:
     now = clock.now()
 
-    def told(rows: pa.Table) -> Iterator[Event]:
+    def events(rows: pa.Table) -> Iterator[Event]:
         for lookup_id, *counts in zip(*(rows[name].to_pylist() for name in ("lookup_id", "abort_count", "move_count")), strict=True):
             yield Event(EventType.DROPPED, now, lookup_id, counts[0] or 0, counts[1] or 0, {"place": "", "by": BY_HAND})
 
-    return ByHand(chosen, become=lambda _rows: None, told=told, run=run).commit(table)
+    return ByHand(chosen, become=lambda _rows: None, events=events, run=run).commit(table)

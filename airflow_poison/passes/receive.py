@@ -471,11 +471,11 @@ def _account(
     wanted = sum(counts[name] for name in (*KEPT, *SENT_ON, "reports"))
     ends = sum(counts[name] for name in ("committed", *KEPT, *LEFT_THE_QUEUE))
     beside = {place: sum(file.rows for _, file in staged.files if file.sub_queue == place) for place in (CONVERSATION, LANDING, TRANSMISSION_QUEUE)}
-    told = {CONVERSATION: counts["conversations"], LANDING: counts["landings"], TRANSMISSION_QUEUE: counts["transmissions"]}
-    if not (claim.messages == counts["received"] == ends and rows == wanted and beside == told):
+    said = {CONVERSATION: counts["conversations"], LANDING: counts["landings"], TRANSMISSION_QUEUE: counts["transmissions"]}
+    if not (claim.messages == counts["received"] == ends and rows == wanted and beside == said):
         raise ConservationError(
             f"The pass {claim.key} claimed {claim.messages} messages, received {counts['received']}, accounted for {ends} "
-            f"and staged {rows} rows where {wanted} were expected, beside them {beside} where {told} were. Nothing was committed; "
+            f"and staged {rows} rows where {wanted} were expected, beside them {beside} where {said} were. Nothing was committed; "
             "the stage is kept for inspection."
         )
     return cast("Mapping[str, object]", total.to_record())

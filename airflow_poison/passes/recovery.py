@@ -65,7 +65,7 @@ class Ending:
     :param error: the error code that the partner gets, with ``description``; None: the conversation ends without an error.
     :param cleanup: without a message to the partner.
     :param store: where the partner's queue is; None: the next pass of the queue sends it.
-    :param told: called when a conversation has ended, after the commit, at least once; what it raises is raised after the partner got its message.
+    :param on_ended: called when a conversation has ended, after the commit, at least once; its errors are raised after the partner got its message.
     :param wait: how long to wait while a pass holds the conversation's group.
     :param allowed: looks at the control row that the commit builds upon; what it raises prevents the commit.
     """
@@ -76,7 +76,7 @@ class Ending:
     error: int | None = None
     description: str = ""
     cleanup: bool = False
-    told: Callable[[ConversationEnded], object] = lambda _ended: None
+    on_ended: Callable[[ConversationEnded], object] = lambda _ended: None
     wait: timedelta = timedelta(0)
     allowed: Callable[[Control], object] = lambda _control: None
 
@@ -90,7 +90,7 @@ class Ending:
         act(conversations.endpoint(self.table, snapshot, handle))
 
     def end(self, handle: str, key: str) -> tuple[ActResult, ConversationEnded]:
-        """End a conversation once a key; a repetition calls ``told`` again. Raises what ``end_conversation`` raises, and what ``told`` does."""
+        """End a conversation once a key; a repetition calls ``on_ended`` again. Raises what ``end_conversation`` and ``on_ended`` raise."""
         done = end_conversation(
             self.table,
             handle,
@@ -128,7 +128,7 @@ class Ending:
             log.warning("What queue %r has for its partners was not carried: %s", self.table.name, error)
 
     def tell(self, handle: str) -> ConversationEnded:
-        """Call ``told`` for a conversation that has ended."""
+        """Call ``on_ended`` for a conversation that has ended."""
         endpoint = conversations.endpoint(self.table, self.table.snapshot(), handle)
         ended = ConversationEnded(
             queue=self.table.name,
@@ -141,7 +141,7 @@ class Ending:
             description=self.description,
             cleanup=self.cleanup,
         )
-        self.told(ended)
+        self.on_ended(ended)
         return ended
 
     def end_and_enable(self, handle: str, key: str) -> ActResult:
@@ -224,7 +224,7 @@ def recover(
     *,
     lookup_id: int | None = None,
     store: QueueStore | None = None,
-    told: Callable[[ConversationEnded], object] = lambda _ended: None,
+    on_ended: Callable[[ConversationEnded], object] = lambda _ended: None,
 ) -> RecoverResult:
     """Remove the message that halted the queue, then let the queue receive again; in the other order where its settings say so (spec SB-34).
 
@@ -241,7 +241,7 @@ def recover(
     wanted = lookup_id if lookup_id is not None else culprit
     if wanted is None:
         raise MessageNotFoundError(f"No message halted queue {table.name!r}: name the one to remove, or enable the queue. Nothing was changed.")
-    how = Ending(table, clock, store, REMOVAL.error, REMOVAL.description, told=told)
+    how = Ending(table, clock, store, REMOVAL.error, REMOVAL.description, on_ended=on_ended)
     removed: tuple[MessageRow, ...] = ()
     ended: ConversationEnded | None = None
     steps = recovery_steps(control)

@@ -51,13 +51,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
+def transmit(store: QueueStore, table: QueueTable, clock: Clock, on_sent: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
     """Carry what waits at this side to the queues of the partners; return how many messages arrived there.
 
     What a later END WITH ERROR or WITH CLEANUP of the same side has overtaken is dropped (spec SB-54). A service that does not exist answers with
     an Error message, -8490; one that has gone since the dialog began with -8470 (spec SB-57).
 
-    :param told: a callback with each queue, and how many messages it was sent.
+    :param on_sent: a callback with each queue, and how many messages it was sent.
     """
     files = table.snapshot().transmissions
     if not files:
@@ -79,7 +79,7 @@ def transmit(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[
             reach("pass.transmit.before_send")
             arrived = target.append(arriving(group, clock.now()), f"transmit:{table.name}:{file.path}:{what}", clock.now())
             sent += arrived.messages
-            told(target.name, arrived.messages)
+            on_sent(target.name, arrived.messages)
         if away:
             reach("pass.transmit.before_removal")
             table.remove_transmissions([file])
@@ -226,13 +226,13 @@ _SUFFIX = ".dead-letter"
 _ROWS = 10_000
 
 
-def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
+def relay(store: QueueStore, table: QueueTable, clock: Clock, on_sent: Callable[[str, int], object] = lambda _queue, _messages: None) -> int:
     """Send every outbox message to its queue (made when missing); return how many.
 
     A queue that is disabled holds them (spec SB-19), so nothing that its people have done stops the relay. A queue that fails keeps no message from
     another one: its error is raised after the others, and what is for it waits.
 
-    :param told: a callback with each queue, and how many messages it was sent.
+    :param on_sent: a callback with each queue, and how many messages it was sent.
     """
     sent, failed = 0, dict[str, Exception]()
     snapshot = table.snapshot()
@@ -250,7 +250,7 @@ def relay(store: QueueStore, table: QueueTable, clock: Clock, told: Callable[[st
                 reach("pass.relay.before_send")
                 letters = _letters(rows.filter(here), table.name, recorded_mask(queue))
                 messages = queue.append(letters, f"relay:{table.name}:{file.path}:{target}", clock.now()).messages
-                told(queue.name, messages)
+                on_sent(queue.name, messages)
                 sent += messages
             except StoreUnreachableError:  # the other queues are there, too
                 raise

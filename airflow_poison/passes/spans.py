@@ -112,7 +112,7 @@ def _note(table: QueueTable, leader: str, versions: tuple[int, int], halts: Sequ
         reason = f"a transaction of queue {leader!r} received from it, too, and was rolled back: {halts[0].details.get('error', '')}" if halts else ""
         return after.halted(SubQueue.MAIN, QueueState.DISABLED, reason) if halts else after
 
-    def told(before: Control, after: Control) -> list[Event]:
+    def events(before: Control, after: Control) -> list[Event]:
         if not halts or before is after or before.counters.get(counter) != seen or before.state is QueueState.DISABLED:
             return []
         said = {name: value for name, value in halts[0].details.items() if name in {"rollbacks", "error", "system"}}
@@ -122,4 +122,4 @@ def _note(table: QueueTable, leader: str, versions: tuple[int, int], halts: Sequ
         return [Event(EventType.QUEUE_DISABLED, clock.now(), details=facts | said)]
 
     reach("pass.spanning.before_disabling")
-    table.alter(change, told)
+    table.alter(change, events)

@@ -301,11 +301,11 @@ def carry_out(order: PassOrder, files: Sequence[str] = ()) -> int:
         try:
             outcome: dict[str, Any] = {"result": _receive(order, store, table, files)}
         except PoisonError as error:
-            outcome = _told(error)
+            outcome = _outcome_of(error)
         except Exception as error:  # noqa: BLE001  (whatever it is, the task reports it)
             traceback.print_exc()
             what = f"{type(error).__name__}: {error}"
-            outcome = _told(SparkJobError(f"The driver of pass {order.key} failed: {what}\nIts own log has the rest; run the task again."))
+            outcome = _outcome_of(SparkJobError(f"The driver of pass {order.key} failed: {what}\nIts own log has the rest; run the task again."))
     mine.tell(outcome)
     return 1 if "error" in outcome else 0
 
@@ -363,7 +363,7 @@ def _deliver(ref: Any) -> Deliver:
     return found  # type: ignore[no-any-return]  # checked when it was declared
 
 
-def _told(error: PoisonError) -> dict[str, Any]:
+def _outcome_of(error: PoisonError) -> dict[str, Any]:
     _say(f"{type(error).__name__}: {error}")
     return {"error": {"type": type(error).__name__, "text": str(error)}}
 

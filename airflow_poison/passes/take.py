@@ -155,7 +155,7 @@ def acknowledged(table: QueueTable, source: Source) -> None:
     try:
         source.acknowledge(begin(table, table.stored_source(source.name)))
     except SourceError as error:
-        _log.warning("What was taken from source %r is in queue %r, and the source could not be told: %s", source.name, table.name, error)
+        _log.warning("What was taken from source %r is in queue %r, and the source could not be informed: %s", source.name, table.name, error)
 
 
 def advance_of(source: Source, known: StoredSource | None, planned: Take, messages: Messages, now: datetime) -> Callable[[], Advance]:

@@ -213,7 +213,7 @@ class _Try:
         """Whether the brokers have refused a record, so that the transaction can only be aborted."""
         return not self.failed.keys() <= self.local
 
-    def told(self, lookup_id: int, error: Any, _record: object = None) -> None:
+    def delivered(self, lookup_id: int, error: Any, _record: object = None) -> None:
         if error is None:
             self.there.add(lookup_id)
         else:
@@ -353,20 +353,20 @@ class _Sender:
             self._producer.poll(0.1)
 
     def _enqueue(self, record: Record, found: _Try) -> None:
-        client, told = clients(), partial(found.told, record.lookup_id)
+        client, on_delivery = clients(), partial(found.delivered, record.lookup_id)
         while not found.is_over:
             try:
-                self._producer.produce(self.topic.name, record.value, record.key, headers=record.whole_headers(), on_delivery=told)
+                self._producer.produce(self.topic.name, record.value, record.key, headers=record.whole_headers(), on_delivery=on_delivery)
             except BufferError:
                 self._producer.poll(0.1)
             except (ValueError, TypeError, OverflowError) as error:  # its key, value or headers are none: the transaction goes on
                 found.local.add(record.lookup_id)
-                found.told(record.lookup_id, client.KafkaError(client.KafkaError.INVALID_RECORD, f"{type(error).__name__}: {error}"))
+                found.delivered(record.lookup_id, client.KafkaError(client.KafkaError.INVALID_RECORD, f"{type(error).__name__}: {error}"))
                 return
             except client.KafkaException as error:
                 if error.args[0].code() == client.KafkaError.MSG_SIZE_TOO_LARGE:  # the producer itself has looked; the transaction goes on
                     found.local.add(record.lookup_id)
-                    found.told(record.lookup_id, error.args[0])
+                    found.delivered(record.lookup_id, error.args[0])
                     return
                 self._producer.poll(0.1)
                 if not found.is_over:  # else the transaction has failed by a record whose failure is known now

@@ -148,7 +148,7 @@ class ActivationSpecificationReceiver(WebSphereMqReceiver):
     policy: ActivationSpecification
     sequential_failures: int
 
-    def _failed(self, counts: Counts) -> dict[str, str]:  # noqa: ARG002  (the seam's signature)
+    def _failed(self, counts: Counts) -> dict[str, str]:  # noqa: ARG002  (the interface's signature)
         if not self.policy.stop_endpoint_if_delivery_fails:
             return {}
         failures = self.sequential_failures = min(self.sequential_failures + 1, settings.LARGEST)
@@ -158,7 +158,7 @@ class ActivationSpecificationReceiver(WebSphereMqReceiver):
         text = f"The message endpoint of {queue} was stopped: delivery failed {failures} times in a row; failure_delivery_count={limit}."
         return {"code": "CWWMQ0007W", "text": text, SEQUENTIAL_FAILURES: str(failures)}
 
-    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
+    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the interface's signature)
         """Begin the sequence anew: a success in any session sets the counter to 0 (spec WMQ-4, WMQ-18)."""
         self.sequential_failures = 0
 

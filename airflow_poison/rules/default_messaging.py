@@ -276,11 +276,11 @@ class DefaultMessaging(Policy):
         """Set the redelivery count to 0 when the messaging engine restarts, unless it is persisted (spec DMP-19)."""
         return counts if restart is not Restart.BROKER or self.persist_redelivery_count else Counts(0, counts.move_count)
 
-    def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
+    def counters_after(self, counters: Mapping[str, int], restart: Restart) -> Mapping[str, int]:  # noqa: ARG002  (the interface's signature)
         """Begin a new sequence of failures: each consumer session has its own (spec DMP-20)."""
         return {}
 
-    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
+    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the interface's signature)
         """Begin the sequence of failures anew."""
         return {}
 
@@ -301,7 +301,7 @@ class DefaultMessagingReceiver(Receiver):
     _failures: int
     _stopped: bool = field(default=False, init=False)
 
-    def before(self, entry: Entry, now: datetime) -> Deliver | Halt:  # noqa: ARG002  (the seam's signature)
+    def before(self, entry: Entry, now: datetime) -> Deliver | Halt:  # noqa: ARG002  (the interface's signature)
         """Deliver: a message's count is compared after a rollback, never before a delivery (spec DMP-7)."""
         return self._stop(entry.counts) if self._stop_is_due else Deliver(entry.counts)
 
@@ -320,7 +320,7 @@ class DefaultMessagingReceiver(Receiver):
         reason = Reason.FORMAT if failure.kind is FailureKind.UNREADABLE else Reason.ROUTED
         return self._or_stop(self._undeliverable(entry, entry.counts, reason, now))
 
-    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
+    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the interface's signature)
         """End the sequence of failures."""
         if not self._stop_is_due:
             self._failures = 0

@@ -85,17 +85,17 @@ def system_named(word: str) -> str:
 def describe(system: str) -> System:
     """Return the description of a messaging system. Raises SettingError for a name that is none."""
     policy = policy_class(system)
-    told = inspect.getdoc(sys.modules[policy.__module__]) or ""
-    summary = _plain(told.partition("\n")[0].partition(": ")[2]).rstrip(".")
+    doc = inspect.getdoc(sys.modules[policy.__module__]) or ""
+    summary = _plain(doc.partition("\n")[0].partition(": ")[2]).rstrip(".")
     return System(system, policy.title, summary, settings_of(policy))
 
 
 def settings_of(policy: type[Policy]) -> tuple[Setting, ...]:
     """Return the settings of a policy, in its order."""
-    told = _told(policy)
+    texts = _params(policy)
     with settings.stored():
         defaults = settings.to_json(policy())
-    return tuple(_setting(policy, field, defaults[field.name], told.get(field.name, "")) for field in fields(policy))
+    return tuple(_setting(policy, field, defaults[field.name], texts.get(field.name, "")) for field in fields(policy))
 
 
 def _setting(policy: type[Policy], field: Field[Any], default: object, meaning: str) -> Setting:
@@ -138,7 +138,7 @@ def _accepts(policy: type[Policy], name: str, value: object) -> bool:
 _PARAM: Final = re.compile(r"^:param (\w+): (.*?)(?=\n:param |\n\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
-def _told(policy: type[Policy]) -> dict[str, str]:
+def _params(policy: type[Policy]) -> dict[str, str]:
     """Return what the ``:param`` lines of a policy and its bases say."""
     docs = [inspect.cleandoc(base.__doc__ or "") for base in reversed(policy.__mro__)]
     return {name: _plain(text) for doc in docs for name, text in _PARAM.findall(doc)}

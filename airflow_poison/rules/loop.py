@@ -1,7 +1,7 @@
 """The receive loop: carries a policy's decisions out, one transaction after the other, or one round of server sessions after the other.
 
 One implementation serves the replay on a virtual clock, the child process that runs real handlers, and the task that has several of them.
-What differs stands behind two small seams: where messages come from (``Source``) and what the decisions do (``Host``).
+What differs stands behind two small interfaces: where messages come from (``Source``) and what the decisions do (``Host``).
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Msmq3(WcfSettings):
         if handling in _REFUSED:
             raise SettingError("receive_error_handling", str(handling), _REFUSED[handling])
 
-    def open(self, opening: Opening = FIRST) -> Msmq3Receiver:  # noqa: ARG002  (the seam's signature)
+    def open(self, opening: Opening = FIRST) -> Msmq3Receiver:  # noqa: ARG002  (the interface's signature)
         """Open a listener, whose table is empty."""
         return Msmq3Receiver(self)
 
@@ -131,13 +131,13 @@ class Msmq3Receiver(WcfReceiver):
         shown = Counts(min(seen - 1, LARGEST), entry.counts.move_count)
         return Deliver(shown, at_most_once=not policy.transaction_scope_required)
 
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the interface's signature)
         """Add the rollback to the message's durable count, not to what this delivery saw; the next receive decides."""
         stored = self._durable(entry)
         self._handed_over = None
         return Return(aborted(stored))
 
-    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
+    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the interface's signature)
         """Let the read of a processed message stay counted (spec M3-7)."""
         self._handed_over = None
 

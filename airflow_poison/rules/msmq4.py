@@ -57,7 +57,7 @@ class PoisonSubQueue(WcfSettings):
             allowed = "Drop, Reject or Fault while a poison sub-queue is read: its messages cannot be moved to a poison sub-queue again"
             raise SettingError("receive_error_handling", str(self.receive_error_handling), allowed)
 
-    def open(self, opening: Opening = FIRST) -> PoisonSubQueueReceiver:  # noqa: ARG002  (the seam's signature)
+    def open(self, opening: Opening = FIRST) -> PoisonSubQueueReceiver:  # noqa: ARG002  (the interface's signature)
         """Open a listener on the poison sub-queue."""
         return PoisonSubQueueReceiver(self)
 
@@ -158,7 +158,7 @@ class Msmq4(WcfSettings):
         """Whether each decision depends on the message alone: only batching keeps anything in memory."""
         return self.max_batch_size <= 1
 
-    def open(self, opening: Opening = FIRST) -> Msmq4Receiver:  # noqa: ARG002  (the seam's signature)
+    def open(self, opening: Opening = FIRST) -> Msmq4Receiver:  # noqa: ARG002  (the interface's signature)
         """Open a listener: it starts in batch mode when batching is on."""
         return Msmq4Receiver(self)
 
@@ -188,7 +188,7 @@ class Msmq4Receiver(WcfReceiver):
         due_at = now.replace(microsecond=0) + self.policy.retry_cycle_delay
         return due_at if self.policy.retry_window is None else window_of(self.policy.retry_window).opened(due_at)
 
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the interface's signature)
         """Count the abort; the next receive decides (spec WCF-14)."""
         return Return(self._abandoned(entry.counts))
 
@@ -209,7 +209,7 @@ class Msmq4Receiver(WcfReceiver):
         """Whether more than 80 % of the transaction timeout has passed (spec WCF-42)."""
         return elapsed > BATCH_SHARE * self.policy.effective_transaction_timeout
 
-    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the seam's signature)
+    def transaction_committed(self, entries: Sequence[Entry]) -> None:  # noqa: ARG002  (the interface's signature)
         """Count a commit; twice the batch size of them in single mode bring batches back (spec WCF-42)."""
         if self._single_commits is not None:
             commits = self._single_commits + 1

@@ -156,7 +156,7 @@ class ServiceBroker(Policy):
         """Lose everything but at a mere reopening: the counters are in memory (spec SB-7)."""
         return counters if restart is Restart.ENDPOINT else {}
 
-    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the seam's signature)
+    def counters_when_enabled(self, counters: Mapping[str, int], *, starts: bool) -> Mapping[str, int]:  # noqa: ARG002  (the interface's signature)
         """Start anew, also when the queue was ON already (spec SB-7, section 11.1)."""
         return {}
 
@@ -242,7 +242,7 @@ class ServiceBrokerReceiver(Receiver):
             return self._disable(Counts(), self._reached, self._last_asked)
         return None
 
-    def transaction_aborted(self, *, became_poison: bool) -> None:  # noqa: ARG002  (the seam's signature)
+    def transaction_aborted(self, *, became_poison: bool) -> None:  # noqa: ARG002  (the interface's signature)
         """Begin the rollback of another transaction."""
         self._in_this_rollback.clear()
 

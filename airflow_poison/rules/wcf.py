@@ -110,11 +110,11 @@ class WcfReceiver(Receiver):
 
     policy: WcfSettings
 
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the seam's signature)
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return:  # noqa: ARG002  (the interface's signature)
         """Count the abort; the next receive decides (spec WCF-14)."""
         return Return(aborted(entry.counts))
 
-    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the seam's signature)
+    def give_up(self, entry: Entry, failure: Failure, now: datetime) -> Dispose | Halt:  # noqa: ARG002  (the interface's signature)
         """Return the final disposition at once, without the attempts and cycles that are left (spec WCF-29)."""
         if not self.policy.exactly_once:
             return Dispose(Disposition.DROP, entry.counts, (EventType.DROPPED,))

@@ -355,7 +355,7 @@ class WebSphereMqReceiver(Receiver):
         reached = count == threshold if self.policy.compare == Compare.EQUALS else count >= threshold
         return self.requeue(entry, Reason.BACKOUT_THRESHOLD_REACHED, now) if threshold and reached else Deliver(entry.counts)
 
-    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the seam's signature)
+    def after_rollback(self, entry: Entry, failure: Failure, now: datetime) -> Return | Halt:  # noqa: ARG002  (the interface's signature)
         """Count the failure, and stop at the limit, once (spec WMQ-12, WMQ-20, LP-2, LP-3)."""
         if failure.kind is FailureKind.UNPROCESSABLE:
             return Return(entry.counts)

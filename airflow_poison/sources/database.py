@@ -74,7 +74,7 @@ class TableSource(Source):
         """Have the table open. Raises SourceError."""
         said = f"Table {self.table!r} of source {self.name!r}"
         if not self.address and "://" not in self.connection:
-            raise SourceError(f"{said}: nobody has looked up connection {self.connection!r}. Give an SQLAlchemy URL. Nothing was sent.")
+            raise SourceError(f"{said}: Airflow has not looked up connection {self.connection!r}. Give an SQLAlchemy URL. Nothing was sent.")
         return opened(self.address or self.connection, self.table, said)
 
     def check_position(self, at: Mapping[str, JsonValue], **settings: JsonValue) -> None:

@@ -134,7 +134,7 @@ class Versions:
 
         table = self._opened(number)
         found = pa.table(table.get_add_actions()).select(["path", "modification_time"]).to_pylist()  # not their values, which Python need not have
-        with self._told(f"version {number}"):
+        with self._named(f"version {number}"):
             vectors = _VECTORS in (table.protocol().reader_features or ()) and pa.table(table.deletion_vectors()).num_rows > 0
         keys = sorted(found, key=lambda each: (each["modification_time"], each["path"]))
         texts = {each["path"]: each["partitionValues"] for each in self._texts_of(table)} if table.metadata().partition_columns else {}
@@ -144,7 +144,7 @@ class Versions:
     def read(self, number: int) -> Version:
         """Return what a commit did."""
         name = f"{_LOG}/{number:020d}.json"
-        with self._told(f"version {number}"):
+        with self._named(f"version {number}"):
             try:
                 with self._files.open_input_stream(name) as content:
                     found = defaultdict[str, list[dict[str, Any]]](list)
@@ -176,12 +176,12 @@ class Versions:
         import pyarrow.parquet as pq
 
         self._refuse(of, file)
-        with self._told(f"version {of.number}"):
+        with self._named(f"version {of.number}"):
             try:
                 content = self._files.open_input_file(file.path)
             except FileNotFoundError as error:
                 raise SourceError(self._vacuumed(of, file)) from error
-        with content, self._told(f"{file.path} of version {of.number}"):
+        with content, self._named(f"{file.path} of version {of.number}"):
             reader = pq.ParquetFile(content, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
             for batch in streamed(reader, _BATCH, use_threads=False):
                 columns = {name.name: self._column(batch, file, name) for name in self.schema}
@@ -243,7 +243,7 @@ class Versions:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        with self._told("its log" if version is None else f"version {version}"):
+        with self._named("its log" if version is None else f"version {version}"):
             try:
                 table = DeltaTable(self.uri, version=version, storage_options=dict(self.storage_options) or None)
             except TableNotFoundError as error:
@@ -259,7 +259,7 @@ class Versions:
         return table
 
     @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _named(self, what: str) -> Iterator[None]:
         try:
             yield
         except PoisonError:
@@ -302,7 +302,7 @@ class Versions:
             raise SourceError(f"{begin} lies elsewhere (a shallow clone), which cannot be read here. Make a deep clone. Nothing was sent.")
         if missing := [name for name in self.newest.metadata().partition_columns if name not in file.partition]:
             raise SourceError(
-                f"{begin} was removed by a writer that did not say of which partition it was ({', '.join(missing)}): its rows cannot be told. "
+                f"{begin} was removed by a writer that did not say of which partition it was ({', '.join(missing)}): its rows are not known. "
                 f"{self._go_on(of.number + 1)}"
             )
 
@@ -578,7 +578,7 @@ class DeltaChanges(Source):
             reached[:] = [begin, *(_Place(version.number + 1) for version, _ in wanted)]
             return versions.frame(spark, [file for _, files in wanted for file in files])
 
-        return Take(what=f"{_told(begin, last)} of {self.uri}", batches=batches, reached=at, rows=None if self.changes else rows)
+        return Take(what=f"{_span_of(begin, last)} of {self.uri}", batches=batches, reached=at, rows=None if self.changes else rows)
 
     def _wanted(self, versions: Versions, begin: _Place, last: int) -> Iterator[tuple[Version, tuple[DataFile, ...]]]:
         """Yield versions with the files whose rows are not taken yet, up to one that cannot be taken: the next run begins with it, and says why."""
@@ -643,7 +643,7 @@ def _place(at: Mapping[str, JsonValue]) -> _Place:
     return _Place(int(at["version"]), int(at["files"]), bool(at["snapshot"]))  # type: ignore[arg-type]  # our own values
 
 
-def _told(begin: _Place, last: int) -> str:
+def _span_of(begin: _Place, last: int) -> str:
     if begin.snapshot:
         return f"all rows of version {begin.version}"
     if begin.version > last:

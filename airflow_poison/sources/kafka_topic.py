@@ -455,8 +455,8 @@ class Topic:
 
     def _made(self, kind: Any, settings: Mapping[str, Any]) -> Any:
         try:
-            told = {"log_level": _CRITICAL, **settings, "error_cb": lambda error: self._said.append(error.str())}
-            return kind(told, logger=_log)
+            given = {"log_level": _CRITICAL, **settings, "error_cb": lambda error: self._said.append(error.str())}
+            return kind(given, logger=_log)
         except Exception as error:
             raise SourceError(
                 f"The settings of Kafka for topic {self.name!r} are not usable: {said_by(error)} Correct connection=. Nothing was sent."

@@ -1,4 +1,4 @@
-"""Readers of files: one for each format, for every door. What a file holds comes out as messages and malformed records, and nothing is left out.
+"""Readers of files: one for each format, for every way in. What a file holds comes out as messages and malformed records, and nothing is left out.
 
 A reader counts what it has read: every line is a part of exactly one record, or is blank, or is the header. A record that cannot be read is malformed
 (the column ``ERROR``), with the number of its line and its bytes; its neighbours are read. What ends a file early (a truncated gzip, a broken

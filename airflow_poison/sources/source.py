@@ -1,4 +1,4 @@
-"""The seam of sources: a position says how far one was taken, a plan says what is new behind it, and the rows come with a new position.
+"""The interface of sources: a position says how far one was taken, a plan says what is new behind it, and the rows come with a new position.
 
 A take records the new position in the commit that adds the messages (``passes.take``): killed anywhere and run again, nothing is missing
 and nothing comes twice. Planning and reading write nothing, neither here nor there.

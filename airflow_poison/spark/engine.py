@@ -318,12 +318,12 @@ class SparkEngine:
 
     def _reporter(self, table: QueueTable, claim: Claim, watched: Watched) -> Callable[[], None]:
         """Return the callback for every task that has ended."""
-        told_of = {-1}
+        said_of = {-1}
 
         def report() -> None:
             progress = watched.progress()
-            if progress is not None and progress.done not in told_of:
-                told_of.add(progress.done)
+            if progress is not None and progress.done not in said_of:
+                said_of.add(progress.done)
                 self._progress(f"queue {table.name}: {claim.messages:,} messages, task {progress.done} of {progress.tasks} done")
 
         return report
@@ -371,19 +371,19 @@ def transform_claim(
     )
     name, began = f"queue {table.name}", time.monotonic()
 
-    def told(line: str) -> None:
+    def say(line: str) -> None:
         tell(f"{name}: {line}")
 
     def alive(batch: pa.RecordBatch) -> pa.RecordBatch:
         keep_alive()
         return batch
 
-    told(f"transforming {counted(claim.messages, 'message')}")
+    say(f"transforming {counted(claim.messages, 'message')}")
     with Journal(Path(job.journal_folder), _TASK, forced=True, share=job.share) as journal, expected(spark), types_kept(spark):
-        outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, tell=told).run(keep_alive)
+        outcome = UnitDelivery(job, messages, units, journal, carry=carry, rules=rules, tell=say).run(keep_alive)
         if job.detection is not None and job.detection.found:
             return  # the claim is settled anew, without what failed so
-        told(f"{counted(claim.messages, 'message')} transformed in {counted(outcome.units, 'unit')} and {time.monotonic() - began:.1f} s")
+        say(f"{counted(claim.messages, 'message')} transformed in {counted(outcome.units, 'unit')} and {time.monotonic() - began:.1f} s")
         reach("frames.outcome.before")
         with OutcomeWriter(stage / "out", _TASK) as writer:
             some = map(alive, chosen(table.root, claim.files, open_ids(job, outcome)))

@@ -114,7 +114,7 @@ class Executors:
             self._known.cores = len(answers)
             for answer in answers:
                 if answer["lacks"] or not _is_there(folder, f"{probe}/{answer['wrote']}"):
-                    raise ExecutorError(_told(answer, folder, handler))
+                    raise ExecutorError(_lacking(answer, folder, handler))
         finally:
             folder.remove_tree(probe)
 
@@ -139,7 +139,7 @@ def _is_there(folder: Folder, path: str) -> bool:
         return False
 
 
-def _told(answer: dict[str, str], folder: Folder, handler: HandlerRef | None) -> str:
+def _lacking(answer: dict[str, str], folder: Folder, handler: HandlerRef | None) -> str:
     """Return what an executor lacks, and what to do about it."""
     where, because = f"Spark's executor on {answer['host']} ({answer['python']})", answer["why"]
     match answer["lacks"]:
@@ -266,13 +266,13 @@ def shippable(path: str) -> str:
     return str(copy)
 
 
-_ROOMS = ("values", "rules", "dialogs", "store", "outputs", "delivery", "fsck", "sources", "spark", "passes", "desk", "watching")
+_PACKAGES = ("values", "rules", "dialogs", "store", "outputs", "delivery", "fsck", "sources", "spark", "passes", "desk", "watching")
 """The packages that know nothing of Airflow."""
 
 
 @cache
 def own_package() -> str:
-    """Return an archive of the rooms that know nothing of Airflow, compiled: every worker imports it anew."""
+    """Return an archive of the packages that know nothing of Airflow, compiled: every worker imports it anew."""
     home = Path(airflow_poison.__file__).parent
     if not home.is_dir():  # this process has it from an archive
         return str(home.parent)
@@ -280,8 +280,8 @@ def own_package() -> str:
     copy = folder / home.name
     copy.mkdir()
     shutil.copy2(home / "__init__.py", copy)
-    for room in _ROOMS:
-        shutil.copytree(home / room, copy / room)  # with what Python has compiled of it already
+    for package in _PACKAGES:
+        shutil.copytree(home / package, copy / package)  # with what Python has compiled of it already
     archive = folder / f"{home.name}-{airflow_poison.__version__}.zip"
     with zipfile.PyZipFile(str(archive), "w", zipfile.ZIP_DEFLATED) as file:
         file.writepy(str(copy))

@@ -375,7 +375,7 @@ def lost(error: Exception) -> bool:
     return session.is_of_connect(error) and ("has ended" in session.why(error) or "cannot be reached" in session.why(error))
 
 
-_TOLD = (
+_LOUD = (
     "util.Utils",
     "executor.Executor",
     "scheduler.TaskSetManager",
@@ -461,7 +461,7 @@ def unconverted() -> Iterator[None]:
 @contextmanager
 def _silent(log4j: Any) -> Iterator[None]:
     """Switch loggers of the driver's JVM off while the block runs."""
-    levels = {name: log4j.LogManager.getLogger(name).getLevel() for name in (f"org.apache.spark.{each}" for each in _TOLD)}
+    levels = {name: log4j.LogManager.getLogger(name).getLevel() for name in (f"org.apache.spark.{each}" for each in _LOUD)}
     set_level = log4j.core.config.Configurator.setLevel
     for name in levels:
         set_level(name, log4j.Level.OFF)

@@ -1,4 +1,4 @@
-"""Spark jobs: what the two kinds of sessions do differently, one seam that is chosen by the session; and the texts about a job that failed.
+"""Spark jobs: what the two kinds of sessions do differently, one interface that is chosen by the session; and the texts about a job that failed.
 
 A *classic* session has its driver, a JVM, in this process's family: job groups, the status tracker, ``addPyFile``. A *Connect* session is a
 client of a server: tags, progress messages, artifacts; no JVM is started and Py4J is not used. Everything else of this package is the same.

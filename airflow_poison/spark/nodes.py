@@ -24,7 +24,7 @@ from airflow_poison.delivery.outage import OUTAGE_FILE
 from airflow_poison.delivery.progress import FOLDER as OUTPUT
 from airflow_poison.delivery.recovered import RecoveredAttempts
 from airflow_poison.delivery.returned import LearnedColumns
-from airflow_poison.spark.shares import GRACE_SECONDS, SHUT_OUT, TASK_ROW, plan_shares, read_share, told
+from airflow_poison.spark.shares import GRACE_SECONDS, SHUT_OUT, TASK_ROW, plan_shares, read_share, row_of
 from airflow_poison.store.data_files import STAGE
 from airflow_poison.store.disk import on_node
 from airflow_poison.store.objects import side_by_side
@@ -83,12 +83,12 @@ class NodeSite:
 
     def tell(self, job: StageJob) -> None:
         """Make objects of the tasks' orders in files."""
-        told: list[str | Path] = [*columns_beside(Path(job.journal_folder)), *filter(None, (job.dialogs,))]
+        paths: list[str | Path] = [*columns_beside(Path(job.journal_folder)), *filter(None, (job.dialogs,))]
         if job.carry is not None:
             files = RecoveredAttempts.files(Path(job.carry))
             rows = [Path(path) for path in json.loads(files[-1].read_text())]
-            told += (*files, *rows, *(path for folder in {each.parent for each in rows} for path in columns_beside(folder)))
-        self.folder.share([self._below(path) for path in told])
+            paths += (*files, *rows, *(path for folder in {each.parent for each in rows} for path in columns_beside(folder)))
+        self.folder.share([self._below(path) for path in paths])
 
     def fetch(self, job: StageJob, files: Sequence[str]) -> None:
         """Bring to the driver's node what the tasks have left: what ended them all, and their journals where something depends on these now."""
@@ -141,9 +141,9 @@ class NodeSite:
             journals.mkdir(parents=True, exist_ok=True)
             if not job.closed:  # then nothing is delivered
                 self._refuse_begun(journals, task)
-            told = self._arrived(job)
+            arrived = self._arrived(job)
             with _Signals(self.folder, self.holder, [self._below(path) for path in _signals(job)]):
-                yield told
+                yield arrived
 
     def left(self, task: str) -> Sequence[str]:
         """Make objects of what remains of the task's messages, and of its handlers' output; return their names."""
@@ -192,7 +192,7 @@ class NodeSite:
         if not is_own and any(each.path.startswith(begun) for each in self.folder.objects.list(f"{self.holder}/{JOURNAL}/")):
             raise ServerSessionError(
                 f"Task {task} of this pass has begun on another node, which is lost, or where it failed (Spark's log says which). Nothing is lost, "
-                "no message is charged: run the Airflow task again, it goes on with what every node has told."
+                "no message is charged: run the Airflow task again, it goes on with what every node has reported."
             )
 
 
@@ -205,7 +205,7 @@ def written_by_tasks(frame: DataFrame, folder: BucketFolder, below: str) -> list
     names = frame.columns
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield told(_written((batch.rename_columns(names) for batch in batches), folder, below))
+        yield row_of(_written((batch.rename_columns(names) for batch in batches), folder, below))
 
     numbered = frame.toDF(*map(str, range(len(names))))  # to mapInArrow a dot in a name is a path
     rows = numbered.mapInArrow(write, schema=TASK_ROW).collect()

@@ -299,7 +299,7 @@ class SendStage:
         from pyspark.sql import functions as f
 
         written = Observation()
-        with _told(), types_kept(messages.sparkSession):
+        with _named_errors(), types_kept(messages.sparkSession):
             counted = messages.observe(written, f.count(f.lit(1)).alias("rows"))
             self.run(lambda: counted.write.parquet(local_uri(str(self.folder))))
         paths = sorted(self.folder.glob("*.parquet"))
@@ -315,13 +315,13 @@ class SendStage:
     def _written_apart(self, messages: DataFrame) -> list[Path]:
         """Write the messages where the tasks run, and fetch all of them."""
         paths: list[Path] = []
-        with _told():
+        with _named_errors():
             self.run(lambda: paths.extend(written_by_tasks(messages, cast("BucketFolder", self.of), self.path)))
         return paths
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _named_errors() -> Iterator[None]:
     """Raise InputError or SparkJobError for what a job that writes messages fails with; what the driver cannot fetch is no failure of the job."""
     try:
         yield

@@ -299,7 +299,7 @@ def connect_session(url: str, conf: Mapping[str, str]) -> SparkSession:
     """Return this process's session with a server, or begin one.
 
     :param url: ``sc://host:port``, with parameters as Spark writes them (``sc://host:443/;use_ssl=true;token=…``).
-    :param conf: settings of the session; what only a server can be told is refused.
+    :param conf: settings of the session; what only a server can be given is refused.
     Raises SparkConnectError when no server answers, SettingError.
     """
     with _lock:

@@ -140,7 +140,7 @@ class Site(Protocol):
         """Return where a claimed file lies for the task, by its path below the table."""
 
     def working(self, job: StageJob, task: str) -> AbstractContextManager[StageJob]:
-        """Enter with what a task is told, in terms of its site; what it then writes lies beside the folder of the journals."""
+        """Enter with what a task is given, in terms of its site; what it then writes lies beside the folder of the journals."""
 
     def left(self, task: str) -> Sequence[str]:
         """Return what the driver has to fetch of what a task that has ended has left, as paths below the table."""
@@ -183,7 +183,7 @@ def deliver_share(site: Site, job: StageJob, task: str, batches: Iterable[pa.Rec
         with forwarding(here.journal_folder, task), OutcomeWriter(out, task) as writer:
             for rows in deliver_partition(here, task, batches):
                 writer.write(pa.Table.from_batches([rows]))
-    return told(site.left(task))
+    return row_of(site.left(task))
 
 
 def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.RecordBatch:
@@ -191,10 +191,10 @@ def deliver_only(site: Site, job: StageJob, files: Sequence[DataFile]) -> pa.Rec
     with site.working(job, ALONE) as here, forwarding(here.journal_folder, ALONE):
         alone = _read_only(job.only, site, files)
         deliver_alone(here, (alone.sort_by("lookup_id") if job.parks else alone).to_batches())
-    return told(site.left(ALONE))
+    return row_of(site.left(ALONE))
 
 
-def told(files: Sequence[str]) -> pa.RecordBatch:
+def row_of(files: Sequence[str]) -> pa.RecordBatch:
     """Return a task's row for Spark (``TASK_ROW``): the files that the driver has to fetch."""
     import pyarrow as pa
 

@@ -531,8 +531,8 @@ class SparkUnits:
         for path in sorted((self._folder / str(lands)).glob("*/*.parquet")):
             found = verdicts_in(path)
             verdicts = {**found, **verdicts, **{number: failure for number, failure in found.items() if failure.text == RAISED}}
-        told = np.fromiter(verdicts, np.int64, len(verdicts))
-        strange = told[~np.isin(told, lookup_ids)]  # setdiff1d sorts all of the unit
+        named = np.fromiter(verdicts, np.int64, len(verdicts))
+        strange = named[~np.isin(named, lookup_ids)]  # setdiff1d sorts all of the unit
         if len(strange):
             raise TransformError(
                 f"transform={self._transformation.name} returned {POISON_COLUMN} for {LOOKUP_ID} {strange[0]}, which is none of the messages it was "

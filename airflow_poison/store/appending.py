@@ -126,9 +126,9 @@ class _Sending:
             self._good.renumber(base)
             self._malformed.renumber(base + self._good.messages)
             reach("store.append.after_numbering")
-            told = write_events(table.folder, state.version + 1, self._events())
+            events = write_events(table.folder, state.version + 1, self._events())
             if self._landings is not None:
-                told += [write_new(table.folder, LANDING, 0, self._landings, commit_prefix(state.version + 1, 1))]
+                events += [write_new(table.folder, LANDING, 0, self._landings, commit_prefix(state.version + 1, 1))]
             good, bad = self._good.messages, self._malformed.messages
             held = good if holds else 0
             more = {"held": held, "malformed": bad, **self._counts}
@@ -136,12 +136,12 @@ class _Sending:
             numbers |= {f"{name}:{self._key}": number for name, number in more.items() if number}
             commit = Commit(
                 "append",
-                add=[*self._good.files, *self._malformed.files, *found, *told],
+                add=[*self._good.files, *self._malformed.files, *found, *events],
                 remove=removed,
                 numbers=numbers,
                 lasting={SEQUENCE: base + good + bad},
                 details={"key": self._key, **self._details},
-                scratch=[*found[:1], *told],
+                scratch=[*found[:1], *events],
             )
             if table.log.commit(state, commit):
                 return Sent(messages=good + bad, first_lookup_id=base + 1, held=held, malformed=bad, counts=self._counts)

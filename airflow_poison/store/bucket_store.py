@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from airflow_poison.store import QueueStore, check_name, checkpoints, entries, no_queue, no_such_queue, object_store_of
 from airflow_poison.store.bucket_folder import BucketFolder, name_of, node_folder
-from airflow_poison.store.delta_store import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog, log, make_table, shortened_told
+from airflow_poison.store.delta_store import CHECKPOINT_INTERVAL, PARTITION_BY, DeltaLog, log, make_table, shortened_text
 from airflow_poison.store.entries import CHECKPOINT, ENTRY, HINT, LOG, DeltaState, EntryFingerprint, actions, entry_of
 from airflow_poison.store.objects import Objects, copy_of, side_by_side
 from airflow_poison.store.queue_table import QueueTable, with_named_errors
@@ -344,7 +344,7 @@ class BucketLog:
     def _check_not_shortened(self, base: int) -> None:
         """Refuse a commit whose place in the log had been cleaned up before it was made: it would never be read."""
         if not self._objects.is_there(_name(base)):
-            raise TableChangedError(shortened_told(self._folder.uri, base))
+            raise TableChangedError(shortened_text(self._folder.uri, base))
 
     def _checkpoint(self, version: int) -> None:
         """Keep opening cheap. Only a shortcut for readers: the commit counts without it."""

@@ -62,8 +62,8 @@ def move_files(table: Table, pick: Callable[[Snapshot], Sequence[DataFile]], tar
         moved = [(file, data_files.moved(table.folder, file, target, file.move_count + count_move)) for file in wanted.values()]
         reach("store.move.after_links")
         # One event per file; ``history`` expands it to one per message. A move from or to an ``_UNCOUNTED`` sub-queue writes none.
-        told = [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
-        added = [*(new for _, new in moved), *data_files.write_events(table.folder, view.state.version + 1, told)]
+        events = [_event(old, new, target, now) for old, new in moved if _UNCOUNTED.isdisjoint({old.sub_queue, target.value})]
+        added = [*(new for _, new in moved), *data_files.write_events(table.folder, view.state.version + 1, events)]
         details = {"to": target.value, "files": len(moved)}
         commit = Commit("move", add=added, remove=[old for old, _ in moved], details=details, scratch=added)
         return commit, Returned(messages=sum(new.rows for _, new in moved), files=len(moved))

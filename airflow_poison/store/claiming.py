@@ -371,8 +371,8 @@ def finish(
         inputs = _inputs(table, view, claim)
         version = view.state.version + 1
         added = [_linked(table, claim, staged, file, version, part) for part, (staged, file) in enumerate(manifest.files)]
-        told = events(view.snapshot.control) if callable(events) else events
-        record = data_files.write_events(table.folder, version, told, part=len(manifest.files))
+        happened = events(view.snapshot.control) if callable(events) else events
+        record = data_files.write_events(table.folder, version, happened, part=len(manifest.files))
         control = table.control_change(view, change)
         commit = Commit(
             "finish",

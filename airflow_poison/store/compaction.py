@@ -75,7 +75,7 @@ class _Needed:
 
     :param live: in the newest version, or claimed.
     :param staged: outcomes of passes that will be finished.
-    :param told: files that history events refer to.
+    :param named: files that history events refer to.
     :param stages: folders of living claims.
     :param removals: when files were removed from the table, in seconds since 1970, as far as the log knows.
     :param since: the beginning of the retention.
@@ -83,7 +83,7 @@ class _Needed:
 
     live: frozenset[str]
     staged: frozenset[str]
-    told: frozenset[str]
+    named: frozenset[str]
     stages: frozenset[str]
     removals: Mapping[str, float]
     since: float
@@ -100,7 +100,7 @@ class _Needed:
             return "kept_young" if file.age < self.safe_age else "orphans"
         if removed >= self.since:
             return "kept_retention"
-        return "kept_told" if file.path in self.told else "expired"
+        return "kept_history" if file.path in self.named else "expired"
 
     def verdict_of_stage(self, folder: Found) -> str:
         """Return the same of a folder of the stage. A send's has no claim: its age decides."""
@@ -144,7 +144,7 @@ def _needed(table: Table, view: View, staged: frozenset[str], retention: timedel
     return _Needed(
         live=frozenset(view.live) | view.snapshot.claimed_paths,
         staged=staged,
-        told=frozenset(history.named_files(table.folder, [file for file in view.live.values() if file.sub_queue == EVENT])),
+        named=frozenset(history.named_files(table.folder, [file for file in view.live.values() if file.sub_queue == EVENT])),
         stages=frozenset(path for key, attempt in attempts for path in stage.folder_names(key, attempt)),
         removals=table.log.removals(),
         since=time.time() - retention.total_seconds(),

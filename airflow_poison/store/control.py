@@ -141,8 +141,8 @@ class Control:
 
     def with_outage(self, reads: SubQueue, outage: OutageState | None) -> Control:
         """Return the row with the outage of a sub-queue's endpoint set, or cleared when ``outage`` is None."""
-        told = (None, None, None) if outage is None else (_micros(outage.since), _micros(outage.next_probe_at), int(outage.fingerprint, 16))
-        return self.with_counters(dict(zip(_outage_names(reads), told, strict=True)))
+        values = (None, None, None) if outage is None else (_micros(outage.since), _micros(outage.next_probe_at), int(outage.fingerprint, 16))
+        return self.with_counters(dict(zip(_outage_names(reads), values, strict=True)))
 
     def rests_until(self, reads: SubQueue, now: datetime) -> datetime | None:
         """Return before when a pass delivers nothing of a sub-queue, because it is blocked or waits for the next probe; None: it delivers."""

@@ -336,14 +336,14 @@ CLAIM_COLUMNS = ("lookup_id", "message_id", "message_type", "body")
 _INSTANTS = ("min_enqueued_at", "min_due_at", "max_due_at")
 
 
-def write_events(folder: Folder, version: int, told: Sequence[Event], part: int = 0) -> list[DataFile]:
+def write_events(folder: Folder, version: int, events: Sequence[Event], part: int = 0) -> list[DataFile]:
     """Write the events of the commit that makes ``version``; no file when there are none.
 
     :param part: orders several files of one commit.
     """
-    if not told:
+    if not events:
         return []
-    return [write_new(folder, EVENT, 0, events_to_table(signed_by_actor(told)), prefix=commit_prefix(version, part))]
+    return [write_new(folder, EVENT, 0, events_to_table(signed_by_actor(events)), prefix=commit_prefix(version, part))]
 
 
 def file_to_dict(file: DataFile) -> dict[str, object]:

@@ -365,9 +365,9 @@ class DeltaLog:
                 with suppress(deltalake.exceptions.DeltaError):
                     return self._before_what_does_not_count(found)
             if found.lost or found.unmarked:
-                raise TableChangedError(log_damage.told(self._uri, found, cause))
+                raise TableChangedError(log_damage.said(self._uri, found, cause))
         error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
-        raise error_of(log_damage.told(self._uri, found, cause))
+        raise error_of(log_damage.said(self._uri, found, cause))
 
     def _before_what_does_not_count(self, found: log_damage.Diagnosis) -> DeltaState:
         """Return the last version that counts. Raises DeltaError."""
@@ -444,7 +444,7 @@ class DeltaLog:
         was suspended for longer than the retention can be too late.
         """
         if base.has_entry and not entry.exists() and Path(self._root, LOG).is_dir():
-            raise TableChangedError(shortened_told(self._uri, base.version))
+            raise TableChangedError(shortened_text(self._uri, base.version))
 
     def _refuse_foreign(self, state: DeltaState, known: int) -> None:
         """Raise TableChangedError when the table differs from what the package has last left: see ``find_foreign``. Costs one short read."""
@@ -458,17 +458,17 @@ class DeltaLog:
         if state.version > known:
             hands = find_foreign(self._root, state.version, known)
             if hands is not None and (what := self._foreign_changes(hands, state)):
-                raise TableChangedError(foreign_told(self._uri, hands, what))
+                raise TableChangedError(foreign_text(self._uri, hands, what))
             self._known = max(self._known, state.version)
 
     def _foreign_changes(self, hands: ForeignHands, state: DeltaState) -> Sequence[str]:
         """Return the changes of foreign commits; empty when they were undone or have no effect."""
         if hands.last_own is None:
-            return ["changed what cannot be told any more"]
+            return ["changed what is not known any more"]
         try:
             return list(foreign_changes(deltalake.DeltaTable(self._root, version=hands.last_own), state.table))
         except deltalake.exceptions.DeltaError as error:
-            return [f"changed what cannot be told any more ({first_line(error)})"]
+            return [f"changed what is not known any more ({first_line(error)})"]
 
     def _check_present(self, commit: Commit) -> None:
         """Refuse a commit that adds a missing file, for example one that a foreign VACUUM removed. Raises TableChangedError."""
@@ -498,11 +498,11 @@ class DeltaLog:
             log.warning("The checkpoint of version %d of %s could not be written; opening stays slower until the next: %s", version, self._uri, error)
 
 
-def shortened_told(uri: str, base: int) -> str:
+def shortened_text(uri: str, base: int) -> str:
     """Return the words for a commit that came when the log had been cut behind the version that it was built on."""
     return (
-        f"The log of the queue table {uri} was shortened beyond version {base} while this process stood still: whether its change counts cannot be "
-        "told. Run the task again: what was done before is not done twice. Keep the retention of maintenance longer than any process may stand still."
+        f"The log of the queue table {uri} was shortened beyond version {base} while this process stood still: whether its change counts is not "
+        "known. Run the task again: what was done before is not done twice. Keep maintenance's retention longer than any process may stand still."
     )
 
 
@@ -561,7 +561,7 @@ def foreign_changes(before: deltalake.DeltaTable, after: deltalake.DeltaTable) -
         yield "changed the last lookup id"
 
 
-def foreign_told(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
+def foreign_text(root: str, hands: ForeignHands, what: Sequence[str]) -> str:
     """Return the error message for foreign commits."""
     who = ", ".join(hands.commits[:3]) + (", …" if len(hands.commits) > 3 else "")  # noqa: PLR2004
     since = "an unknown version" if hands.last_own is None else f"version {hands.last_own}"

@@ -373,7 +373,7 @@ class Cleaned:
     :param kept_retention: removed from the table within the retention: readers of an older version need them.
     :param kept_young: unreferenced files kept because they are young: a send or a pass may still commit them.
     :param kept_staged: unreferenced files kept because the staged outcome of an unfinished pass refers to them.
-    :param kept_told: files kept because a history event still refers to them.
+    :param kept_history: files kept because a history event still refers to them.
     """
 
     expired: int = 0
@@ -384,7 +384,7 @@ class Cleaned:
     kept_retention: int = 0
     kept_young: int = 0
     kept_staged: int = 0
-    kept_told: int = 0
+    kept_history: int = 0
 
 
 @dataclass(frozen=True, slots=True)

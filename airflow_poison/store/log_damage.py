@@ -243,7 +243,7 @@ def _put(root: str, version: int, content: bytes) -> None:
 # Words ----------------------------------------------------------------------------------------------------------------
 
 
-def told(root: str, found: Diagnosis, cause: str) -> str:
+def said(root: str, found: Diagnosis, cause: str) -> str:
     """Return the words for a log that cannot be read."""
     name = Path(root).name
     if found.lost:
@@ -255,7 +255,7 @@ def told(root: str, found: Diagnosis, cause: str) -> str:
     if found.unmarked:
         return (
             f"The log of the queue table {root} is damaged: the entry of version {found.version} is cut short, and whether it was acknowledged "
-            f"cannot be told, because the table has no folder {FOLDER!r} (it is older, or somebody removed that). Nothing was committed "
+            f"is not known, because the table has no folder {FOLDER!r} (it is older, or somebody removed that). Nothing was committed "
             f"by this verb. Restore {LOG} from a backup; or go on without that commit: 'airflow poison check {name} --repair --accept-loss'."
         )
     if found.shortcuts:

@@ -82,8 +82,8 @@ def forget_source(table: Table, name: str, now: datetime) -> bool:
         if found is None:
             return None, False
         event = Event(EventType.POSITION_RESET, now, details={"source": name, "position": str(found.record.get("position", ""))})
-        told = data_files.write_events(table.folder, view.state.version + 1, [event])
-        return Commit("forget_source", add=told, remove=[found.file, *found.keys], details={"source": name}, scratch=told), True
+        happened = data_files.write_events(table.folder, view.state.version + 1, [event])
+        return Commit("forget_source", add=happened, remove=[found.file, *found.keys], details={"source": name}, scratch=happened), True
 
     return table.change(attempt)
 
@@ -212,9 +212,9 @@ def record_plan(
             data_files.renamed(table.folder, file, prefix=commit_prefix(version, part))
             for part, file in zip((_RECORD, _MEMBERS), written, strict=True)
         ]
-        told = data_files.write_events(table.folder, version, events)
+        happened = data_files.write_events(table.folder, version, events)
         numbers = {_done(plan): 0, _state(plan): _STATES.index(state)}
-        return Commit("plan", add=[*written, *told], numbers=numbers, details={"plan": plan}, scratch=told), True
+        return Commit("plan", add=[*written, *happened], numbers=numbers, details={"plan": plan}, scratch=happened), True
 
     made = table.change(attempt)  # files stay when this raises: the commit may have happened
     if not made:
@@ -231,9 +231,9 @@ def set_plan_state(table: Table, plan: str, state: PlanState, allowed: Collectio
             return None, None
         if now not in allowed:
             raise _refusal(table, plan, now, allowed)
-        told = data_files.write_events(table.folder, view.state.version + 1, events)
+        happened = data_files.write_events(table.folder, view.state.version + 1, events)
         numbers = {_state(plan): _STATES.index(state)} | ({_passed(plan): 1} if state is PlanState.RUNNING else {})
-        return Commit("plan", add=told, numbers=numbers, details={"plan": plan}, scratch=told), None
+        return Commit("plan", add=happened, numbers=numbers, details={"plan": plan}, scratch=happened), None
 
     table.change(attempt)
 
@@ -291,8 +291,8 @@ class Removal:
 
 def removals_of(table: Table, plan: str) -> tuple[Removal, ...]:
     """Return the removals of a plan from its events, in order."""
-    told = [details for details in history.details_of_plan(table, plan) if "lookup_ids" in details and details.get("place") == ""]
-    return tuple(Removal(number, each["path"], tuple(history.from_ranges(each["lookup_ids"]))) for number, each in enumerate(told))
+    removals = [details for details in history.details_of_plan(table, plan) if "lookup_ids" in details and details.get("place") == ""]
+    return tuple(Removal(number, each["path"], tuple(history.from_ranges(each["lookup_ids"]))) for number, each in enumerate(removals))
 
 
 def bring_back(table: Table, removal: Removal, step: PlanStep, event: Event) -> bool | None:
@@ -316,9 +316,9 @@ def bring_back(table: Table, removal: Removal, step: PlanStep, event: Event) -> 
             return None, False
         numbers = {**counted(table, view.state, step), key: 1}
         written[:] = [data_files.renamed(table.folder, file) for file in written]
-        told = data_files.write_events(table.folder, view.state.version + 1, [event])
+        happened = data_files.write_events(table.folder, view.state.version + 1, [event])
         details = {"plan": step.plan, "brought_back": chosen.num_rows}
-        return Commit("bring_back", add=[*written, *told], numbers=numbers, details=details, scratch=told), True
+        return Commit("bring_back", add=[*written, *happened], numbers=numbers, details=details, scratch=happened), True
 
     made = table.change(attempt)  # files stay when this raises: the commit may have happened
     if not made:

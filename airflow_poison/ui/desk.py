@@ -111,7 +111,7 @@ class Applies:
             self._tasks[key] = _Task(work, self._turns)
             self._pool.submit(self._run, key)
 
-    def told(self, key: Key) -> dict[str, object]:
+    def position(self, key: Key) -> dict[str, object]:
         """Return what this server does with a plan: ``running``, ``waiting`` (behind so many), ``later`` (for passes), or nothing; its last error."""
         with self._lock:
             task = self._tasks.get(key)
@@ -223,7 +223,7 @@ _planned: OrderedDict[str, tuple[Hashable, float, Plan]] = OrderedDict()
 
 
 def _question(queue: Queue, given: Planned, version: int) -> Hashable:
-    """Return what a plan was asked for: equal questions have equal plans. None where a version cannot be told from another one of the same number."""
+    """Return what a plan was asked for: equal questions have equal plans. None where a version is not known from another one of the same number."""
     mark = queue.reading.mark(version)
     asked = json.dumps([given.selection, _values(given.action), given.limit], sort_keys=True, default=str)
     return None if mark is None else (queue.reading.uri, version, mark, asked)
@@ -374,7 +374,7 @@ def _canary_seen(table: QueueTable, plan_id: str) -> dict[str, object] | None:
 
 
 def _plain(conn_id: str, view: PlanView) -> dict[str, object]:
-    return view.to_dict() | {"server": applies().told((conn_id, view.queue, view.plan))}
+    return view.to_dict() | {"server": applies().position((conn_id, view.queue, view.plan))}
 
 
 def _selection(text: str, place: str | None = None) -> Selection:

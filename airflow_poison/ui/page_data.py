@@ -99,7 +99,7 @@ def queues(conn_id: str) -> dict[str, object]:
     from airflow_poison.passes.browse import overview_of
 
     settings, store = opened_connection(conn_id)
-    with told(f"The store of connection {conn_id!r}"):
+    with named_errors(f"The store of connection {conn_id!r}"):
         names, absence = store.names(), store.absence
     if absence:
         log.warning("Connection %r has no queues to show: %s.", conn_id, absence)
@@ -268,10 +268,10 @@ def events(conn_id: str, name: str, lookup_id: int | None, types: Collection[Eve
 
     with open_queue(conn_id, name) as queue:
         found = queue.history(lookup_ids=None if lookup_id is None else [lookup_id], types=types or None, limit=limit)
-        told = [
+        listed = [
             each | {"links": links_of(str(event.details.get(WHO, "")))} for each, event in zip(map(plain, found.events), found.events, strict=True)
         ]
-        return {"conn_id": conn_id, "queue": found.queue, "events": told, "earlier": found.earlier}
+        return {"conn_id": conn_id, "queue": found.queue, "events": listed, "earlier": found.earlier}
 
 
 def with_body(row: MessageRow) -> dict[str, object]:
@@ -415,7 +415,7 @@ def open_queue(conn_id: str, name: str, who: str | None = None) -> Iterator[Queu
     from airflow_poison.queue import Queue, Store
 
     _, store = opened_connection(conn_id)
-    with told(f"Queue {name!r} of connection {conn_id!r}"):
+    with named_errors(f"Queue {name!r} of connection {conn_id!r}"):
         queue = Queue(Store(store, actor=who), name)
         try:
             _ = queue.table if who else queue.reading
@@ -433,12 +433,12 @@ def opened_connection(conn_id: str) -> tuple[StoreConnection, QueueStore]:
     hook = QueueHook(conn_id)
     if not _is_poison(hook):
         raise NotThereError(f"No connection of type 'poison' has the id {conn_id!r}.")
-    with told(f"Connection {conn_id!r}"):
+    with named_errors(f"Connection {conn_id!r}"):
         return hook.settings, hook.store()
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def named_errors(what: str) -> Iterator[None]:
     """Keep errors from the page: they name paths and settings. Raises NotReadableError."""
     try:
         yield

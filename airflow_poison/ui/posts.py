@@ -72,11 +72,11 @@ _OF_ACTION = ("verb", "target", "function")
 def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) -> int:
     """Write an entry of the audit log; return its id. Raises HTTPException where that cannot be done."""
     action = body.get("action")
-    told = {"conn_id": conn_id} | {name: _cut(body[name]) for name in NOTED if name in body}
+    noted = {"conn_id": conn_id} | {name: _cut(body[name]) for name in NOTED if name in body}
     if isinstance(action, dict):
-        told["action"] = {name: _cut(action[name]) for name in _OF_ACTION if name in action}
+        noted["action"] = {name: _cut(action[name]) for name in _OF_ACTION if name in action}
     name = user.get_name()
-    entry = Log(event, owner=name, owner_display_name=name, extra=json.dumps(redact(told), default=str))
+    entry = Log(event, owner=name, owner_display_name=name, extra=json.dumps(redact(noted), default=str))
     for of_task in OF_TASK:
         if isinstance(body.get(of_task), str):
             setattr(entry, of_task, body[of_task][:MOST_IN_COLUMN])
@@ -252,12 +252,12 @@ def _checked(kind: type[Fields], body: dict[str, Any]) -> Fields:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
         if first["type"] == "missing":
-            told = f"{name}: it is missing."
+            text = f"{name}: it is missing."
         elif first["type"] == "extra_forbidden":
-            told = f"{name}: there is no such field. Fields: {', '.join(kind.model_fields)}."
+            text = f"{name}: there is no such field. Fields: {', '.join(kind.model_fields)}."
         else:
-            told = f"{name}={str(first['input'])[:100]!r}: {first['msg']}."
-        raise HTTPException(BAD, neutral_text(told), HEADERS) from error
+            text = f"{name}={str(first['input'])[:100]!r}: {first['msg']}."
+        raise HTTPException(BAD, neutral_text(text), HEADERS) from error
 
 
 async def _done(act: Callable[[Asked[Any]], dict[str, object]], asked: Asked[Any], *, large: bool) -> Response:

@@ -1,1 +1,1 @@
-"""Values that every room knows: messages, events, errors, clocks, texts. No tables and no processes."""
+"""Values that every package knows: messages, events, errors, clocks, texts. No tables and no processes."""

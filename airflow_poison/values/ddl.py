@@ -188,7 +188,7 @@ class _Parser:
             name = self._name()
             if name.lower() in found:
                 self._at = start
-                raise self._wrong("another name: there is a column of this one before it, and Spark's columns are told apart without regard to case")
+                raise self._wrong("another name: there is a column of this one before it, and Spark takes names that differ in case alone for one")
             self._skip(":")
             kind = self._type(f"the type of {name!r}" + (", after a colon" if colon else ""))
             nullable = kind == ("void",) or not self._words("not", "null")

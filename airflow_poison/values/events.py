@@ -124,7 +124,7 @@ _acting: ContextVar[Actor | None] = ContextVar("airflow_poison_actor", default=N
 
 @contextmanager
 def acting(who: str, why: str = "") -> Iterator[None]:
-    """Record the events of this block with who has caused them, and why: set by each door through which people act."""
+    """Record the events of this block with who has caused them, and why: set by each way in through which people act."""
     token = _acting.set(Actor(who, why))
     try:
         yield

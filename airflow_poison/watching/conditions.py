@@ -220,12 +220,12 @@ class Enabled(EndpointCondition):
 _CONDITIONS: Mapping[str, type[Condition]] = {kind.system: kind for kind in (RetryDue, MessagesAvailable, PoisonPresent, FilesGone, Halted, Enabled)}
 
 
-def condition_from_dict(told: Mapping[str, object]) -> Condition:
+def condition_from_dict(given: Mapping[str, object]) -> Condition:
     """Return the condition of a JSON form. Raises SettingError."""
-    kind = _CONDITIONS.get(str(told.get("system")))
+    kind = _CONDITIONS.get(str(given.get("system")))
     if kind is None:
-        raise SettingError("condition", told.get("system"), ", ".join(_CONDITIONS))
-    arguments = from_json(cast("type[Settings]", kind), told)
+        raise SettingError("condition", given.get("system"), ", ".join(_CONDITIONS))
+    arguments = from_json(cast("type[Settings]", kind), given)
     if arguments.get("age") is not None:
         arguments["age"] = timedelta(seconds=float(arguments["age"]))
     return kind(**arguments)

@@ -60,9 +60,9 @@ class Position:
         return {"version": self.version, "marks": sorted(self.marks)}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Self:
+    def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """Return the position of a JSON form."""
-        return cls(int(told["version"]), frozenset(told["marks"]))
+        return cls(int(record["version"]), frozenset(record["marks"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +113,10 @@ def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: 
         case Happening.DISABLED:
             return _halts(table, snapshot, position, events, now)
         case Happening.ENABLED | Happening.OUTAGE:
-            told = [_change(happening, table, event) for event in events]
+            payloads = [_change(happening, table, event) for event in events]
         case _:
-            told = [*_of_messages(happening, table, events, (position.version, snapshot.version))]
-    return News(tuple(told), replace(position, version=snapshot.version))
+            payloads = [*_of_messages(happening, table, events, (position.version, snapshot.version))]
+    return News(tuple(payloads), replace(position, version=snapshot.version))
 
 
 def ripens(happening: Happening, snapshot: Snapshot, now: datetime) -> datetime | None:
@@ -131,11 +131,11 @@ def ripens(happening: Happening, snapshot: Snapshot, now: datetime) -> datetime 
 
 
 def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event], versions: tuple[int, int]) -> Iterator[dict[str, Any]]:
-    from airflow_poison.passes.alerts import NAMED, UNTOLD
+    from airflow_poison.passes.alerts import NAMED, NOT_ALERTED
 
     kinds, lookup_ids = Counter[str](), list[int]()
     for event in events:
-        if event.details.get("by") in UNTOLD:
+        if event.details.get("by") in NOT_ALERTED:
             continue
         kinds[event.type.value] += 1
         if event.lookup_id is not None and len(lookup_ids) < NAMED:
@@ -147,16 +147,16 @@ def _of_messages(happening: Happening, table: QueueTable, events: Iterator[Event
 
 def _halts(table: QueueTable, snapshot: Snapshot, position: Position, events: Iterator[Event], now: datetime) -> News:
     """Return a happening for each halt that is recorded, and for each endpoint that is found halted although nothing records it."""
-    known, told = set(position.marks), list[dict[str, Any]]()
+    known, payloads = set(position.marks), list[dict[str, Any]]()
     for event in events:
         if event.type in STARTS:  # does not say whose; only that of main is switched off by hand, and better sent twice than not at all
             known.discard(SubQueue.MAIN)
         else:
             known.add(_endpoint(table, event))
-            told.append(_change(Happening.DISABLED, table, event))
+            payloads.append(_change(Happening.DISABLED, table, event))
     halted = _halted(snapshot)
-    told += [_found_halted(table, snapshot, place, now) for place in sorted(halted - known)]
-    return News(tuple(told), Position(snapshot.version, halted))
+    payloads += [_found_halted(table, snapshot, place, now) for place in sorted(halted - known)]
+    return News(tuple(payloads), Position(snapshot.version, halted))
 
 
 def _halted(snapshot: Snapshot) -> frozenset[SubQueue]:

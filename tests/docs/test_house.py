@@ -27,7 +27,7 @@ def test_rooms_behind_the_doors_import_downwards() -> None:
 
 
 def test_executors_get_all_rooms_behind_the_doors() -> None:
-    assert {*executors._ROOMS} == house.inside()
+    assert {*executors._PACKAGES} == house.inside()
 
 
 def test_the_page_on_changes_names_what_is_there() -> None:

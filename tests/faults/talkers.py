@@ -122,7 +122,7 @@ def _ending(actor: Actor) -> Ending:
         error=GIVEN_UP if how == "error" else None,
         description=actor.task.name if how == "error" else "",
         cleanup=how == "cleanup",
-        told=_ended,
+        on_ended=_ended,
         wait=_WAIT,
     )
 
@@ -168,7 +168,7 @@ def mends(actor: Actor) -> None:
     if control.state is QueueState.ENABLED:
         return
     if control.halted_by is not None:
-        recover(actor.table, actor.clock, store=actor.store, told=_ended)
+        recover(actor.table, actor.clock, store=actor.store, on_ended=_ended)
     else:
         enable(actor.table, actor.clock)
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery import output, platform
-from airflow_poison.delivery.output import LastOutput, last_output
+from airflow_poison.delivery import platform, printed
+from airflow_poison.delivery.printed import LastOutput, last_output
 from airflow_poison.delivery.recovered import read_journals
 from airflow_poison.delivery.verdicts import MAX_TRACE
 from airflow_poison.values.failures import Failure, FailureKind
@@ -133,7 +133,7 @@ def test_a_fork_that_prints_on_disturbs_no_later_message(journals: Path, kind: s
 
 def spoken(journal: Path, *texts: bytes) -> Path:
     """Write what a message with the lookup id 7 prints."""
-    descriptor = output.create(output.path_beside(journal))
+    descriptor = printed.create(printed.path_beside(journal))
     writer = LastOutput(descriptor, [0])
     os.close(descriptor)
     writer.begin_batch(batch_of(["body"], first_id=7))
@@ -168,7 +168,7 @@ def test_a_piece_that_a_kill_has_cut_off_is_not_told(tmp_path: Path) -> None:
     before = last_output(journal, 7)
     (path,) = tmp_path.iterdir()
     with path.open("r+b") as file:
-        file.seek(24 + len(b"".join(lines)) % (output.SIZE - 24))
+        file.seek(24 + len(b"".join(lines)) % (printed.SIZE - 24))
         file.write(b"?" * 4_096)
 
     assert last_output(journal, 7) == before
@@ -195,7 +195,7 @@ def test_damage_costs_the_trace_and_nothing_else(tmp_path: Path) -> None:
     journal = tmp_path / "0.journal"
     (tmp_path / "0.a.output").mkdir()
     (tmp_path / "0.b.output").write_bytes(b"short")
-    (tmp_path / "0.c.output").write_bytes(os.urandom(output.SIZE))
+    (tmp_path / "0.c.output").write_bytes(os.urandom(printed.SIZE))
     assert last_output(journal, 7) == ""
     assert last_output(tmp_path / "gone" / "0.journal", 7) == ""
 
@@ -218,7 +218,7 @@ def test_in_a_folder_that_has_gone_it_is_kept_in_memory(tmp_path: Path) -> None:
 
 def test_all_its_blocks_are_allocated(tmp_path: Path) -> None:
     """A store into a hole of a file ends the process when the disk is full."""
-    os.close(output.create(tmp_path / "0.output"))
+    os.close(printed.create(tmp_path / "0.output"))
 
     found = (tmp_path / "0.output").stat()
-    assert found.st_blocks * 512 >= found.st_size == output.SIZE
+    assert found.st_blocks * 512 >= found.st_size == printed.SIZE

@@ -6,7 +6,7 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from airflow_poison.delivery import output, zygote
+from airflow_poison.delivery import printed, zygote
 from airflow_poison.delivery.journal import Journal
 from tests.sessions.test_endpoint_crashes import kill_and_wait
 from tests.sessions.zygotes import zygotes
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def test_a_child_of_a_zygote_that_has_gone_is_not_asked_for_from_another(journals: Path) -> None:
     with Journal(journals, "0") as journal:
-        said = output.create(output.path_beside(journal.path))
+        said = printed.create(printed.path_beside(journal.path))
         orphan = zygote.start_child(journal.descriptor, journal.log_descriptor, said)
         kill_and_wait(zygotes())
         zygote.end_zygote()

@@ -25,7 +25,7 @@ from airflow_poison.rules.msmq4 import Msmq4
 from airflow_poison.rules.service_broker import ServiceBroker
 from airflow_poison.spark import messages
 from airflow_poison.spark.engine import SparkEngine
-from airflow_poison.spark.function import _TOLD, depends_on_place, expected, has_python, optimized_plan
+from airflow_poison.spark.function import _LOUD, depends_on_place, expected, has_python, optimized_plan
 from airflow_poison.spark.messages import SPREAD, ClaimFrames, is_of_body, pieces, shares
 from airflow_poison.spark.units import UNFIT
 from airflow_poison.values.clock import SystemClock
@@ -119,7 +119,7 @@ def test_while_failures_are_looked_for_spark_does_not_log_each_with_all_its_stac
     log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
 
     def levels() -> set[str]:
-        return {str(log4j.LogManager.getLogger(f"org.apache.spark.{name}").getLevel()) for name in _TOLD}
+        return {str(log4j.LogManager.getLogger(f"org.apache.spark.{name}").getLevel()) for name in _LOUD}
 
     before = levels()
     one, another = expected(spark), expected(spark)

@@ -97,12 +97,12 @@ class Simulation:
     @property
     def fates(self) -> tuple[Fate, ...]:
         """What became of each message, in the order of the script."""
-        told: dict[str, list[Event]] = {message.name: [] for message in self.script.messages}
+        events: dict[str, list[Event]] = {message.name: [] for message in self.script.messages}
         for event in self.replay.events:
             if "message" in event.details:
-                told[event.details["message"]].append(event)
+                events[event.details["message"]].append(event)
         ends = {end.name: end for end in self.replay.messages}
-        return tuple(self._fate(message, ends[message.name], told[message.name]) for message in self.script.messages)
+        return tuple(self._fate(message, ends[message.name], events[message.name]) for message in self.script.messages)
 
     @property
     def halts(self) -> tuple[EndpointHalt, ...]:
@@ -159,18 +159,18 @@ class Simulation:
     def __str__(self) -> str:
         return "\n".join(self.answer)
 
-    def _fate(self, message: Scripted, end: MessageEnd, told: Sequence[Event]) -> Fate:
+    def _fate(self, message: Scripted, end: MessageEnd, events: Sequence[Event]) -> Fate:
         removed = [as_span(action.at) for action in self.script.actions if action.verb == Verb.REMOVE and action.message == message.name]
-        times = [self.since_start(told[-1])] if told else []
+        times = [self.since_start(events[-1])] if events else []
         return Fate(
             end=end,
             outcomes=message.outcomes,
             arrives=as_span(message.at),
-            moves=sum(event.type in MOVES for event in told),
-            settled=_is_settled(self.policy.reads, end, told),
+            moves=sum(event.type in MOVES for event in events),
+            settled=_is_settled(self.policy.reads, end, events),
             at=max(times + removed if end.place == REMOVED else times, default=None),
             due=end.due_at - self.replay.started if end.due_at is not None and end.due_at < FOREVER else None,
-            blocked=bool(told) and told[-1].type is EventType.BLOCKED,
+            blocked=bool(events) and events[-1].type is EventType.BLOCKED,
         )
 
     def _event(self, event: Event) -> dict[str, object]:
@@ -185,10 +185,10 @@ class Simulation:
         }
 
 
-def _is_settled(reads: SubQueue, end: MessageEnd, told: Sequence[Event]) -> bool:
+def _is_settled(reads: SubQueue, end: MessageEnd, events: Sequence[Event]) -> bool:
     """Return whether a message has left for good; a message that is read from poison may also still be there."""
     if end.place == SubQueue.POISON:
-        return reads is not SubQueue.POISON or any(event.type is EventType.MOVED_POISON for event in told)
+        return reads is not SubQueue.POISON or any(event.type is EventType.MOVED_POISON for event in events)
     return end.due_at is None and end.place not in {reads, NOT_ARRIVED, IN_DELIVERY}
 
 

@@ -279,14 +279,14 @@ class ScriptedHost(Host["Held"]):
             reason = failure.text if entry is culprit or culprit is None else f"with {culprit.name}"
             self._ledger.write(EventType.ROLLED_BACK, entry, error=reason)
 
-    def move(self, entry: Held, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the seam's signature)
+    def move(self, entry: Held, decision: Park | Dispose) -> bool:  # noqa: ARG002  (the interface's signature)
         """Fail as often as the script says that a reader holds the message."""
         if not entry.locked:
             return True
         entry.locked -= 1
         return False
 
-    def wait(self, entry: Held) -> None:  # noqa: ARG002  (the seam's signature)
+    def wait(self, entry: Held) -> None:  # noqa: ARG002  (the interface's signature)
         """Let the time between two tries go by."""
         if self._source.receiver is not None:
             self._source.spend(self._source.receiver.move_interval, interruptible=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_poison.delivery import output
+from airflow_poison.delivery import printed
 from airflow_poison.delivery.journal import Journal
 from airflow_poison.delivery.progress import FOLDER, forwarding, handler_log
 from airflow_poison.delivery.recovered import RecoveredAttempts
@@ -28,7 +28,7 @@ def saved_carry(folder: Path) -> None:
 
 
 def last_output(folder: Path) -> None:
-    os.close(output.create(folder / "0.output"))
+    os.close(printed.create(folder / "0.output"))
 
 
 def turn_of_a_sender(folder: Path) -> None:

@@ -75,11 +75,11 @@ class Shop:
         self.table.alter(lambda control: replace(control, policy=settings))
 
     def recover(self, **changes: object) -> RecoverResult:
-        given = {"store": self.warehouse.store, "told": self.told.append} | changes
+        given = {"store": self.warehouse.store, "on_ended": self.told.append} | changes
         return recover(self.table, self.clock, **given)  # type: ignore[arg-type]  # the verb's own
 
     def ending(self, **changes: object) -> Ending:
-        plain = Ending(self.table, self.clock, self.warehouse.store, 31, "Torn.", told=self.told.append)
+        plain = Ending(self.table, self.clock, self.warehouse.store, 31, "Torn.", on_ended=self.told.append)
         return replace(plain, **changes)  # type: ignore[arg-type]  # its own fields
 
 
@@ -153,7 +153,7 @@ def test_a_keeper_that_fails_is_told_again_and_the_partner_was_told(shop: Shop) 
         raise RuntimeError("no database")
 
     with pytest.raises(RuntimeError, match="no database"):
-        shop.recover(told=fails)
+        shop.recover(on_ended=fails)
     assert (shop.state, errors(shop.orders)) == (QueueState.DISABLED, [(127, "Unable to process message.")])
     shop.recover()
     assert (shop.state, len(shop.told), len(errors(shop.orders))) == (QueueState.ENABLED, 1, 1)
@@ -240,7 +240,7 @@ def test_an_end_waits_no_longer_than_it_may_while_a_pass_has_the_group(shop: Sho
 def decided(shop: Shop, decision: str = "end", run: str = "run", **more: object) -> DecideResult:
     halt = halted_endpoint(shop.table)
     assert halt is not None
-    given = {"told": shop.told.append} | more
+    given = {"on_ended": shop.told.append} | more
     return decide(shop.table, shop.warehouse.store, shop.clock, decision, halt, run=run, **given)  # type: ignore[arg-type]  # the verb's own
 
 
@@ -282,7 +282,7 @@ def test_a_decision_that_was_killed_is_finished_and_does_nothing_twice(shop: Sho
     at_point.do(point, die)
     with pytest.raises(Died):
         decided(shop)
-    decide(shop.table, shop.warehouse.store, shop.clock, "end", halt, run="run", told=shop.told.append)
+    decide(shop.table, shop.warehouse.store, shop.clock, "end", halt, run="run", on_ended=shop.told.append)
     assert (shop.state, errors(shop.orders)) == (QueueState.ENABLED, [(127, "Unable to process message.")])
     assert {told.conversation for told in shop.told} == {shop.d1}
     assert [event.type.value for event in shop.table.events()].count("QUEUE_ENABLED") == 1
