@@ -39,7 +39,7 @@ from airflow_poison.sources.text_lines import (
 )
 from airflow_poison.store.row_groups import streamed
 from airflow_poison.values.errors import ConservationError, MalformedError, SettingError
-from airflow_poison.values.json_text import documents, syntax_error, unlike_json
+from airflow_poison.values.json_text import syntax_error, unlike_json
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import counted, is_utf8
 
@@ -599,8 +599,8 @@ def _json(name: str, content: Any, layout: Layout, rows: RowsOfBodies | None = N
     :param rows: as of ``records``.
     """
     lines, found, blank = Lines(content, layout.encoding, returns=None), Bodies(name), 0
-    if (values := _values(lines.document())) is not None:
-        yield from _document(name, values, rows)
+    if not lines.before and lines.begins_document():
+        yield from _document(name, lines, rows)
         return
     number = lines.before
     for read in lines.texts(joined=rows is not None):
@@ -631,28 +631,38 @@ def _json(name: str, content: Any, layout: Layout, rows: RowsOfBodies | None = N
     lines.finish(number)
 
 
-def _values(document: bytes | None) -> list[bytes] | None:
-    """Return the values of a document; None: it is none, or has some, and none that is JSON."""
-    found = None if document is None else documents(document)
-    return found if not found or any(syntax_error(each) is None for each in found) else None
-
-
-def _document(name: str, values: Sequence[bytes], rows: RowsOfBodies | None) -> Iterator[pa.RecordBatch]:
+def _document(name: str, lines: Lines, rows: RowsOfBodies | None) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    found = Bodies(name, "value")
-    for first in range(0, len(values), ROWS):
-        some = values[first : first + ROWS]
+    found, number = Bodies(name, "value"), 0
+    for some in _batches(lines.document()):
         others: Sequence[int] = range(len(some))
         if rows is not None:
             made, others = rows(pa.array(some, pa.large_binary()))
             yield made
         for place in others:
-            body, error = some[place], syntax_error(some[place])
-            if len(body) > MAX_BODY_BYTES:
-                body = Long.of(body[:MAX_BODY_BYTES], len(body))
-            found.add(body, first + place + 1, body.error() if isinstance(body, Long) else error and f"it is no JSON: {error}")
+            found.add(some[place][:MAX_BODY_BYTES], number + place + 1, _no_value(some[place]))
+        number += len(some)
         yield from found.rest()
+    lines.finish(number, "value")
+
+
+def _batches(values: Iterator[bytes]) -> Iterator[list[bytes]]:
+    some, size = list[bytes](), 0
+    for value in values:
+        some.append(value)
+        size += len(value)
+        if len(some) >= ROWS or size >= BYTES:
+            yield some
+            some, size = [], 0
+    yield some
+
+
+def _no_value(body: bytes) -> str | None:
+    if len(body) > MAX_BODY_BYTES:
+        return f"it has more than {MAX_BODY_BYTES:,} bytes; these are the first of them"
+    error = syntax_error(body)
+    return error and f"it is no JSON: {error}"
 
 
 def _json_bodies(lines: Lines, line: bytes) -> list[tuple[bytes, str | None]]:

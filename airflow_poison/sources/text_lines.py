@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import codecs
 import errno
 import io
 import re
@@ -11,9 +12,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, cast
 
+from airflow_poison.sources.documents import begins_document, errors_of, values_in
 from airflow_poison.sources.source import ERROR
 from airflow_poison.values.errors import ConservationError, MalformedError
-from airflow_poison.values.json_text import MARKS, begins_document
+from airflow_poison.values.json_text import MARKS
 from airflow_poison.values.schema import MAX_BODY_BYTES
 from airflow_poison.values.texts import of_java
 
@@ -30,10 +32,6 @@ ROWS, BYTES = 10_000, 64 << 20
 """Of a batch, about."""
 _BLOCK, _TEXT = 128 << 10, 2 << 20
 """Bytes that are read at once: for a list of lines, and for one text of many."""
-MOST_DOCUMENT = 1 << 30
-"""Bytes of a document of JSON, at most: all of it is in memory."""
-_LINES_OF_DOCUMENT = 8
-"""So many lines are looked at to see whether a file is one."""
 _MARKS, _FEED = tuple(mark for mark, _ in MARKS), ord("\n")
 WIDTHS: Final[Mapping[str, int]] = {"utf-16": 2, "utf-32": 4}
 """Bytes of a unit of those encodings in which ASCII is not a byte."""
@@ -314,13 +312,13 @@ class Lines:
         if self._broken is None and self._given != self._seen:
             raise ConservationError(f"{self._seen:,} bytes were read, and their lines have {self._given:,}. Nothing was sent; report this.")
 
-    def finish(self, lines: int) -> None:
+    def finish(self, lines: int, unit: str = "line") -> None:
         """Raise MalformedError when the file could not be read to its end.
 
-        :param lines: how many were read.
+        :param lines: how many were read, or how many of another unit.
         """
         if self._broken is not None:
-            raise MalformedError(f"{one_line(self._broken)}, behind line {lines:,}, byte {self._seen:,} of its content") from self._broken
+            raise MalformedError(f"{one_line(self._broken)}, behind {unit} {lines:,}, byte {self._seen:,} of its content") from self._broken
 
     @property
     def is_broken(self) -> bool:
@@ -328,27 +326,31 @@ class Lines:
         return self._broken is not None
 
     def begins_document(self) -> bool:
-        """Whether this is a document of JSON, whose values go on in further lines. What is read for that is read again with the lines."""
+        """Whether this is a document of JSON, whose values have several lines. What is read for that is read again with the lines, or the values."""
         more = b"\n"
-        while more and self._begin.count(b"\n") < _LINES_OF_DOCUMENT and len(self._begin) <= self._limit:
+        while (found := begins_document(self._begin.decode(self.codec, "ignore"), is_all=not more)) is None and len(self._begin) <= self._limit:
             more = self._read(max(_BLOCK, len(self._begin)))
             self._begin += more
-        return begins_document(self._begin.decode(self.codec, "ignore"))
+        return bool(found)
 
-    def document(self) -> bytes | None:
-        """Return all of a document of JSON, in UTF-8; None: it is none, or larger than ``MOST_DOCUMENT``, and its lines are to be read."""
-        if self.before or not self.begins_document():
-            return None
-        blocks = [self._begin]
-        while sum(map(len, blocks)) <= MOST_DOCUMENT and (more := self._read(BYTES)):
-            blocks.append(more)
-        self._begin = b"".join(blocks)
-        if len(self._begin) > MOST_DOCUMENT or self._broken is not None:
-            return None
-        try:
-            return self._begin if self.plain else self._begin.decode(self.codec).encode()
-        except ValueError:
-            return None
+    def document(self) -> Iterator[bytes]:
+        """Yield the values of a document, in UTF-8."""
+        errors = errors_of(self.codec)
+        decoder = codecs.getincrementaldecoder(self.codec)(errors)
+
+        def read(size: int) -> str:
+            while True:
+                block, self._begin = self._begin or self._read(size), b""
+                self._seen += len(block)
+                try:
+                    text = decoder.decode(block, final=not block)
+                except UnicodeDecodeError as error:
+                    self._broken, text, block = error, "", b""
+                if text or not block:
+                    return text
+
+        for value in values_in(read):
+            yield value.encode(errors=errors)
 
     def cut(self, text: bytes, *, returns: bool) -> list[bytes]:
         """Return lines with their ends. The last one may be only the beginning of one.

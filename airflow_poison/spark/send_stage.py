@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 from airflow_poison.sources.bodies import alone, with_fields
+from airflow_poison.sources.documents import documents
 from airflow_poison.sources.frames import files_read, folders_of, reader
 from airflow_poison.sources.paths import MappedFields, of_text
 from airflow_poison.sources.rows import JSON_TEXT, to_messages
@@ -410,7 +411,7 @@ def _documents(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the documents of files, byte for byte, as lines of JSON are: of an array its elements. What is no JSON of a file is one, to its end."""
     import pyarrow as pa
 
-    found = [(at, each) for at, content in enumerate(rows.column(0).to_pylist()) for each in json_text.documents(cast("bytes", content))]
+    found = [(at, each) for at, content in enumerate(rows.column(0).to_pylist()) for each in documents(cast("bytes", content))]
     places = pa.array([at for at, _ in found], pa.int64())
     folders = [rows.column(number).take(places) for number in range(1, rows.num_columns)]
     return pa.RecordBatch.from_arrays([pa.array([each for _, each in found], pa.binary()), *folders], names=rows.schema.names)

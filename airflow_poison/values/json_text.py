@@ -12,7 +12,7 @@ import codecs
 import json
 import math
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import cache, partial
 from json.encoder import encode_basestring, encode_basestring_ascii
@@ -31,7 +31,6 @@ MARKS = (
 )
 """Byte order marks, and the encoding that follows; the mark of UTF-32 begins with the one of UTF-16."""
 _SPACE = re.compile(r"[ \t\n\r]*")
-_BLANKS = " \t\n\r"
 
 
 class JsonError(json.JSONDecodeError):
@@ -59,7 +58,7 @@ class Pairs(list[tuple[str, object]]):
 
 def decoded(body: bytes) -> str:
     """Return the text of a body: UTF-8, UTF-16 or UTF-32, without a byte order mark. Raises JsonError."""
-    mark, codec = _encoding(body)
+    mark, codec = encoding_of(body)
     try:
         return body[len(mark) :].decode(codec)
     except UnicodeDecodeError as error:
@@ -110,27 +109,6 @@ def unlike_json(bodies: Sequence[bytes]) -> list[int]:
     return found
 
 
-def documents(content: bytes) -> list[bytes]:
-    """Return the values of a file, one behind the other, as they are written; of an array its elements. What is no JSON is one, up to the end.
-
-    Up to its line's end, where it is an element of an array whose elements stand in lines of their own.
-    """
-    mark, codec = _encoding(content)
-    errors = "surrogateescape" if codec == "utf-8" else "strict"
-    try:
-        text = content[len(mark) :].decode(codec, errors)
-    except UnicodeDecodeError:
-        return [content]
-    return [each.encode(errors=errors) for each in _values_in(text)]
-
-
-def begins_document(begin: str) -> bool:
-    """Whether what begins so is a document, not lines of JSON: its first line is the beginning of a value, and its second is no value."""
-    lines = [line.strip(_BLANKS) for line in begin.split("\n") if line.strip(_BLANKS)][:2]
-    is_value = [syntax_error(line.encode(errors="replace")) is None for line in lines]
-    return bool(lines) and lines[0][0] in "[{" and (len(lines[0]) == 1 or (len(lines) > 1 and not any(is_value)))
-
-
 def written(value: object) -> str:
     """Return a tree or plain values as JSON text, each number with all its digits. Raises JsonError."""
     try:
@@ -144,7 +122,7 @@ def patched(body: bytes, patch: Mapping[str, object]) -> bytes:
 
     A field that stands twice is changed in both places. Raises JsonError for a body that is no JSON.
     """
-    mark, codec = _encoding(body)
+    mark, codec = encoding_of(body)
     text = decoded(body)
     _parsed(_SYNTAX, text)  # what the patch passes over is JSON, too
     begin = _behind_space(text, 0)
@@ -165,7 +143,7 @@ write_json = written
 # Reading
 
 
-def _encoding(body: bytes) -> tuple[bytes, str]:
+def encoding_of(body: bytes) -> tuple[bytes, str]:
     """Return the byte order mark of a body, and its encoding."""
     if body[:1] < b"\x80" and b"\0" not in body[:4]:  # nearly all of them
         return b"", "utf-8"
@@ -310,62 +288,6 @@ def _merged(text: str, patch: object) -> str:
         if value is not None and name not in there:
             parts.append((comma if parts else space) + _name(name) + colon + _merged("", value))
     return "{" + "".join(parts) + (text[members[-1].end : -1] if members else "") + "}"
-
-
-def _values_in(text: str) -> Iterator[str]:
-    place = _behind_space(text, 0)
-    while place < len(text):
-        if text[place] == "[":
-            place = yield from _elements(text, place)
-            continue
-        end = _end_of(text, place)
-        yield text[place:end]
-        place = _behind_space(text, len(text) if end is None else end)
-
-
-def _elements(text: str, opening: int) -> Generator[str, None, int]:
-    """Yield the elements of an array that begins at a place; return what is behind it."""
-    place = _behind_space(text, opening + 1)
-    again = _beginning_of_lines(text, place)
-    while text[place : place + 1] != "]":
-        end = _end_of(text, place)
-        behind = len(text) if end is None else _behind_space(text, end)
-        if end is not None and text[behind : behind + 1] in {",", "]", ""}:
-            yield text[place:end]
-            place = _behind_space(text, behind + 1) if text[behind : behind + 1] == "," else behind
-        else:
-            found = None if again is None else again.search(text, place)
-            wrong = text[place : len(text) if found is None else found.start()].rstrip(_BLANKS)
-            if found is None:
-                yield wrong or "["
-                return len(text)
-            yield wrong.removesuffix(",") or ","
-            place = _behind_space(text, found.end())
-        if place == len(text):
-            yield "["  # it is not closed: nothing says that no element is missing
-            return place
-    return _behind_space(text, place + 1)
-
-
-def _beginning_of_lines(text: str, begin: int) -> re.Pattern[str] | None:
-    """Return what stands before an element of an array that begins in a line of its own; None: it may stand within one, too.
-
-    It does where lines are not indented, and elements have several.
-    """
-    line = text.rfind("\n", 0, begin) + 1
-    indent, end = text[line:begin], _end_of(text, begin)
-    if line == 0 or indent.strip(_BLANKS) or (not indent and (end is None or "\n" in text[begin:end])):
-        return None
-    sign = re.escape(text[begin]) if text[begin : begin + 1] in {"[", "{"} else r"[^\s\]]"
-    return re.compile(rf"\n{indent}(?={sign})|\n(?=\s*\]\s*\Z)")
-
-
-def _end_of(text: str, place: int) -> int | None:
-    """Return where the value ends that begins at a place; None: there is none."""
-    try:
-        return _scan(text, place)[1]
-    except (ValueError, RecursionError):
-        return None
 
 
 class _Member:
