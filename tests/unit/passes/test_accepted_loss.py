@@ -119,13 +119,13 @@ def test_neither_versions_nor_lookup_ids_of_lost_commits_are_used_again(worked: 
 
 
 def test_where_no_mark_tells_a_cut_commit_is_not_taken_away_in_silence(worked: Queue) -> None:
-    """A table of an earlier release has no marks: whether its newest commit was acknowledged cannot be told."""
+    """A table of an earlier release has no marks: whether its newest commit was acknowledged is not known."""
     for mark in marks_of(worked).values():
         mark.unlink()
     Path(worked.table.uri, "_acknowledged").rmdir()
     newest = max(Path(worked.table.uri, "_delta_log").glob("*.json"))
     newest.write_bytes(newest.read_bytes()[:100])
-    with pytest.raises(TableChangedError, match="whether it was acknowledged cannot be told"):
+    with pytest.raises(TableChangedError, match="whether it was acknowledged is not known"):
         DeltaStore(worked.store.uri).open("orders")
     assert "no copy is whole" in "; ".join(repair(worked.store, "orders", worked.clock, safe_age=NOW).failed)
     result = accepted(worked)

@@ -328,13 +328,13 @@ def test_only_rows_that_were_taken_are_deleted(database: Database, queue: Queue)
     assert found.position == "1,200 rows were taken"
 
 
-def test_a_database_that_cannot_be_told_is_told_by_the_next_take(database: Database, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_database_that_cannot_be_informed_is_by_the_next_take(database: Database, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     takes = Takes(queue, Outbox(database.url, "outbox", "id", delete=True))
     database.add("a")
     database.run("CREATE TRIGGER no BEFORE DELETE ON outbox BEGIN SELECT RAISE(ABORT, 'not now'); END")
     with caplog.at_level(logging.WARNING):
         assert takes() == 1
-    assert "the source could not be told" in caplog.text
+    assert "the source could not be informed" in caplog.text
     with pytest.raises(SourceError, match="cannot be read: not now"):
         takes()
     database.run("DROP TRIGGER no")
@@ -388,7 +388,7 @@ def test_a_mark_is_the_time_where_the_column_has_times_and_keys_may_be_text(data
         (lambda url: Jdbc(url, "bare", "id", key="id", overlap=1), "has rows whose 'id' is null"),
         (lambda _url: Jdbc("sqlite:////nowhere/x.db", "t", "id", overlap=1), "There is no database file '/nowhere/x.db'"),
         (lambda _url: Jdbc("nonsense://x/y", "t", "id", overlap=1), "cannot be reached: .*nonsense.*Expected an SQLAlchemy URL"),
-        (lambda _url: Jdbc("shop", "t", "id", overlap=1), "nobody has looked up connection 'shop'"),
+        (lambda _url: Jdbc("shop", "t", "id", overlap=1), "Airflow has not looked up connection 'shop'"),
         (lambda url: Outbox(url, "outbox", "id", mark="gone"), "mark='gone': .* has no such column"),
         (lambda url: Outbox(url, "outbox", "id", mark="body"), "mark='body' of .* is TEXT; expected booleans, whole numbers or instants"),
         (lambda url: Outbox(url, "outbox", "id", key="at", delete=True), "key='at' of .* expected whole numbers, text or UUIDs"),
