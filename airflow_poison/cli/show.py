@@ -457,7 +457,7 @@ def _write_json(_schema: pa.Schema, batches: Iterator[pa.RecordBatch], file: IO[
 
     before = b"[\n "
     for row in chain.from_iterable(map(plain_rows, batches)):
-        file.write(before + json.dumps(row, indent=1).replace("\n", "\n ").encode())
+        file.write(before + json.dumps(row).encode())
         before = b",\n "
     file.write(b"[]" if before == b"[\n " else b"\n]")
 
