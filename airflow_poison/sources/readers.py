@@ -523,7 +523,7 @@ def records(name: str, layout: Layout, source: Path | IO[bytes], rows: RowsOfBod
         raise
     except Exception as error:  # noqa: BLE001  (libraries raise what they like for what is in a file)
         raise_of_the_disk(error)
-        before = f" {count:,} records before that were taken." if count else ""
+        before = f" {counted(count, 'record')} before that {'was' if count == 1 else 'were'} taken." if count else ""
         yield malformed(name, _beginning(source), f"{name} cannot be read as {layout.format}: {one_line(error)}.{before}")
 
 

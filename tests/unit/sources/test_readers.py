@@ -531,7 +531,7 @@ def test_a_row_that_a_break_cuts_off_is_a_part_of_the_break(tmp_path: Path) -> N
     path.write_bytes(gzip.compress(b'a,b\n1,2\n3,"x\n5,6\n', mtime=0)[:-8])
     good, [(_, error)] = read_file(path, "csv")
     assert good == [["1", "2"]]
-    assert error.endswith(" 1 records before that were taken.")
+    assert error.endswith(" 1 record before that was taken.")
 
 
 def test_a_parquet_file_is_rows_and_a_broken_one_says_so(tmp_path: Path) -> None:
