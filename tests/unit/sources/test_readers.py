@@ -523,7 +523,7 @@ def test_what_stands_before_the_break_of_a_compressed_file_is_taken(tmp_path: Pa
     assert good[: len(first)] == first
     assert body == path.read_bytes()
     assert error.startswith(f"{path} cannot be read as {format_}: Truncated compressed stream, behind line ")
-    assert error.endswith(f" {len(good)} records before that were taken.")
+    assert error.endswith(f" {len(good)} record{'s' if len(good) > 1 else ''} before that {'were' if len(good) > 1 else 'was'} taken.")
 
 
 def test_a_row_that_a_break_cuts_off_is_a_part_of_the_break(tmp_path: Path) -> None:
