@@ -240,9 +240,22 @@ class Reading:
         def read(column: sa.Column[Any], *, as_text: bool) -> sa.ColumnElement[Any]:
             if self.connection.dialect.name == "sqlite":  # any column has any value, and a cast cuts the digits of floats
                 return type_coerce(column, NullType())
-            return cast(column, Text) if as_text else column
+            return cast(column, Text) if as_text else whole(column)
 
         return [read(self.table.columns[each.name], as_text=each.as_text).label(each.name) for each in columns]
+
+
+def whole(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """Return a column as what is read whole: of a float MySQL writes six digits, of a double SQLAlchemy ten, and it takes arrays of citext apart."""
+    from sqlalchemy import Text, cast
+    from sqlalchemy.dialects import mysql, postgresql
+
+    kind = column.type
+    if isinstance(kind, mysql.FLOAT | mysql.DOUBLE | mysql.REAL):
+        return cast(column, mysql.DOUBLE(asdecimal=False))
+    if isinstance(kind, postgresql.ARRAY) and isinstance(kind.item_type, postgresql.CITEXT):
+        return cast(column, postgresql.ARRAY(Text))
+    return column
 
 
 @contextmanager
@@ -253,6 +266,7 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
     """
     import sqlalchemy as sa
     from sqlalchemy import exc
+    from sqlalchemy.dialects import postgresql
 
     schema, _, name = table.rpartition(".")
     try:
@@ -264,6 +278,9 @@ def opened(address: str, table: str, said: str) -> Iterator[Reading]:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", exc.SAWarning)  # a type that SQLAlchemy does not know is read as text
                     found = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=connection, resolve_fks=False)
+                for column in found.columns:
+                    while isinstance(column.type, postgresql.DOMAIN):  # a domain may be of another one
+                        column.type = column.type.data_type
                 yield Reading(connection, found, said)
         finally:
             engine.dispose()
@@ -336,7 +353,7 @@ def _values(column: Column, values: Sequence[Any]) -> tuple[pa.Array[Any], pa.Ar
     for value in values:
         fits, found = (True, None) if value is None else _read(value, column.kind, read)
         good.append(found if fits else None)
-        odd.append(None if fits else _text(value))
+        odd.append(None if fits else text_of(value))
     return pa.array(good, column.kind), None if odd.count(None) == len(odd) else pa.array(odd, pa.string())
 
 
@@ -386,7 +403,8 @@ def _json_text(value: object) -> str:
     return json_text.written(json_value(value, number_or_text))
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return a value of a driver as text."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
@@ -394,16 +412,12 @@ def _column(column: sa.Column[Any]) -> Column:
     """Return how a column is read: one without a type in Arrow as the text that the database writes."""
     import pyarrow as pa
     from sqlalchemy import types
-    from sqlalchemy.dialects import mysql, postgresql
+    from sqlalchemy.dialects import mysql
 
     kind = column.type
-    if isinstance(kind, postgresql.DOMAIN):
-        kind = kind.data_type
     text = Column(column.name, pa.string(), as_text=True)
     if isinstance(kind, types.JSON):
         return text._replace(is_json=True)
-    if isinstance(kind, mysql.BIT):  # its driver has bytes, and SQLAlchemy a number
-        return Column(column.name, pa.int64())
     if isinstance(kind, mysql.SET):  # Python's sets have no order
         return text
     if isinstance(kind, types.ARRAY):
@@ -419,10 +433,13 @@ def _column(column: sa.Column[Any]) -> Column:
 def _plain(kind: Any) -> pa.DataType | None:
     import pyarrow as pa
     from sqlalchemy import types
+    from sqlalchemy.dialects import mysql
 
     plain: list[tuple[Any, pa.DataType]] = [
         (types.Boolean, pa.bool_()),
         (types.Integer, pa.int64()),
+        (mysql.BIT, pa.uint64()),  # its driver has bytes, and SQLAlchemy a number
+        (mysql.FLOAT, pa.float32()),
         (types.Float, pa.float64()),
         (types.Date, pa.date32()),
         (types.LargeBinary, pa.binary()),

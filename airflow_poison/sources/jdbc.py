@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_poison.sources.database import TableSource, to_batch
+from airflow_poison.sources.database import TableSource, text_of, to_batch, whole
 from airflow_poison.sources.source import Reached, Take
 from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import InputError, SettingError, SourceError
@@ -89,8 +89,6 @@ class Jdbc(TableSource):
             with self.opened() as reading:
                 order = self._order(reading)
                 columns = reading.columns()
-                from airflow_poison.sources.database import to_batch
-
                 where = (order >= _value(first, order), order < _value(after, order))
                 for rows in reading.rows(_select(*reading.select(columns)).where(*where).order_by(order)):
                     yield to_batch(columns, rows)
@@ -254,14 +252,16 @@ def _place(order: sa.Column[Any], reading: Reading) -> sa.ColumnElement[Any]:
 
 
 def _comparable(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """Return a column of a key as what has one text: numbers as they are, others as the database writes them."""
+    """Return a column of a key as what has one text: numbers, text and bytes as they are, others as the database writes them."""
     import sqlalchemy as sa
+    from sqlalchemy.dialects import mysql
 
-    return column if isinstance(column.type, sa.Integer | sa.String) else sa.cast(column, sa.Text)
+    plain = isinstance(column.type, sa.Integer | sa.String | sa.BINARY | sa.VARBINARY | sa.BLOB | mysql.BIT)  # what MySQL casts may become "?"
+    return column if plain and not isinstance(column.type, mysql.SET) else sa.cast(whole(column), sa.Text)
 
 
 def _key(values: Sequence[Any], order: Any) -> str:
-    return json.dumps([*values, _number(order)], default=str)
+    return json.dumps([*values, _number(order)], default=text_of)
 
 
 def _number(value: Any) -> int:

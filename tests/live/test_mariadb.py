@@ -143,6 +143,38 @@ def test_an_odd_value_comes_as_what_it_is_and_changes_none_beside_it(database: D
     ]
 
 
+def test_floats_doubles_and_bits_keep_their_digits(database: Database, tmp_path: Path) -> None:
+    database.run(
+        "CREATE TABLE digits (id int PRIMARY KEY, f float, d double, r real, b bit(64))",
+        f"INSERT INTO digits VALUES (1, 0.1, 0.1, 1e-300, 1), (2, 16777215, 0.12345678901234568, 1e300, b'{'1' * 64}')",
+    )
+    table = a_table(tmp_path)
+
+    taken(table, Jdbc(database.url, "digits", "id", overlap=5))
+
+    assert bodies(table) == [
+        {"id": 1, "f": 0.1, "d": 0.1, "r": 1e-300, "b": 1},
+        {"id": 2, "f": 16777215.0, "d": 0.12345678901234568, "r": 1e300, "b": 2**64 - 1},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "others"),
+    [
+        ("binary(2)", "x'ff01'", ["x'ff02'", "x'fe01'"]),
+        ("bit(8)", "b'11111111'", ["b'11111110'"]),
+        ("float", "1234567", ["1234568"]),
+        ("set('x', 'y')", "'x,y'", ["'x'"]),
+    ],
+)
+def test_keys_that_are_no_text_are_told_apart(database: Database, tmp_path: Path, kind: str, first: str, others: list[str]) -> None:
+    database.run(f"CREATE TABLE t (k {kind} PRIMARY KEY, n int NOT NULL)", f"INSERT INTO t VALUES ({first}, 1)")
+    table, source = a_table(tmp_path), Jdbc(database.url, "t", "n", overlap=5)
+    assert taken(table, source) == 1
+    database.run(f"INSERT INTO t VALUES {', '.join(f'({other}, 1)' for other in others)}")
+    assert [taken(table, source) for _ in range(2)] == [len(others), 0]
+
+
 def test_what_cannot_be_read_is_an_error_with_names_and_a_next_step(database: Database, tmp_path: Path) -> None:
     database.run("INSERT INTO orders (body) VALUES ('a')", "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'pw'")
     try:

@@ -149,6 +149,8 @@ ODD = [
     ("int4range", "'[1,2]'", '"[1,3)"', [("'empty'", '"empty"')]),
     ("mood", "'ok'", '"ok"', []),
     ("cents", "1.10", "1.10", [("'NaN'", '"NaN"')]),
+    ("price", "1.10", "1.10", [("'NaN'", '"NaN"')]),
+    ("citext[]", "'{a,null}'", '["a", null]', [("'{}'", "[]"), ("'{{A},{b}}'", '[["A"], ["b"]]')]),
     ("bytea", "'\\xff'", '"/w=="', [("''", '""')]),
 ]
 
@@ -158,7 +160,9 @@ def test_an_odd_value_comes_as_what_it_is_and_changes_none_beside_it(
     database: Database, tmp_path: Path, kind: str, values: tuple[str, str, list[tuple[str, str]]]
 ) -> None:
     good, as_json, odd = values
-    database.run("CREATE TYPE mood AS ENUM ('ok')", "CREATE DOMAIN cents AS numeric(10, 2)")
+    database.run(
+        "CREATE TYPE mood AS ENUM ('ok')", "CREATE DOMAIN cents AS numeric(10, 2)", "CREATE DOMAIN price AS cents", "CREATE EXTENSION citext"
+    )
     given = ", ".join(f"({number}, {value}, {value})" for number, value in enumerate([good, *(value for value, _ in odd), "NULL", good]))
     database.run(f"CREATE TABLE odd (id int PRIMARY KEY, v {kind}, w {kind} NULL)", f"INSERT INTO odd VALUES {given}")
     table = a_table(tmp_path)
