@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
 
 from airflow_poison.sources.rows import JSON_TEXT, ODD
 from airflow_poison.sources.source import Source
@@ -91,10 +90,12 @@ class TableSource(Source):
 
 def _without_credentials(connection: str) -> str:
     """Return an address without user, password and options; the id of a connection as it is."""
-    if "://" not in connection:
+    kind, is_address, rest = connection.partition("://")
+    if not is_address:
         return connection
-    found = urlsplit(connection)
-    return f"{found.scheme.partition('+')[0]}://{found.netloc.rpartition('@')[2]}{found.path}"
+    rest = re.sub(r"^[^:/]*(:[^@]*)?@", "", rest)  # to SQLAlchemy a password ends with the @, whatever is in it
+    server, slash, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")
+    return f"{kind.partition('+')[0]}://{server.rpartition('@')[2]}{slash}{path}"
 
 
 BATCH = 1_000

@@ -458,6 +458,20 @@ def test_an_outbox_says_what_becomes_of_its_rows(settings: Any) -> None:
         Outbox("shop", "outbox", "id", **settings)
 
 
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("postgresql+psycopg2://me:secret@db:1/shop?sslmode=require", "postgresql://db:1/shop"),
+        *((f"postgresql://me:sec{each}ret@db:1/shop", "postgresql://db:1/shop") for each in "/?#:[@"),
+        ("postgresql://db/shop?password=secret&options=a@b", "postgresql://db/shop"),
+        ("sqlite:////data/a@b/shop.db", "sqlite:////data/a@b/shop.db"),
+        ("shop_db", "shop_db"),
+    ],
+)
+def test_a_source_is_named_without_the_password_of_its_address(address: str, name: str) -> None:
+    assert Jdbc(address, "orders", "id", overlap=1).name == f"{name}:orders"
+
+
 def test_a_connection_is_looked_up_and_no_text_shows_its_password() -> None:
     source = Jdbc("shop", "orders", "id", overlap=1)
     connection = Connection("shop", "postgres", "db.example", 5433, "me", "p@ss/word", "shop", {"sslmode": "require", "other": 1})
