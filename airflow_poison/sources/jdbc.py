@@ -242,12 +242,13 @@ def _select(*columns: Any) -> sa.Select[Any]:
 
 
 def _place(order: sa.Column[Any], reading: Reading) -> sa.ColumnElement[Any]:
-    """Return the column that grows as Python can hold it: instants of PostgreSQL may lie before the year 1 and behind the year 9999."""
+    """Return the column that grows as Python can hold it: instants may lie before the year 1 (``0000-00-00``, too), and behind the year 9999."""
     import sqlalchemy as sa
 
-    if reading.connection.dialect.name != "postgresql" or not isinstance(order.type, sa.DateTime):
+    if not isinstance(order.type, sa.DateTime):
         return order
-    first, last = (sa.cast(sa.literal(f"{each} UTC"), order.type) for each in ("0001-01-01", "9999-12-31 23:59:59.999999"))
+    zone = " UTC" if reading.connection.dialect.name == "postgresql" else ""
+    first, last = (sa.cast(sa.literal(f"{each}{zone}"), order.type) for each in ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999"))
     return sa.func.least(sa.func.greatest(order, first), last, type_=order.type)
 
 
@@ -265,7 +266,13 @@ def _key(values: Sequence[Any], order: Any) -> str:
 
 
 def _number(value: Any) -> int:
-    number = _micros(value) if isinstance(value, datetime) else int(value)
+    try:
+        number = _micros(value) if isinstance(value, datetime) else int(value)
+    except ValueError as error:  # NaN; 2026-00-10
+        raise SourceError(
+            f"{value} in the column of order_by= is no place in an order; expected a whole number or an instant. Correct the row, or read a view "
+            "without it. Nothing was sent."
+        ) from error
     if not _SMALLEST <= number <= _LARGEST:
         raise SourceError(f"{number} in the column of order_by= is beyond 64 bits; expected smaller numbers. Nothing was sent.")
     return number

@@ -143,6 +143,22 @@ def test_an_odd_value_comes_as_what_it_is_and_changes_none_beside_it(database: D
     ]
 
 
+@pytest.mark.parametrize("kind", ["timestamp", "datetime(6)"])
+def test_a_row_without_a_date_comes_first_and_once(database: Database, tmp_path: Path, kind: str) -> None:
+    rows_ = "('none', '0000-00-00'), ('old', '1990-01-01'), ('new', '2026-01-01 00:00:01')"
+    database.run("SET sql_mode = ''", f"CREATE TABLE t (k char(4) PRIMARY KEY, at {kind} NOT NULL)", f"INSERT INTO t VALUES {rows_}")
+    table, source = a_table(tmp_path), Jdbc(database.url, "t", "at", overlap=timedelta(minutes=5))
+    assert [taken(table, source) for _ in range(2)] == [3, 0]
+    assert [body["k"] for body in bodies(table)] == ["none", "old", "new"]
+
+
+def test_an_instant_without_a_month_is_an_error_that_names_it(database: Database, tmp_path: Path) -> None:
+    database.run("SET sql_mode = ''", "CREATE TABLE t (k int PRIMARY KEY, at datetime NOT NULL)")
+    database.run("SET sql_mode = ''", "INSERT INTO t VALUES (1, '2026-00-10')")
+    with pytest.raises(SourceError, match="2026-00-10 00:00:00 in the column of order_by= is no place in an order; expected a whole number or"):
+        taken(a_table(tmp_path), Jdbc(database.url, "t", "at", overlap=timedelta(minutes=5)))
+
+
 def test_floats_doubles_and_bits_keep_their_digits(database: Database, tmp_path: Path) -> None:
     database.run(
         "CREATE TABLE digits (id int PRIMARY KEY, f float, d double, r real, b bit(64))",

@@ -204,6 +204,12 @@ def test_what_cannot_be_read_is_an_error_with_names_and_a_next_step(database: Da
             taken(a_table(tmp_path / "errors"), source)
 
 
+def test_an_order_that_is_not_a_number_is_an_error_that_names_it(database: Database, tmp_path: Path) -> None:
+    database.run("CREATE TABLE t (n numeric(20) PRIMARY KEY)", "INSERT INTO t VALUES (1), ('NaN')")
+    with pytest.raises(SourceError, match="NaN in the column of order_by= is no place in an order; expected a whole number"):
+        taken(a_table(tmp_path), Jdbc(database.url, "t", "n", overlap=5))
+
+
 def test_an_outbox_that_may_not_be_emptied_sends_nothing_twice(database: Database, tmp_path: Path) -> None:
     database.run(
         "DROP ROLE IF EXISTS reader", "CREATE ROLE reader LOGIN", "GRANT SELECT ON outbox TO reader", "INSERT INTO outbox (body) VALUES ('a')"
