@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -110,9 +111,15 @@ _MYSQL = ("SET time_zone = '+00:00'",)
 _SESSION = {
     "mysql": _MYSQL,  # a clock that is set back would give instants twice
     "mariadb": _MYSQL,
-    "postgresql": ("SET TIME ZONE 'UTC'", "SET datestyle = 'ISO'", "SET intervalstyle = 'iso_8601'", "SET bytea_output = 'hex'"),
+    "postgresql": (
+        "SET TIME ZONE 'UTC'",
+        "SET datestyle = 'ISO'",
+        "SET intervalstyle = 'iso_8601'",
+        "SET bytea_output = 'hex'",
+        "SET extra_float_digits = 3",
+    ),
 }
-"""What is set before reading: keys that the database writes as text are the same in each take, whatever its or its user's settings are."""
+"""What is set before reading: floats have all their digits, and keys are the same text in each take, whatever settings the server or its user has."""
 _ASSETS = {"postgresql": ("postgres", 5432, "public"), "mysql": ("mysql", 3306, ""), "mariadb": ("mysql", 3306, "")}
 """How assets name a kind of database, its port and its first schema."""
 _EXTRA = ("sslmode", "sslrootcert", "sslcert", "sslkey")
@@ -464,7 +471,8 @@ def _url(address: str) -> sa.URL:
     if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
         raise SourceError(f"There is no database file {url.database!r}. Give its absolute path: sqlite:////data/shop.db. Nothing was sent.")
     if "+" not in url.drivername:
-        for module, driver in _DRIVERS.get(url.drivername, ()):
-            if find_spec(module) is not None:
-                return url.set(drivername=f"{url.drivername}+{driver}")
+        found = (driver for module, driver in _DRIVERS.get(url.drivername, ()) if find_spec(module) is not None)
+        url = url.set(drivername="+".join([url.drivername, *islice(found, 1)]))
+    if url.drivername.startswith("postgresql+psycopg") and "client_encoding" not in url.query:  # a user's own may lack characters
+        return url.update_query_dict({"client_encoding": "utf8"})
     return url

@@ -102,6 +102,16 @@ def test_keys_are_the_same_whatever_zone_and_style_a_user_has(database: Database
         database.run("ALTER ROLE airflow RESET ALL")
 
 
+def test_rows_are_the_same_whatever_encoding_and_digits_a_user_has(database: Database, tmp_path: Path) -> None:
+    database.run("CREATE TABLE t (n int PRIMARY KEY, f double precision, body text)", "INSERT INTO t VALUES (1, 0.1::float8 + 0.2, '€')")
+    database.run("ALTER ROLE airflow SET client_encoding = 'LATIN1'", "ALTER ROLE airflow SET extra_float_digits = 0")
+    try:
+        taken(table := a_table(tmp_path), Jdbc(database.url, "t", "n", overlap=5))
+    finally:
+        database.run("ALTER ROLE airflow RESET ALL")
+    assert bodies(table) == [{"n": 1, "f": 0.1 + 0.2, "body": "€"}]
+
+
 def test_what_rows_of_each_type_become(database: Database, tmp_path: Path) -> None:
     database.run(
         "CREATE TABLE kinds (id int PRIMARY KEY, n numeric, p numeric(10, 2), r real, f boolean, d date, t time, z timestamptz, l timestamp,"
