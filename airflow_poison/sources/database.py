@@ -207,7 +207,7 @@ class Reading:
         constraints = [each for each in self.table.constraints if isinstance(each, sa.UniqueConstraint)]
         indexes = [each for each in self.table.indexes if each.unique]
         declared = [*(each.columns for each in constraints), *(each.columns for each in indexes if _is_whole(each))]
-        whole = [columns for columns in declared if not any(column.nullable for column in columns)]
+        whole = [columns for columns in declared if not any(column.nullable for column in columns)] or (declared if self._is_materialized() else [])
         sure = [each for each in (primary, *({column.name for column in columns} for columns in whole)) if each]
         if any(each <= set(names) for each in sure) or not (primary or constraints or indexes):
             return found
@@ -215,6 +215,13 @@ class Reading:
             f"key={names[0] if len(names) == 1 else tuple(names)!r}: several rows of {self.said} may have the same one. Name columns that are unique "
             f"and not null; known as that are: {'; '.join(', '.join(sorted(each)) for each in sure) or 'none'}. Nothing was sent."
         )
+
+    def _is_materialized(self) -> bool:
+        """Say whether this is a materialized view: no column of one is declared as not null."""
+        import sqlalchemy as sa
+
+        inspector = sa.inspect(self.connection)
+        return self.connection.dialect.name == "postgresql" and self.table.name in inspector.get_materialized_view_names(self.table.schema)
 
     def rows(self, query: sa.Select[Any]) -> Iterator[Sequence[sa.Row[Any]]]:
         """Yield rows of a query, some at a time; the database keeps the others. Raises SourceError for a value that Python cannot hold."""

@@ -193,6 +193,14 @@ def test_rows_whose_order_is_no_date_of_pythons_are_taken_once(database: Databas
     assert [taken(table, source) for _ in range(3)] == [5, 0, 0]
 
 
+def test_a_unique_index_of_a_materialized_view_is_a_key(database: Database, tmp_path: Path) -> None:
+    database.run("INSERT INTO orders (body) VALUES ('a')", "CREATE MATERIALIZED VIEW v AS SELECT * FROM orders", "CREATE UNIQUE INDEX ON v (id)")
+    table, source = a_table(tmp_path), Jdbc(database.url, "v", "id", overlap=5, key="id")
+    assert [taken(table, source) for _ in range(2)] == [1, 0]
+    with pytest.raises(SourceError, match=r"key='body': several rows of .* may have the same one.*: id\."):
+        taken(a_table(tmp_path / "other"), Jdbc(database.url, "v", "id", overlap=5, key="body"))
+
+
 # Errors -----------------------------------------------------------------------------------------------------------------
 
 
