@@ -160,6 +160,7 @@ class QueueSendOperator(WithLineage, QueueOperator):
         """Send what is not sent yet. Raises InputError, MessageTooLargeError, QueueNotFoundError; then nothing was sent."""
         from airflow_poison.passes.send import send
 
+        self._check_rendered()
         self._mapping()  # before a queue is made
         hook = QueueHook(self.conn_id, self.spark_conn_id)
         queue = hook.queue(self.queue_name, self.policy, mask=self.mask)
@@ -182,6 +183,16 @@ class QueueSendOperator(WithLineage, QueueOperator):
         if result.held:
             self.log.warning("The queue was disabled: the messages wait until it is enabled.")
         return result.to_dict()
+
+    def _check_rendered(self) -> None:
+        """Raise InputError for a template that has left nothing to send, and SettingError for options that became text."""
+        if all(each is None for each in (self.path, self.table, self.dataframe, self.messages, self.source)):
+            raise InputError(
+                f"{self.task_id}: nothing says what to send: the template of path, table or messages has the value None. Give it one, or [] as "
+                "messages for none. Nothing was sent."
+            )
+        if not isinstance(self.options, Mapping | None):
+            raise SettingError("options", self.options, "text by name, as {'header': 'true'}")
 
     def _source(self, hook: QueueHook, queue: QueueTable, key: str) -> Source | None:
         """Return the source, where what is sent comes from one."""
@@ -255,11 +266,14 @@ class QueueSendOperator(WithLineage, QueueOperator):
         stats.moved("sent", messages, queue, self.conn_id)
 
     def _key(self, context: Context, hook: QueueHook, queue: QueueTable) -> str:
-        if self.send_key is not None and not self.send_key.strip():
-            raise SettingError("send_key", self.send_key, "a name for what is sent once, and None: the task instance; it is empty")
         more = [context["ti"].id] if self.resend else []
         if self.send_key is not None:
-            return run_key(queue.uri, self.send_key, *more)
+            name = str(self.send_key)  # a template may make a number of it
+            if name.strip() in {"", "None"}:  # one key for all runs: only the first would send
+                raise SettingError(
+                    "send_key", name, "a name for what is sent once; Airflow makes 'None' of a template whose value is none, give it one"
+                )
+            return run_key(queue.uri, name, *more)
         return task_key(context, hook, queue.uri, *more)
 
     def on_kill(self) -> None:

@@ -317,6 +317,12 @@ def test_a_queue_that_was_altered_to_the_system_is_received_by_its_rules(
         (QueueReceiveOperator, {"services": ["warehouse"]}, "services='warehouse' is not allowed; allowed: a list of Service"),
         (QueueSendOperator, {"send_key": "{{ ' ' }}", "messages": ["more"]}, "send_key=' ' is not allowed; allowed: a name for what is sent once"),
         (
+            QueueSendOperator,
+            {"send_key": "{{ none }}", "messages": ["more"]},
+            "send_key='None' is not allowed; allowed: a name for what is sent once",
+        ),
+        (QueueSendOperator, {"options": "{{ none }}", "path": "/x", "format": "csv"}, "options='None' is not allowed; allowed: text by name"),
+        (
             QueueAlterOperator,
             {"action": "alter", "settings": "max_retry_cycles=1"},
             "settings='max_retry_cycles=1' is not allowed; allowed: values by name",
@@ -334,6 +340,20 @@ def test_a_parameter_of_another_type_is_a_setting_error_and_changes_nothing(
     assert isinstance(error, SettingError)
     assert says in str(error)
     assert orders.open("orders").snapshot().version == version
+
+
+@pytest.mark.parametrize("what", ["path", "table", "messages"])
+def test_a_template_that_leaves_nothing_to_send_is_no_success(orders: QueueStore, error_of: Callable[..., BaseException], what: str) -> None:
+    error = error_of(QueueSendOperator, queue_name="orders", format="json", render_template_as_native_obj=True, **{what: "{{ none }}"})
+    assert isinstance(error, InputError)
+    assert "nothing says what to send: the template of path, table or messages has the value None" in str(error)
+
+
+def test_a_send_key_may_be_a_number(orders: QueueStore, run_dag: Callable[..., Ran]) -> None:
+    for key, repeated in (("{{ 5 }}", False), ("5", True)):
+        with DAG(f"number_{repeated}", schedule=None, render_template_as_native_obj=True) as dag:
+            QueueSendOperator(task_id="send", queue_name="orders", messages=["more"], send_key=key)
+        assert run_dag(dag).returned["send"]["repeated"] is repeated
 
 
 @pytest.mark.parametrize(
