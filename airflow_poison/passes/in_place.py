@@ -21,6 +21,7 @@ from airflow_poison.delivery.handlers import InPlaceOrder, Transformation
 from airflow_poison.delivery.landing_rows import landing_files, landings_of
 from airflow_poison.outputs.row_files import HIDDEN, FileOfRows, Place, files_in
 from airflow_poison.passes.land import options_of
+from airflow_poison.passes.send import masking_of
 from airflow_poison.passes.take import Messages, acknowledged, advance_of, begin
 from airflow_poison.sources.bodies import decoded
 from airflow_poison.sources.frames import Frame
@@ -178,7 +179,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
 ) -> tuple[Sent, Mapping[int, Failure]]:
     """Take what was planned behind a known position. Raises SourceTakenError when another run has gone on from it."""
     table, now = receiving.table, receiving.clock.now()
-    messages = Messages(source, None, now)
+    messages = Messages(source, None, now, masking_of(table))
     advance = None if isinstance(source, Frame) else advance_of(source, known, planned, messages, now)
     needs_schema = transformation.schema is None and not source.columns
     if planned.rows is None or needs_schema:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from airflow_poison.values.failures import Failure, FailureKind, error_cell
 from airflow_poison.values.json_values import utf8
 from airflow_poison.values.libraries import pc
 from airflow_poison.values.mapping import check_priorities, check_several
+from airflow_poison.values.masking import Masking
 from airflow_poison.values.schema import DIALOG, MAX_BODY_BYTES, OWN_PROPERTIES, is_reserved, message_schema
 from airflow_poison.values.texts import Plain
 
@@ -28,6 +31,7 @@ SENT = ("message_id", "priority", "group_id", "conversation_id", "message_type",
 """The columns of a message that are the sender's. The others say what has become of it since; the store writes them."""
 _BATCH_BYTES = 256 << 20  # an Arrow column of bytes ends at 2 GiB
 _TEXT = 4_096
+_PLACE = re.compile(r"\Aline [\d,]+ of [^:]*: ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,20 @@ def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, cloc
     :param key: a second send with the same key sends nothing.
     Raises InputError or MessageTooLargeError; then nothing was sent.
     """
-    sent = table.append(_made(batches), check_key(key), clock.now(), of_source=True)
+    sent = table.append(_made(batches, masking_of(table)), check_key(key), clock.now(), of_source=True)
     return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated, sent.held, sent.malformed)
 
 
-def _made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def masking_of(table: QueueTable) -> Masking | None:
+    """Return what a queue hides."""
+    return Masking.recorded(table.snapshot().control.desk)
+
+
+def _made(batches: Iterable[pa.RecordBatch], masking: Masking | None) -> Iterator[pa.RecordBatch]:
+    made = partial(as_messages, masking=masking)
     for batch in batches:
         if ERROR in batch.schema.names:
-            yield from map(as_messages, alone(batch, as_messages, is_body=True))
+            yield from map(made, alone(batch, made, is_body=True))
         else:
             yield checked(batch)
 
@@ -89,10 +99,12 @@ def _batches_of(bodies: Iterable[bytes | str], size: int) -> Iterator[pa.RecordB
         yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
 
 
-def as_messages(records: pa.RecordBatch) -> pa.RecordBatch:
+def as_messages(records: pa.RecordBatch, masking: Masking | None = None) -> pa.RecordBatch:
     """Return records as messages: those with an ``ERROR``, without a body or with one that is too large have a ``last_error``.
 
     What are messages already stays what it is. Raises InputError.
+
+    :param masking: what errors do not have.
     """
     if "last_error" in records.schema.names:
         return records
@@ -100,10 +112,20 @@ def as_messages(records: pa.RecordBatch) -> pa.RecordBatch:
     made = checked(records.select([name for name in records.schema.names if name not in {ERROR, NO_BODY}]))
     if errors.count(None) == len(errors):
         return made
-    failures = [None if error is None else error_cell(Failure(FailureKind.UNREADABLE, "MalformedError", error[:_TEXT])) for error in errors]
-    made = made.append_column("last_error", pa.array(failures, message_schema().field("last_error").type))
-    reasons = [None if error is None else f"MalformedError: {error}"[:_TEXT].partition("\n")[0] for error in errors]
+    failures = [None if error is None else _failure(error, made, row, masking) for row, error in enumerate(errors)]
+    cells = [None if failure is None else error_cell(failure) for failure in failures]
+    made = made.append_column("last_error", pa.array(cells, message_schema().field("last_error").type))
+    reasons = [None if failure is None else f"MalformedError: {failure.text}"[:_TEXT].partition("\n")[0] for failure in failures]
     return made.append_column("reason", pa.array(reasons, pa.string()))
+
+
+def _failure(error: str, messages: pa.RecordBatch, row: int, masking: Masking | None) -> Failure:
+    """Return what is wrong with a record, without hidden values. Its place in a file is none."""
+    if masking is not None:
+        body, properties = (messages.column(name)[row].as_py() if name in messages.schema.names else None for name in ("body", "properties"))
+        place = "".join(_PLACE.findall(error))
+        error = place + masking.values(body or b"", dict(properties or ())).hide(error.removeprefix(place))
+    return Failure(FailureKind.UNREADABLE, "MalformedError", error[:_TEXT])
 
 
 def _errors(records: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:

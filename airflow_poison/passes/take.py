@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.passes.runs import check_key
-from airflow_poison.passes.send import as_messages
+from airflow_poison.passes.send import as_messages, masking_of
 from airflow_poison.sources.bodies import alone, decoded, with_fields
 from airflow_poison.sources.rows import to_messages
 from airflow_poison.sources.source import ERROR, JsonValue, Position, Reached, Source, Take
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_poison.store.plans import StoredSource
     from airflow_poison.store.queue_table import QueueTable
     from airflow_poison.values.clock import Clock
+    from airflow_poison.values.masking import Masking
 
 _log = logging.getLogger(__name__)
 _TRIES = 20
@@ -130,7 +131,7 @@ def take(
         planned = source.between(*between) if between is not None else source.plan(begin(table, known), limit=limit)
         if planned is None or not planned.what:
             return _result(table, source, None, "", () if planned is None else planned.passed_over)
-        messages = Messages(source, mapping, clock.now())
+        messages = Messages(source, mapping, clock.now(), masking_of(table))
         advance = None if between is not None else advance_of(source, known, planned, messages, clock.now())
         try:
             sent = table.append(messages.of(planned.batches() if read is None else read(planned)), key, clock.now(), advance, of_source=True)
@@ -199,12 +200,14 @@ def _position(found: StoredSource) -> SourcePosition:
 class Messages:
     """Makes messages of a source's records.
 
+    :param masking: what errors do not have.
     :ivar count: how many; ``malformed`` of them are not what they should be.
     """
 
     source: Source
     mapping: ColumnMapping | None
     now: datetime
+    masking: Masking | None
     count: int = 0
     malformed: int = 0
 
@@ -212,8 +215,8 @@ class Messages:
         """Yield batches of messages; the malformed ones have a ``last_error``. Raises InputError for what concerns every row, SourceError."""
         for batch in _joined(batches):
             is_body = not self.source.columns or ERROR in batch.schema.names
-            for made in alone(batch, lambda some: as_messages(self._records(some)), is_body=is_body):
-                messages = as_messages(made)
+            for made in alone(batch, lambda some: as_messages(self._records(some), self.masking), is_body=is_body):
+                messages = as_messages(made, self.masking)
                 self.count += messages.num_rows
                 if "last_error" in messages.schema.names:
                     self.malformed += messages.num_rows - messages.column("last_error").null_count

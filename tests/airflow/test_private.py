@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk import DAG, task
 
-from airflow_poison import Message, Msmq4
+from airflow_poison import Files, JsonSchema, Message, Msmq4
 from airflow_poison.hooks.poison import QueueHook
 from airflow_poison.operators.manage import QueueInspectOperator, QueueRemoveOperator
 from airflow_poison.operators.receive import QueueReceiveOperator, QueueToReceive
@@ -21,6 +22,7 @@ from .conftest import define_connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from airflow_poison.store import QueueStore
 
@@ -69,6 +71,23 @@ def test_nothing_that_a_cycle_says_has_hidden_values(
     for text in (ran.returned, told, caplog.text, spoken.out, spoken.err):
         assert CARD not in str(text)
     assert mask_of(light) == Masking(("$.card",))
+
+
+def test_what_is_wrong_with_a_record_is_recorded_without_hidden_values(light: QueueStore, run_dag: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text(f'{{"card": "{CARD}", "n": 1}}\n{{"card": "{CARD}", "n": 2\n')
+    schema = JsonSchema({"properties": {"card": {"type": "integer"}}})
+    with DAG("malformed", schedule=None) as dag:
+        common: dict[str, Any] = {"policy": MOVE, "mask": MASK}
+        QueueSendOperator(task_id="path", queue_name="path", path=f"{tmp_path}/one.json", format="json", priority="card", **common)
+        QueueSendOperator(task_id="source", queue_name="source", source=Files(f"{tmp_path}/*.json", settled=timedelta(0), schema=schema), **common)
+    assert run_dag(dag).state == "success"
+    for name, said in (("path", "priority='card': '***' is no priority"), ("source", "$.card: '***' is not of type 'integer'")):
+        table = light.open(name)
+        rows = [row for file in table.snapshot().files for row in table.read(file).to_pylist()]
+        first, second = (f"{row['reason']} {row['last_error']}" for row in rows)
+        assert CARD not in first + second
+        assert said in first
+        assert f"MalformedError: line 2 of {tmp_path}/one.json: ***" in second
 
 
 def test_whoever_declares_a_policy_declares_a_mask(light: QueueStore, run_dag: Callable[..., Ran]) -> None:
