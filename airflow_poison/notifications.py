@@ -151,23 +151,23 @@ class AlertTargets:
 
 def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
     """Send an alert to every target, also after one has failed; then raise the first error."""
-    _tell(targets, {**context, "poison_alert": alert.to_dict()}, log)
+    _tell(targets, lambda: {**context, "poison_alert": alert.to_dict()}, log)
 
 
 def tell_ended(targets: Sequence[Target], ended: ConversationEnded, context: Mapping[str, Any], log: Log) -> None:
     """Call every target for a conversation that was ended here, also after one has failed; then raise the first error."""
-    _tell(targets, {**context, "conversation_ended": ended.to_dict()}, log)
+    _tell(targets, lambda: {**context, "conversation_ended": ended.to_dict()}, log)
 
 
-def _tell(targets: Sequence[Target], context: Mapping[str, Any], log: Log) -> None:
-    """Call every receiver. A notifier is copied: it renders its fields in place."""
+def _tell(targets: Sequence[Target], context: Callable[[], dict[str, Any]], log: Log) -> None:
+    """Call every receiver, each with a context of its own. A notifier is copied: it renders its fields in place."""
     errors: list[Exception] = []
     for target in targets:
         try:
-            _call(copy(target), dict(context))
-        except Exception as error:
-            log.exception("%r could not be called.", target)
-            errors.append(error)
+            _call(copy(target), context())
+        except (Exception, SystemExit) as error:
+            log.exception("%s could not be called.", getattr(target, "__qualname__", type(target).__qualname__))
+            errors.append(error if isinstance(error, Exception) else AlertError(f"it called sys.exit({error})"))
     if errors:
         raise errors[0]
 

@@ -330,6 +330,30 @@ def test_a_backlog_is_told_beside_what_has_happened_and_also_when_another_notifi
     assert heard == ["BACKLOG_TOO_OLD"]
 
 
+def test_a_notifier_that_exits_or_changes_its_alert_or_has_no_text_takes_none_from_others(store: QueueStore) -> None:
+    heard: list[Any] = []
+
+    def exits(_context: Any) -> None:
+        raise SystemExit(0)
+
+    def changes(context: Any) -> None:
+        context["poison_alert"]["details"].clear()
+        context["poison_alert"].clear()
+
+    class Silent:
+        def __call__(self, _context: Any) -> None:
+            raise ValueError("no network")
+
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    targets = AlertTargets.of([exits, changes, Silent(), lambda context: heard.append(context["poison_alert"])])
+    with pytest.raises(AlertError, match=r"1 of 1 alerts of queue 'orders' failed: .*it called sys.exit\(0\)"):
+        targets.send(received(store, ServiceBroker()), "me", {}, CLOCK, logging.getLogger("task"))
+    [alert] = heard
+    assert alert["details"]["endpoint"] == "orders"
+
+
 def test_asynchronous_functions_are_waited_for(store: QueueStore) -> None:
     heard: list[str] = []
 
