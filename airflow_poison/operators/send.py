@@ -185,7 +185,12 @@ class QueueSendOperator(WithLineage, QueueOperator):
         return result.to_dict()
 
     def _check_rendered(self) -> None:
-        """Raise InputError for a template that has left nothing to send, and SettingError for options that became text."""
+        """Raise InputError for a template that has left nothing to send, or text in place of a list, and SettingError for options that are text."""
+        if isinstance(self.messages, str):
+            raise InputError(
+                f"messages={self.messages!r:.100} is str; expected a list of messages. A template makes text of a list, unless the task has "
+                "render_template_as_native_obj=True; give task.output in its place, or for one message write [...] around it. Nothing was sent."
+            )
         if all(each is None for each in (self.path, self.table, self.dataframe, self.messages, self.source)):
             raise InputError(
                 f"{self.task_id}: nothing says what to send: the template of path, table or messages has the value None. Give it one, or [] as "

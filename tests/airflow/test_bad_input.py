@@ -349,6 +349,14 @@ def test_a_template_that_leaves_nothing_to_send_is_no_success(orders: QueueStore
     assert "nothing says what to send: the template of path, table or messages has the value None" in str(error)
 
 
+def test_a_list_that_a_template_has_made_text_of_is_not_sent(orders: QueueStore, error_of: Callable[..., BaseException]) -> None:
+    error = error_of(QueueSendOperator, queue_name="orders", messages="{{ ['a', 'b'] }}")
+    assert isinstance(error, InputError)
+    assert "is str; expected a list of messages. A template makes text of a list, unless the task has render_template_as_native_obj=True" in str(
+        error
+    )
+
+
 def test_a_send_key_may_be_a_number(orders: QueueStore, run_dag: Callable[..., Ran]) -> None:
     for key, repeated in (("{{ 5 }}", False), ("5", True)):
         with DAG(f"number_{repeated}", schedule=None, render_template_as_native_obj=True) as dag:
