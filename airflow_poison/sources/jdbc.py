@@ -366,7 +366,7 @@ class Outbox(TableSource):
                 columns, key = reading.columns(), self._key_of(reading)
                 query = self._query(reading, [*reading.select(columns), key.label("poison_key")])
                 for rows in reading.rows(query.order_by(reading.column(self.order_by, "order_by"), key).limit(limit)):
-                    new = [str(row[-1]) for row in rows]
+                    new = [_key_text(row[-1], reading.said) for row in rows]
                     if stayed := next((each for each in new if each in seen), None):
                         raise SourceError(
                             f"{reading.said}: the row with {self._key}={stayed} is in the queue, and is still there though it was "
@@ -473,6 +473,13 @@ class Outbox(TableSource):
         if isinstance(kind, sa.DateTime):
             return None, sa.func.current_timestamp()
         raise SourceError(f"mark={self.mark!r} of {reading.said} is {kind}; expected booleans, whole numbers or instants. Nothing was sent.")
+
+
+def _key_text(key: object, said: str) -> str:
+    """Return a key as the position has it. Raises SourceError for one that no later statement finds again."""
+    if isinstance(key, Decimal) and not key.is_finite():
+        raise SourceError(f"{said} has a row whose key is {key}; expected a whole number. Give the row another key. Nothing was sent.")
+    return str(key)
 
 
 def _typed(text: str, column: sa.Column[Any]) -> int | str | UUID:

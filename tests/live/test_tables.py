@@ -226,6 +226,8 @@ def test_an_order_that_is_not_a_number_is_an_error_that_names_it(database: Datab
     database.run("CREATE TABLE t (n numeric(20) PRIMARY KEY)", "INSERT INTO t VALUES (1), ('NaN')")
     with pytest.raises(SourceError, match="NaN in the column of order_by= is no place in an order; expected a whole number"):
         taken(a_table(tmp_path), Jdbc(database.url, "t", "n", overlap=5))
+    with pytest.raises(SourceError, match="has a row whose key is NaN; expected a whole number"):
+        taken(a_table(tmp_path / "outbox"), Outbox(database.url, "t", "n", delete=True))
 
 
 def test_an_outbox_that_may_not_be_emptied_sends_nothing_twice(database: Database, tmp_path: Path) -> None:
