@@ -392,6 +392,7 @@ PRETTY = b"[\n  " + b",\n  ".join(ELEMENTS) + b"\n]\n"
         (b'[{"a": 1},\n{"a": 2},\n3\n', [b'{"a": 1}', b'{"a": 2}', b"3"], [(b"[", 4)]),
         (b'[\n{"a": 1},\n{"a"', [b'{"a": 1}'], [(b'{"a"', 2)]),
         (b"[\n]\n", [], []),
+        (b'[\n{"a": 1}\n{"a": 2}\n]\n', [b'{"a": 1}', b'{"a": 2}'], []),
     ],
 )
 def test_a_document_of_json_is_its_values_and_a_bad_one_stops_no_other(
