@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -172,8 +173,13 @@ class QueueSendOperator(WithLineage, QueueOperator):
         finally:
             leave_server()
         if result.repeated:
-            self.log.info(
-                "An earlier send with this key has sent these %s messages to %r; nothing was sent now.", f"{result.sent:,}", self.queue_name
+            is_shared = self.send_key is not None and getattr(context.get("ti"), "map_index", -1) >= 0  # by instances of a mapped task
+            self.log.log(
+                logging.WARNING if is_shared else logging.INFO,
+                "An earlier send with this key has sent these %s messages to %r; nothing was sent now.%s",
+                f"{result.sent:,}",
+                self.queue_name,
+                " If that was another instance of this mapped task, give each a send_key of its own." if is_shared else "",
             )
         else:
             self._sent(table, result.sent)

@@ -134,6 +134,23 @@ def test_messages_come_from_an_earlier_task_and_each_mapped_task_sends_its_own(s
     assert bodies(store) == [b"a", b"b", b"c"]
 
 
+@pytest.mark.parametrize(("key", "sent", "warned"), [("once", [b"a"], True), ("each {{ ti.map_index }}", [b"a", b"c"], False)])
+def test_one_send_key_for_all_instances_of_a_mapped_task_warns(  # noqa: PLR0917
+    key: str,
+    sent: list[bytes],
+    warned: bool,  # noqa: FBT001
+    store: QueueStore,
+    run_dag: Callable[..., Ran],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with DAG(f"mapped_key_{warned}", schedule=None) as dag:
+        QueueSendOperator.partial(task_id="send", queue_name="orders", policy=MOVE, send_key=key).expand(messages=[["a"], ["c"]])
+    ran = run_dag(dag)
+    assert ran.state == "success", ran.errors
+    assert bodies(store) == sent
+    assert ("give each a send_key of its own" in capsys.readouterr().out) == warned
+
+
 def test_a_send_key_makes_a_send_the_same_in_every_run(store: QueueStore, run_dag: Callable[..., Ran]) -> None:
     for dag_id in ("first", "second"):
         with DAG(dag_id, schedule=None) as dag:
