@@ -52,6 +52,7 @@ NOT_BODIES = {
     "ui/posts.py": "what the package itself writes into the queue's table, its stage and its notes",
     "outputs/table_rules.py": "logs and schemas of Delta Lake",
     "sources/delta_changes.py": "logs and schemas of Delta Lake",
+    "sources/documents.py": "where the values of documents end",
     "store/bucket_store.py": "logs and schemas of Delta Lake",
     "store/checkpoints.py": "logs and schemas of Delta Lake",
     "store/entries.py": "logs and schemas of Delta Lake",

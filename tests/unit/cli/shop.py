@@ -47,7 +47,7 @@ def linger_a_little(message: Message) -> None:
     with Path("taken").open("a") as file:
         file.write(f"{message.lookup_id}\n")
     if message.lookup_id > 1:
-        time.sleep(1)
+        time.sleep(3)
 
 
 def refuse(message: Message) -> None:
