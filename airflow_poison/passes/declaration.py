@@ -28,6 +28,7 @@ from airflow_poison.delivery.handlers import (
 from airflow_poison.outputs.output import Output, outputs_of
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.outage import Outage, checked_outage
+from airflow_poison.rules.settings import flag
 from airflow_poison.store.parking import check_parking
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import checked_mask
@@ -178,6 +179,8 @@ class Receive:
         if handler is not None:
             check_given(handler, returns_rows=given["output"] is not None or deliver is not None)
         _check_transform(given)
+        for name in ("mixes_rows", "evolve", "provenance"):  # a template would leave text, and 'False' would be true
+            flag(name, given[name])
         outputs = outputs_of(
             given["output"],
             schema=given["output_schema"],

@@ -130,6 +130,8 @@ def test_every_way_to_receive_takes_batches(way: Any) -> None:
         ({"batch": "arrow", "schema": "a flot"}, "'flot' stands"),
         ({"batch": "arrow", "services": GIVEN["services"]}, "it has conversations"),
         ({"spans": "bills"}, "spans='bills' is not allowed; allowed: a list of queue names"),
+        ({"evolve": "False", "output": "/out"}, "evolve='False' is not allowed; allowed: True or False"),
+        ({"provenance": 1, "output": "/out"}, "provenance=1 is not allowed; allowed: True or False"),
         ({"mixes_rows": True}, "mixes_rows=True is not allowed; allowed: a setting of a transformation"),
         ({"deliver": upsert, "output": "/lake/landed"}, "an output or a deliver function, not both"),
         ({"deliver": "shop:upsert"}, "deliver='shop:upsert' is not allowed; allowed: a function of an Arrow table and a key"),

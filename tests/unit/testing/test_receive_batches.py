@@ -200,6 +200,7 @@ def clean(df: object) -> object:
         ),
         ({"handler": "json:loads", "transform": clean}, "either handler or transform, and not both"),
         ({}, "handler=None is not allowed; allowed: an importable name such as 'shop.arrivals:land', or a function; or transform=..."),
+        ({"handler": "json:loads", "evolve": "False"}, "evolve='False' is not allowed; allowed: True or False"),
         ({"handler": "json:loads", "mixes_rows": True}, "mixes_rows=True is not allowed; allowed: a setting of a transformation"),
         ({"handler": "json:loads", "spark": "local[2]"}, "spark='local[2]' is not allowed; allowed: a setting of a transformation"),
         ({"transform": clean}, "spark=None is not allowed; allowed: the session that runs the transformation, since none is active in this process"),
