@@ -179,7 +179,7 @@ def _taken(  # noqa: PLR0917  (the parts of one commit)
 ) -> tuple[Sent, Mapping[int, Failure]]:
     """Take what was planned behind a known position. Raises SourceTakenError when another run has gone on from it."""
     table, now = receiving.table, receiving.clock.now()
-    messages = Messages(source, None, now, masking_of(table))
+    messages = Messages(source, None, now, partial(masking_of, table))
     advance = None if isinstance(source, Frame) else advance_of(source, known, planned, messages, now)
     needs_schema = transformation.schema is None and not source.columns
     if planned.rows is None or needs_schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -62,7 +62,7 @@ def send(table: QueueTable, batches: Iterable[pa.RecordBatch], *, key: str, cloc
     :param key: a second send with the same key sends nothing.
     Raises InputError or MessageTooLargeError; then nothing was sent.
     """
-    sent = table.append(_made(batches, masking_of(table)), check_key(key), clock.now(), of_source=True)
+    sent = table.append(_made(batches, partial(masking_of, table)), check_key(key), clock.now(), of_source=True)
     return SendResult(table.name, sent.messages, sent.first_lookup_id, sent.repeated, sent.held, sent.malformed)
 
 
@@ -71,7 +71,7 @@ def masking_of(table: QueueTable) -> Masking | None:
     return Masking.recorded(table.snapshot().control.desk)
 
 
-def _made(batches: Iterable[pa.RecordBatch], masking: Masking | None) -> Iterator[pa.RecordBatch]:
+def _made(batches: Iterable[pa.RecordBatch], masking: Callable[[], Masking | None]) -> Iterator[pa.RecordBatch]:
     made = partial(as_messages, masking=masking)
     for batch in batches:
         if ERROR in batch.schema.names:
@@ -99,12 +99,12 @@ def _batches_of(bodies: Iterable[bytes | str], size: int) -> Iterator[pa.RecordB
         yield pa.record_batch({"body": pa.array(chunk, pa.binary())})
 
 
-def as_messages(records: pa.RecordBatch, masking: Masking | None = None) -> pa.RecordBatch:
+def as_messages(records: pa.RecordBatch, masking: Callable[[], Masking | None] = lambda: None) -> pa.RecordBatch:
     """Return records as messages: those with an ``ERROR``, without a body or with one that is too large have a ``last_error``.
 
     What are messages already stays what it is. Raises InputError.
 
-    :param masking: what errors do not have.
+    :param masking: returns what errors do not have; called where there are some.
     """
     if "last_error" in records.schema.names:
         return records
@@ -112,7 +112,8 @@ def as_messages(records: pa.RecordBatch, masking: Masking | None = None) -> pa.R
     made = checked(records.select([name for name in records.schema.names if name not in {ERROR, NO_BODY}]))
     if errors.count(None) == len(errors):
         return made
-    failures = [None if error is None else _failure(error, made, row, masking) for row, error in enumerate(errors)]
+    hidden = masking()
+    failures = [None if error is None else _failure(error, made, row, hidden) for row, error in enumerate(errors)]
     cells = [None if failure is None else error_cell(failure) for failure in failures]
     made = made.append_column("last_error", pa.array(cells, message_schema().field("last_error").type))
     reasons = [None if failure is None else f"MalformedError: {failure.text}"[:_TEXT].partition("\n")[0] for failure in failures]

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.passes.runs import check_key
@@ -131,7 +132,7 @@ def take(
         planned = source.between(*between) if between is not None else source.plan(begin(table, known), limit=limit)
         if planned is None or not planned.what:
             return _result(table, source, None, "", () if planned is None else planned.passed_over)
-        messages = Messages(source, mapping, clock.now(), masking_of(table))
+        messages = Messages(source, mapping, clock.now(), partial(masking_of, table))
         advance = None if between is not None else advance_of(source, known, planned, messages, clock.now())
         try:
             sent = table.append(messages.of(planned.batches() if read is None else read(planned)), key, clock.now(), advance, of_source=True)
@@ -200,14 +201,14 @@ def _position(found: StoredSource) -> SourcePosition:
 class Messages:
     """Makes messages of a source's records.
 
-    :param masking: what errors do not have.
+    :param masking: returns what errors do not have.
     :ivar count: how many; ``malformed`` of them are not what they should be.
     """
 
     source: Source
     mapping: ColumnMapping | None
     now: datetime
-    masking: Masking | None
+    masking: Callable[[], Masking | None]
     count: int = 0
     malformed: int = 0
 
