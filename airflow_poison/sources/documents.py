@@ -64,8 +64,8 @@ def begins_document(begin: str, *, is_all: bool) -> bool | None:
     if len(lines) < 2 and not is_all and len(given) <= _NEAR:  # noqa: PLR2004
         return None
     first = lines[0] if lines else ""
-    others = [syntax_error(line.encode(errors="replace")) is None for line in lines]
-    if first[:1] not in {"[", "{"} or (len(first) > 1 and (len(lines) == 1 or any(others))):
+    are_values = [syntax_error(line.encode(errors="replace")) is None for line in lines]
+    if first[:1] not in {"[", "{"} or (len(first) > 1 and (len(lines) == 1 or any(are_values))):
         return False
     if first == "[":
         return True
@@ -150,13 +150,14 @@ class _Text:
         It does where lines are not indented, and elements have several.
         """
         _, line, indent = self.gap.rpartition("\n")
-        sign = self.text[self.place : self.place + 1]
-        if line and not indent:
-            value = self.value() or "\n"
-            self.place -= len(value) if value != "\n" else 0
-            line = "" if "\n" in value else line
         if not line:
             return None
+        if not indent:
+            value = self.value()
+            self.place -= len(value or "")  # it is only looked at
+            if value is None or "\n" in value:
+                return None
+        sign = self.text[self.place : self.place + 1]
         of_all = re.escape(sign) if sign in {"[", "{"} else r"[^\s\]]"
         return re.compile(rf"\n{indent}(?={of_all})|\n[ \t]{{0,{max(len(indent) - 1, 0)}}}(?=\])")
 
