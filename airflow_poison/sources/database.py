@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -478,8 +477,9 @@ def _url(address: str) -> sa.URL:
     if url.get_backend_name() == "sqlite" and not (url.database and Path(url.database).is_file()):
         raise SourceError(f"There is no database file {url.database!r}. Give its absolute path: sqlite:////data/shop.db. Nothing was sent.")
     if "+" not in url.drivername:
-        found = (driver for module, driver in _DRIVERS.get(url.drivername, ()) if find_spec(module) is not None)
-        url = url.set(drivername="+".join([url.drivername, *islice(found, 1)]))
+        there = (driver for module, driver in _DRIVERS.get(url.drivername, ()) if find_spec(module) is not None)
+        if (driver := next(there, None)) is not None:
+            url = url.set(drivername=f"{url.drivername}+{driver}")
     if url.drivername.startswith("postgresql+psycopg") and "client_encoding" not in url.query:  # a user's own may lack characters
         return url.update_query_dict({"client_encoding": "utf8"})
     return url
