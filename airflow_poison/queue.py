@@ -997,9 +997,8 @@ def protect(
         raise SettingError("transform", options.get("transform"), "a function of a DataFrame, and output=, the table where its rows land")
     if options.get("source") is not None:
         raise SettingError("source", options["source"], "what Queue.receive takes; here the rows are those of the DataFrame or the stream")
-    Receive.of(
-        job if isinstance(job, str) else queue, policy=policy, **options
-    )  # what is wrong with them is an error before a queue is made, or a stream starts
+    # what is wrong with the settings is an error before a queue is made, or a stream starts
+    Receive.of(job if isinstance(job, str) else queue, policy=policy, **options)
     if isinstance(job, str):
         return _MicroBatches(job, store, storage_options, policy, options)
     return _opened(queue, store, storage_options, policy).receive_frame(job, policy, key=check_key(key), progress=_log.info, **options)
