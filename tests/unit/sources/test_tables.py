@@ -525,16 +525,21 @@ def test_rows_of_an_outbox_without_a_key_are_passed_over(tmp_path: Path) -> None
     assert [sentence.partition(" of ")[0] for take in (planned, again) for sentence in take.passed_over] == ["1 row", "1 row"]
 
 
+def reached_by(source: Outbox, rows: int) -> Reached:
+    """Take so many rows, and return the position behind them."""
+    planned = source.plan(Position(), limit=None)
+    assert planned is not None
+    assert sum(batch.num_rows for batch in planned.batches()) == rows
+    return planned.reached()
+
+
 def test_a_row_with_the_key_of_one_that_was_taken_is_not_marked_with_it(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "db")) as connection:
         connection.execute("CREATE TABLE box (id integer, v text, sent int)")
         connection.executemany("INSERT INTO box (id, v) VALUES (?, ?)", [(1, "a"), (3, "c")])
         connection.commit()
         source = Outbox(f"sqlite:///{tmp_path}/db", "box", "id", mark="sent")
-        planned = source.plan(Position(), limit=None)
-        assert planned is not None
-        assert sum(batch.num_rows for batch in planned.batches()) == 2
-        reached = planned.reached()
+        reached = reached_by(source, 2)
         connection.execute("INSERT INTO box (id, v) VALUES (3, 'late')")
         connection.commit()
 
@@ -549,11 +554,8 @@ def test_rows_of_one_key_that_were_all_taken_are_marked_wherever_a_statement_end
         connection.executemany("INSERT INTO box (id) VALUES (?)", [(0,), *((number,) for number in range(1, 400) for _ in range(2))])
         connection.commit()
         source = Outbox(f"sqlite:///{tmp_path}/db", "box", "id", mark="sent")
-        planned = source.plan(Position(), limit=None)
-        assert planned is not None
-        assert sum(batch.num_rows for batch in planned.batches()) == 799
 
-        reached = planned.reached()
+        reached = reached_by(source, 799)
         source.acknowledge(Position(reached.at, lambda: reached.keys))  # type: ignore[arg-type, return-value]  # it has some
 
         assert connection.execute("SELECT count(*) FROM box WHERE sent IS NULL").fetchall() == [(0,)]
