@@ -260,15 +260,15 @@ class Reading:
 
 
 def whole(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """Return a column as what is read whole: of a float MySQL writes six digits, of a double SQLAlchemy ten, and it takes arrays of citext apart."""
-    from sqlalchemy import Text, cast
-    from sqlalchemy.dialects import mysql, postgresql
+    """Return a column as what is read whole: of a float MySQL writes six digits, of a double SQLAlchemy ten, and drivers know few types of arrays."""
+    from sqlalchemy import Text, cast, func, types
+    from sqlalchemy.dialects import mysql
 
     kind = column.type
     if isinstance(kind, mysql.FLOAT | mysql.DOUBLE | mysql.REAL):
         return cast(column, mysql.DOUBLE(asdecimal=False))
-    if isinstance(kind, postgresql.ARRAY) and isinstance(kind.item_type, postgresql.CITEXT):
-        return cast(column, postgresql.ARRAY(Text))
+    if isinstance(kind, types.ARRAY) and not isinstance(kind.item_type, types.LargeBinary):
+        return cast(func.to_json(column), Text)
     return column
 
 
@@ -434,11 +434,7 @@ def _column(column: sa.Column[Any]) -> Column:
         return text._replace(is_json=True)
     if isinstance(kind, mysql.SET):  # Python's sets have no order
         return text
-    if isinstance(kind, types.ARRAY):
-        item = _plain(kind.item_type)
-        exact = isinstance(kind.item_type, types.Numeric) or (item is not None and not pa.types.is_temporal(item))
-        return Column(column.name, pa.string(), is_json=True) if exact else text
-    if isinstance(kind, types.Numeric) and not isinstance(kind, types.Float):
+    if isinstance(kind, types.ARRAY) or (isinstance(kind, types.Numeric) and not isinstance(kind, types.Float)):
         return Column(column.name, pa.string(), is_json=True)
     found = _plain(kind)
     return text if found is None else Column(column.name, found)
