@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -25,7 +26,7 @@ from airflow_poison.values.errors import PoisonError
 from tests.spark.unruly import Unruly
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -41,6 +42,26 @@ SMALL = {
     "spark.sql.adaptive.enabled": "false",
 }
 POLICY = Msmq4(receive_retry_count=1, max_retry_cycles=0, receive_error_handling="Move", transaction_timeout=timedelta(seconds=2))
+
+
+@contextmanager
+def own_jvm(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """Have a session in a JVM of its own: one that runs already takes no further jars, and one that goes on has these for all tests that follow."""
+    _end_jvm()
+    yield get_session(master, settings)
+    _end_jvm()
+
+
+def _end_jvm() -> None:
+    from pyspark import SparkContext
+
+    if (context := SparkContext._active_spark_context) is not None:
+        context.stop()
+    if (gateway := cast("Any", SparkContext._gateway)) is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(60)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @dataclass(frozen=True)

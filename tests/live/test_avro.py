@@ -12,8 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison import Files, Msmq4, Store
-from airflow_poison.spark.session import get_session
-from tests.given.drivers import SMALL
+from tests.given.drivers import SMALL, own_jvm
 from tools.servers.maven import fetched
 
 if TYPE_CHECKING:
@@ -30,9 +29,8 @@ _VERSION = "4.1.1"
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     jars = fetched(f"spark-avro-{_VERSION}", ("org.apache.spark", "spark-avro_2.13", _VERSION))
-    session = get_session("local[2]", {**SMALL, "spark.jars": ",".join(map(str, jars.glob("spark-avro*.jar")))})
-    yield session
-    session.stop()
+    with own_jvm("local[2]", {**SMALL, "spark.jars": ",".join(map(str, jars.glob("spark-avro*.jar")))}) as session:
+        yield session
 
 
 def avro(kind: str, values: list[Any], more: dict[str, Any] | None = None) -> bytes:

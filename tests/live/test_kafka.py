@@ -14,8 +14,9 @@ from pathlib import Path
 from threading import Event, Thread, current_thread
 from typing import TYPE_CHECKING, Any
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclOperation,
     AlterConfigOpType,
@@ -680,6 +681,22 @@ def in_bucket(tmp_path: Path) -> Iterator[QueueTable]:
         url = f"http://{s3.LOOPBACK}:{port}"
         boto3.client("s3", endpoint_url=url, aws_access_key_id="x", aws_secret_access_key="x", region_name="us-east-1").create_bucket(Bucket="lake")
         yield declare(BucketStore("s3://lake/queues", s3.options(url), node=tmp_path / "node"), "orders", Msmq4(), CLOCK)
+
+
+def test_a_coordinator_that_moves_is_asked_again(topic: Topic, table: QueueTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    moves = iter((KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE))
+
+    class Moving(confluent_kafka.Consumer):
+        def committed(self, *args: Any, **options: Any) -> Any:
+            if (code := next(moves, None)) is not None:
+                raise KafkaException(KafkaError(code))
+            return super().committed(*args, **options)
+
+    send(table, list("ab"))
+    monkeypatch.setattr(confluent_kafka, "Consumer", Moving)
+    send_selected(table, EVERYTHING, topic.source(), CLOCK)
+    assert not rows(table)
+    assert next(moves, None) is None
 
 
 @pytest.mark.parametrize("where", ["table", "in_bucket"])

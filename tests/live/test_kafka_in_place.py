@@ -14,10 +14,9 @@ from confluent_kafka import TopicPartition
 from deltalake import DeltaTable
 
 from airflow_poison import JsonSchema, Kafka, Msmq4, Store
-from airflow_poison.spark.session import get_session
 from airflow_poison.values.errors import SourceError
 from airflow_poison.values.fault_points import install
-from tests.given.drivers import SMALL
+from tests.given.drivers import SMALL, own_jvm
 from tests.live.topic import Topic
 from tests.spark.test_in_place_kills import kill_again_and_again
 from tools.servers.kafka import spark_classes
@@ -38,9 +37,8 @@ SCHEMA = "id int, amount string"
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    session = get_session("local[2]", {**SMALL, "spark.jars": spark_classes()})
-    yield session
-    session.stop()
+    with own_jvm("local[2]", {**SMALL, "spark.jars": spark_classes()}) as session:
+        yield session
 
 
 def cast(df: DataFrame) -> DataFrame:
@@ -123,7 +121,7 @@ DRIVER = """
 import json, sys
 from airflow_poison import Kafka, Store
 from airflow_poison.spark.session import get_session
-from tests.given.drivers import SMALL
+from tests.given.drivers import SMALL, own_jvm
 from tests.live.test_kafka_in_place import POLICY, SCHEMA, cast
 from tools.servers.kafka import spark_classes
 

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison import DeltaChanges, Files, Msmq4, Store
-from airflow_poison.spark.session import get_session
+from tests.given.drivers import own_jvm
 from tests.live.hadoop_aws import settings_of
 from tools.servers import s3 as server
 
@@ -31,9 +31,8 @@ POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling
 
 @pytest.fixture(scope="module")
 def spark(s3_options: dict[str, str]) -> Iterator[SparkSession]:
-    session = get_session("local[2]", settings_of(s3_options))
-    yield session
-    session.stop()
+    with own_jvm("local[2]", settings_of(s3_options)) as session:
+        yield session
 
 
 class Job:

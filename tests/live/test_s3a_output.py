@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_poison import DeltaChanges, Msmq4, Store
-from airflow_poison.spark.session import get_session
+from tests.given.drivers import own_jvm
 from tests.live.hadoop_aws import settings_of
 from tools.servers import s3 as server
 from tools.servers.spark import standalone
@@ -28,10 +28,8 @@ POLICY = Msmq4(receive_retry_count=0, max_retry_cycles=0, receive_error_handling
 
 @pytest.fixture(scope="module")
 def cluster(s3_options: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    with standalone(tmp_path_factory.mktemp("cluster")) as started:
-        session = get_session(started.url, settings_of(s3_options))
+    with standalone(tmp_path_factory.mktemp("cluster")) as started, own_jvm(started.url, settings_of(s3_options)) as session:
         yield session
-        session.stop()
 
 
 def cast(rows: DataFrame) -> DataFrame:
