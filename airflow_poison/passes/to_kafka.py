@@ -235,6 +235,10 @@ def _of_client(act: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
+_COORDINATOR_MOVES = frozenset({"NOT_COORDINATOR", "COORDINATOR_NOT_AVAILABLE", "COORDINATOR_LOAD_IN_PROGRESS"})
+"""Errors of a broker that starts or is replaced: they end by themselves, and the client does not ask again."""
+
+
 class _Sender:
     """A producer whose transactions belong to one queue and topic: a new one shuts earlier ones out, and ends what they have begun.
 
@@ -284,10 +288,18 @@ class _Sender:
             raise OutputError(_refusal(self.topic, "another sender of this queue has sent messages meanwhile"))
 
     def _said(self) -> str:
-        [found] = self._consumer.committed([self._place(0)], timeout=self.topic.patience)
-        if found.error is not None:
-            raise clients().KafkaException(found.error)
-        return str(found.metadata or "")
+        kafka, until = clients(), time.monotonic() + self.topic.patience
+        while True:
+            try:
+                [found] = self._consumer.committed([self._place(0)], timeout=self.topic.patience)
+            except kafka.KafkaException as error:
+                if error.args[0].name() not in _COORDINATOR_MOVES or time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+                continue
+            if found.error is not None:
+                raise kafka.KafkaException(found.error)
+            return str(found.metadata or "")
 
     @_of_client
     def send(self, name: str, records: Sequence[Record]) -> dict[int | None, str | None]:
