@@ -285,6 +285,8 @@ class QueueTable(Table):
         newest = self.view()
         if version == newest.state.version:
             return newest.snapshot.files
+        if version > newest.state.version:  # Delta Lake's reader would look for every one up to it
+            raise PlanStateError(f"Queue {self.name!r} has no version {version}: its newest is {newest.state.version}. Make the plan anew.")
         found = self.log.files_at(version)
         if found is None or any(self.missing(file) for file in found if file.sub_queue in _MESSAGES):
             message = f"Version {version} of queue {self.name!r} cannot be looked at any more: maintenance has removed it. Make the plan anew."
