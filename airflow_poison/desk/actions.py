@@ -13,7 +13,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.desk.selection import Selection
+from airflow_poison.desk.selection import Selection, check_text
 from airflow_poison.passes.declaration import Canary
 from airflow_poison.rules.settings import put
 from airflow_poison.values import json_text
@@ -21,7 +21,7 @@ from airflow_poison.values.errors import SettingError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.masking import EDITS, HIDDEN, Masking, edits_of
 from airflow_poison.values.schema import MAX_BODY_BYTES, OWN_PROPERTIES, SubQueue, is_reserved
-from airflow_poison.values.texts import Plain, is_utf8, nearest
+from airflow_poison.values.texts import Plain, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,12 +67,12 @@ class PlanAction(Plain):
             put(self, patch=_patch_of(self.patch))
         edits = [name for name in ("patch", "body", "function") if getattr(self, name) not in (None, "")]
         if self.verb is Verb.EDIT:
+            _check_body(self.body)
             if len(edits) > 1 or not (edits or self.properties):
                 raise SettingError("edit", edits, "one of patch, body and function, or properties")
             if self.patch is not None:
                 _check_patch(self.patch)
-            _check_text("body", "" if self.body is None else self.body)
-            _check_text("function", self.function)
+            check_text("function", self.function)
             _check_properties(self.properties)
         elif edits or self.properties:
             raise SettingError((edits or ["properties"])[0], self.verb.value, f"verb={Verb.EDIT.value!r}")
@@ -98,7 +98,8 @@ class PlanAction(Plain):
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as plain values; a patch with numbers that a float does not write as they are is JSON text."""
         given = {each.name: getattr(self, each.name) for each in fields(self)} | {"patch": _plain_patch(self.patch)}
-        return {name: value for name, value in given.items() if value not in (None, "", {})} | {"verb": self.verb.value}
+        given |= {"properties": given["properties"] or None}  # none of them are nothing; a patch without fields is one
+        return {name: value for name, value in given.items() if value not in (None, "")} | {"verb": self.verb.value}
 
     def without_values(self, masking: Masking | None) -> PlanAction:
         """Return it as people see it who may not see what a queue hides."""
@@ -182,17 +183,18 @@ def _plain_patch(patch: Mapping[str, Any] | str | None) -> Any:
     return natural if json.dumps(natural, default=str, ensure_ascii=False) == text else text
 
 
-def _check_text(name: str, text: object) -> None:
-    if not (isinstance(text, str) and is_utf8(text)):
-        raise SettingError(name, text, "text that UTF-8 can hold (half of a surrogate pair is none)")
+def _check_body(body: object) -> None:
+    if body == "":
+        raise SettingError("body", body, f"the whole new body, which is not empty; verb={Verb.REMOVE.value!r} takes messages out")
+    check_text("body", "" if body is None else body)
 
 
 def _check_properties(properties: object) -> None:
     if not isinstance(properties, Mapping):
         raise SettingError("properties", properties, "texts by name, for example {'attempt': '5'}; None removes one")
     for name, text in properties.items():
-        _check_text("properties", name)
-        _check_text(f"properties[{name!r}]", "" if text is None else text)
+        check_text("properties", name)
+        check_text(f"properties[{name!r}]", "" if text is None else text)
         if is_reserved(name):
             raise SettingError("properties", name, f"other names: those that begin with {OWN_PROPERTIES!r} are the product's own")
 
@@ -350,7 +352,7 @@ def _values(name: str, given: object, expected: str) -> Mapping[str, Any]:
 
 def _json(name: str, given: str, expected: str) -> object:
     try:
-        found: object = json.loads(given)
-    except ValueError:
-        raise SettingError(name, given, f"{expected}, or JSON text of that") from None
+        found: object = json_text.natural_values(given)
+    except json_text.JsonError as error:
+        raise SettingError(name, given, f"{expected}, or JSON text of that; {error}") from None
     return found

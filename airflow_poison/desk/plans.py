@@ -24,6 +24,7 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.declaration import Canary
 from airflow_poison.passes.messages import Chosen
+from airflow_poison.rules.settings import whole_number
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.history import from_ranges
 from airflow_poison.store.plans import unreadable
@@ -334,8 +335,8 @@ def plan(
     if selection.sub_queue is not None and selection.sub_queue not in action.places:
         names = " or ".join(place.value for place in PLACES if place in action.places)
         raise SettingError("sub_queue", selection.sub_queue.value, f"{names}, for verb={action.verb.value!r}")
-    if limit is not None and limit < 1:
-        raise SettingError("limit", limit, "a whole number, at least 1")
+    if limit is not None:
+        whole_number("limit", limit, 1)
     snapshot = table.snapshot()
     masking = Masking.recorded(snapshot.control.desk)
     version = snapshot.version if version is None else version
@@ -431,8 +432,8 @@ def record(
     Raises SettingError.
     """
     for name, value in (("rate", rate), ("chunk", chunk)):
-        if value is not None and value < 1:
-            raise SettingError(name, value, "a whole number, at least 1")
+        if value is not None:
+            whole_number(name, value, 1)
     if canary is not None and planned.view.action.place is not SubQueue.MAIN:
         raise SettingError("canary", canary, "none, or an action that puts messages into main, where a pass settles them")
     view, now = planned.view, clock.now()

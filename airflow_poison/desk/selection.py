@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
-from airflow_poison.values.texts import Plain, nearest
+from airflow_poison.values.texts import Plain, is_utf8, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _COUNT = re.compile(r"\s*(abort_count|move_count|crash_count|priority)\s*(=|!=|<=|>=|<|>)\s*(\d{1,9})\s*")
 _GROUP = re.compile(r"[0-9a-f]{12}")
 _RANGE = re.compile(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18}))?\s*", re.ASCII)
+_TEXTS = ("error", "error_type", "text", "group", "message_type", "message_id", "where")
 _LARGEST = 2**63 - 1
 _MOST_IDS = 1_000_000
 
@@ -52,6 +54,10 @@ class Selection(Plain):
 
     def __post_init__(self) -> None:
         """Refuse what is no condition."""
+        for name in _TEXTS:
+            check_text(name, getattr(self, name))
+        for part in chain.from_iterable(self.properties.items()):
+            check_text("properties", part)
         if self.error and not _GROUP.fullmatch(self.error):
             raise SettingError("error", self.error, "the id of an error group, 12 hexadecimal digits, as 'groups' lists them")
         for each in self.counts:
@@ -69,6 +75,8 @@ class Selection(Plain):
         for name in values:
             if name not in known:
                 raise SettingError("selection", name, f"{', '.join(sorted(known))} (did you mean {nearest(str(name), known)!r}?)")
+            if values[name] == "" and name not in {"sub_queue", "lookup_ids"}:
+                raise SettingError(name, "", "a condition, or None; an empty text, such as an empty variable gives, would select everything")
         return cls(**{name: _READ.get(name, _text)(name, value) for name, value in values.items()})  # type: ignore[arg-type]  # read by name
 
     @property
@@ -79,8 +87,9 @@ class Selection(Plain):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as plain values; ``sub_queue`` always."""
+        ids = {} if self.lookup_ids is None else {"lookup_ids": list(self.lookup_ids)}  # no id at all selects nothing
         given = {name: value for name, value in Plain.to_dict(self).items() if value not in (None, "", [], {})}
-        return given | {"sub_queue": None if self.sub_queue is None else self.sub_queue.value}
+        return given | ids | {"sub_queue": None if self.sub_queue is None else self.sub_queue.value}
 
     def __str__(self) -> str:
         """Say it in one line."""
@@ -89,12 +98,14 @@ class Selection(Plain):
         return place if not given else f"{place}, {', '.join(f'{name}={value}' for name, value in given.items())}"
 
 
-def _text(name: str, value: object) -> str:
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise SettingError(name, value, "a text")
-    return value
+def check_text(name: str, text: object) -> None:
+    """Refuse what is no text, or half of a surrogate pair. Raises SettingError."""
+    if not (isinstance(text, str) and is_utf8(text)):
+        raise SettingError(name, text, "a text that UTF-8 can hold (half of a surrogate pair is none)")
+
+
+def _text(_name: str, value: object) -> object:
+    return "" if value is None else value
 
 
 def _place(name: str, value: object) -> SubQueue | None:
@@ -107,7 +118,7 @@ def _place(name: str, value: object) -> SubQueue | None:
 
 
 def _instant(name: str, value: object) -> datetime | None:
-    if value is None or value == "":
+    if value is None:
         return None
     try:
         instant = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))

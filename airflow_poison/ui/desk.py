@@ -23,7 +23,7 @@ from airflow_poison.desk.sql import Limits, limited
 from airflow_poison.store.files import PlanState
 from airflow_poison.ui.answers import THREADS, large
 from airflow_poison.ui.page_data import NotReadableError, RefusedError, open_queue, shown, with_body
-from airflow_poison.values import errors
+from airflow_poison.values import errors, json_text
 from airflow_poison.values.errors import PoisonError
 
 if TYPE_CHECKING:
@@ -383,9 +383,9 @@ def _selection(text: str, place: str | None = None) -> Selection:
 
     expected = 'expected an object, for example {"sub_queue": "poison"}.'
     try:
-        found = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise RefusedError(BAD, f"selection={text[:100]!r} is no JSON; {expected}") from error
+        found = json_text.natural_values(text or "{}")
+    except json_text.JsonError as error:
+        raise RefusedError(BAD, f"selection={text[:100]!r} is no JSON: {error}; {expected}") from error
     if not isinstance(found, dict):
         raise RefusedError(BAD, f"selection={str(found)[:100]!r}: {expected}")
     return Selection.from_dict(found if place is None else {"sub_queue": place} | found)

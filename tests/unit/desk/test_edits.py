@@ -190,6 +190,7 @@ def test_a_module_that_ends_while_it_is_imported_has_no_function(tmp_path: Path,
         {"body": b"x"},
         {"function": 5},
         {"body": "\ud800"},
+        {"body": ""},
         {"patch": {"a": float("nan")}},
         {"patch": "[1]"},
         {"patch": "{"},
@@ -201,7 +202,7 @@ def test_an_edit_that_no_message_can_have_is_refused(action: dict[str, Any]) -> 
         PlanAction(verb=Verb.EDIT, **action)
 
 
-@pytest.mark.parametrize("patch", ['{"a": 1.10}', '{"a": 12345678901234567.89}', '{"a": 1e400, "b": [0.1, 2]}', '{"a": {"b": null}}'])
+@pytest.mark.parametrize("patch", ['{"a": 1.10}', '{"a": 12345678901234567.89}', '{"a": 1e400, "b": [0.1, 2]}', '{"a": {"b": null}}', "{}"])
 def test_a_patch_is_recorded_with_all_its_digits(patch: str) -> None:
     # given
     action = PlanAction(verb=Verb.EDIT, patch=patch)

@@ -115,6 +115,12 @@ def test_a_condition_that_is_none_is_refused_with_its_reason(poisoned: Queue, wh
         ({"lookup_ids": ["a"]}, "whole numbers"),
         ({"properties": {"a": 1}}, "text values by name"),
         ({"text": 7}, "a text"),
+        ({"text": "\ud800"}, "half of a surrogate pair"),
+        ({"where": "body.a = '\udfff'"}, "half of a surrogate pair"),
+        ({"properties": {"a": "\ud800"}}, "half of a surrogate pair"),
+        ({"error_type": ""}, "would select everything"),
+        ({"since": ""}, "would select everything"),
+        ({"counts": ""}, "would select everything"),
     ],
 )
 def test_plain_values_that_are_no_selection_are_refused(values: dict[str, Any], says: str) -> None:
@@ -127,6 +133,7 @@ def test_a_selection_is_the_same_after_json() -> None:
         error="0123456789ab", since=datetime(2026, 1, 1, tzinfo=UTC), counts=("move_count>1",), properties={"a": "b"}, lookup_ids=(1, 2)
     )
     assert Selection.from_dict(selection.to_dict()) == selection
+    assert Selection.from_dict(Selection(lookup_ids=()).to_dict()) == Selection(lookup_ids=()), "no message, not all of them"
     assert Selection.from_dict({}) == Selection()
     assert Selection.from_dict({"sub_queue": None}).sub_queue is None
 
