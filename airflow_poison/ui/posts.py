@@ -79,7 +79,7 @@ def note(event: str, user: GetUserDep, conn_id: str, body: Mapping[str, Any]) ->
     entry = Log(event, owner=name, owner_display_name=name, extra=json.dumps(redact(noted), default=str))
     for of_task in OF_TASK:
         if isinstance(body.get(of_task), str):
-            setattr(entry, of_task, body[of_task][:MOST_IN_COLUMN])
+            setattr(entry, of_task, neutral_text(body[of_task])[:MOST_IN_COLUMN])  # databases refuse NUL and halves of surrogate pairs
     try:
         with create_session(scoped=False) as session:
             session.add(entry)
@@ -168,7 +168,7 @@ class Planned(_OfQueue):
 class Applied(Planned):
     """A plan that was shown to the user."""
 
-    version: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0, lt=2**63)]
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
     rate: Annotated[int, Field(ge=1)] | None = None
     chunk: Annotated[int, Field(ge=1)] | None = None
@@ -238,7 +238,7 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         found = json_text.natural_values(body)
     except json_text.JsonError as error:
-        raise HTTPException(BAD, "The body is no JSON.", HEADERS) from error
+        raise HTTPException(BAD, neutral_text(f"The body is no JSON: {error}."), HEADERS) from error
     if not isinstance(found, dict):
         raise HTTPException(BAD, 'The body must be a JSON object, for example {"queue": "orders", "reason": "checked"}.', HEADERS)
     return found

@@ -415,6 +415,15 @@ def test_nothing_is_done_that_cannot_be_noted(poster: Poster, orders: QueueTable
     assert "nothing was done" in answer.json()["detail"]
 
 
+@pytest.mark.parametrize("hostile", ["\\ud800", "a\\u0000b"])
+def test_texts_that_a_database_refuses_are_noted_with_escapes(poster: Poster, orders: QueueTable, hostile: str) -> None:
+    content = f'{{"dag_id": "{hostile}", "run_id": "monday", "task_id": "ask", "option": "Enable"}}'
+    headers = {"Authorization": "Bearer admin", "Content-Type": "application/json"}
+    answer = poster.client.post("/api/decide", content=content, headers=headers)
+    assert answer.status_code in {400, 404}, answer.text
+    assert [event for event, *_ in entries()] == ["poison_decide"]
+
+
 # What is sent, and what is answered -----------------------------------------------------------------------------------
 
 
@@ -442,6 +451,12 @@ def test_what_is_no_json_is_refused(poster: Poster, orders: QueueTable, content:
     headers = {"Authorization": "Bearer admin", "Content-Type": "application/json; charset=utf-8"}
     answer = poster.client.post("/api/disable", content=content, headers=headers)
     assert answer.status_code == 400, answer.text
+
+
+def test_a_field_that_is_there_twice_is_named(poster: Poster, orders: QueueTable) -> None:
+    headers = {"Authorization": "Bearer admin", "Content-Type": "application/json"}
+    answer = poster.client.post("/api/disable", content='{"queue": "orders", "queue": "bills"}', headers=headers)
+    assert (answer.status_code, "'queue' stands twice" in answer.json()["detail"]) == (400, True)
 
 
 def test_a_body_that_is_too_large_is_not_read(poster: Poster, orders: QueueTable) -> None:
@@ -707,7 +722,9 @@ def test_what_has_changed_since_somebody_looked_is_left_out(at_desk: Desk) -> No
 def test_a_plan_of_nothing_and_one_of_a_version_that_is_gone_are_refused(at_desk: Desk) -> None:
     body = {"queue": "orders", "selection": {"lookup_ids": [99]}, "action": PUT_BACK, "version": at_desk.table.snapshot().version}
     assert at_desk.poster.post("apply", body).status_code == 409
-    assert at_desk.poster.post("apply", body | {"version": 10_000}).status_code in {404, 409}
+    for version in (10_000, 2**62):
+        answer = at_desk.poster.post("apply", body | {"version": version})
+        assert (answer.status_code, f"no version {version}" in answer.json()["detail"]) == (409, True)
     assert [each["plan"] for each in at_desk.poster.get("plans", queue="orders").json()["plans"]] == [PLAN]
 
 
@@ -903,7 +920,10 @@ def never(_body: bytes) -> bytes:
         ({"action": {"verb": "edit", "patch": json.loads('{"a":' * 200 + "1" + "}" * 200)}}, "patch='of more than 100 levels' is not allowed"),
         ({"selection": {"counts": ["move_count >> 3"]}}, "counts="),
         ({"selection": "poison"}, "selection='poison'"),
+        ({"selection": {"error_type": ""}}, "would select everything"),
+        ({"action": {"verb": "edit", "body": ""}}, "body='' is not allowed; allowed: the whole new body"),
         ({"limit": 0}, "limit='0'"),
+        ({"limit": 2**63}, "limit=9223372036854775808 is not allowed"),
         ({"limit": "7"}, "limit='7'"),
     ],
 )
@@ -915,7 +935,15 @@ def test_selections_and_actions_that_cannot_be_are_refused(at_desk: Desk, change
 
 @pytest.mark.parametrize(
     "changed",
-    [{"rate": 0}, {"chunk": 0}, {"canary": {"messages": 0}}, {"canary": {"messages": 1, "share": 0}}, {"canary": {"most": 1}}, {"version": -1}],
+    [
+        {"rate": 0},
+        {"chunk": 0},
+        {"canary": {"messages": 0}},
+        {"canary": {"messages": 1, "share": 0}},
+        {"canary": {"most": 1}},
+        {"version": -1},
+        {"version": 2**63},
+    ],
 )
 def test_a_pace_or_a_canary_that_cannot_be_is_refused(at_desk: Desk, changed: dict[str, Any]) -> None:
     assert at_desk.poster.post("apply", ACTS["apply"] | changed).status_code == 400
@@ -943,6 +971,12 @@ def test_messages_of_a_selection_page_by_page(at_desk: Desk) -> None:
     assert [row["lookup_id"] for row in page(sub_queue="poison", order="lookup_id", desc=True, limit=2)["messages"]] == [6, 5]
     assert [row["lookup_id"] for row in page(selection='{"where": "body.number > 4"}')["messages"]] == [5, 6]
     assert page()["total"] == 0  # of main
+    assert [page(selection=asked)["total"] for asked in ('{"lookup_ids": []}', '{"sub_queue": "poison"}')] == [0, 6]
+
+
+def test_a_patch_without_a_field_is_a_plan_that_can_be_read(at_desk: Desk) -> None:
+    begun = at_desk.apply({"verb": "edit", "patch": {}})
+    assert at_desk.until(begun["plan"], "done")["action"] == {"verb": "edit", "patch": {}}
 
 
 def test_error_groups_of_a_selection(at_desk: Desk) -> None:
@@ -975,6 +1009,8 @@ def test_error_groups_in_an_order_searched_and_marked_as_new(at_desk: Desk) -> N
         "[]",
         '"x"',
         '{"colour": 1}',
+        '{"error_type": "KeyError", "error_type": "ValueError"}',
+        r'{"text": "\ud800"}',
         '{"where": "1 ="}',
         "[" * 5_000,
         '{"where": "x.y.z = 1"}',
