@@ -19,7 +19,7 @@ from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import pa, pc
 from airflow_poison.values.schema import OUTBOX, SubQueue
-from airflow_poison.values.texts import Plain, counted
+from airflow_poison.values.texts import Plain, counted, visible
 
 if TYPE_CHECKING:
     from airflow_poison.store.files import DataFile, Snapshot
@@ -150,7 +150,12 @@ def _alerts(table: QueueTable, range_key: str, events: Iterable[Event]) -> list[
             halts += 1
             name = f"{name}-{halts}"
         groups.setdefault(name, _Group(event)).add(event)
-    return [_alert(table, run_key(table.uri, range_key, name), about) for name, about in groups.items()]
+    return [_alert(table, _key(table, range_key, name), about) for name, about in groups.items()]
+
+
+def _key(table: QueueTable, *parts: object) -> str:
+    """Return the key of an alert. A queue that was made anew in the same place is another one: receivers must not drop its alerts."""
+    return run_key(table.uri, table.identity(), *parts)
 
 
 def _is_news(event: Event) -> bool:
@@ -167,7 +172,7 @@ def _is_news(event: Event) -> bool:
 
 def _alert(table: QueueTable, key: str, group: _Group) -> Alert:
     event, queue = group.first, table.name
-    details = {name: fact for name, fact in event.details.items() if fact}
+    details = {name: visible(fact, "\n\t") for name, fact in event.details.items() if fact}
     return Alert(
         key=key,
         kind=EVENTS[event.type],
@@ -175,7 +180,7 @@ def _alert(table: QueueTable, key: str, group: _Group) -> Alert:
         event=event.type.value,
         lookup_ids=tuple(group.lookup_ids),
         count=int(details["messages"]) if "messages" in details else group.count,
-        reason=reason(queue, event, group.count),
+        reason=visible(reason(queue, event, group.count)),
         what_to_do=what_to_do(queue, event),
         details=details,
     )
@@ -380,7 +385,7 @@ def _backlog_alert(table: QueueTable, snapshot: Snapshot, first: Oldest, about: 
     said = ", ".join(f"{number:,} in {place.value}" for place, number in waiting.items())
     longest = f"message {first.lookup_id} in {first.sub_queue.value} was sent at {show_instant(first.enqueued_at)}"
     return Alert(
-        key=run_key(table.uri, TOO_OLD, about),
+        key=_key(table, TOO_OLD, about),
         kind=AlertKind.BACKLOG,
         queue=table.name,
         event=TOO_OLD,

@@ -212,7 +212,7 @@ def _available(snapshot: Snapshot, now: datetime) -> list[DataFile]:
 
 
 def _payload(happening: Happening, table: QueueTable, identity: object, **facts: Any) -> dict[str, Any]:
-    return {"event": happening.value, "queue": table.name, "key": run_key(table.uri, happening.value, identity), **facts}
+    return {"event": happening.value, "queue": table.name, "key": run_key(table.uri, table.identity(), happening.value, identity), **facts}
 
 
 def _mark(file: DataFile) -> str:

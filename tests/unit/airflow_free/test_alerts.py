@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
 import warnings
 from base64 import b64decode
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 
 from airflow_poison import ActivationSpecification, DefaultMessaging, ListenerPort, Message, Msmq3, Msmq4, Outage, PoisonSubQueue, ServiceBroker
 from airflow_poison.notifications import AlertTargets
-from airflow_poison.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts
+from airflow_poison.passes.alerts import Alert, AlertKind, alert_subscription, send_alerts, send_backlog_alert
 from airflow_poison.passes.alter import declare, enable
 from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
@@ -96,6 +97,35 @@ def test_a_halted_queue_is_alerted_with_its_reason_and_its_message(store: QueueS
     assert "queue('orders').remove(1)" in alert.what_to_do
     assert "its attempts are used up" in alert.what_to_do
     assert alert.details == {"endpoint": "orders", "system": "Msmq4", "error": "ValueError: no"}
+
+
+def hostile(message: Message) -> None:
+    raise ValueError("\u202egnp.\x1b[31m")
+
+
+def test_what_an_error_says_steers_no_reader_of_an_alert(store: QueueStore) -> None:
+    table = orders(store, "Fault")
+    rules = Msmq4(receive_retry_count=0, max_retry_cycles=0)
+    ReceivePass(table=table, policy=rules, handler=hostile, engine=LocalEngine, clock=CLOCK, isolation="none").run("run")
+    [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
+    assert alert.reason == r"Message 1 of queue 'orders' halted it (faulted): ValueError: \u202egnp.\x1b[31m."
+    assert alert.details["error"] == r"ValueError: \u202egnp.\x1b[31m"
+
+
+def test_a_queue_that_was_made_anew_has_other_keys(tmp_path: Path) -> None:
+    # given the same queue twice, in the same place
+    clock, keys = VirtualClock(), list[str]()
+    for _ in range(2):
+        store = open_store(str(tmp_path / "store"))
+        table = orders(store, "Fault")
+        receive(store, table)
+        # when
+        send_alerts(table, "me", lambda alert: keys.append(alert.key), clock)
+        clock.advance(timedelta(hours=1))
+        send_backlog_alert(table, "me", timedelta(minutes=1), lambda alert: keys.append(alert.key), clock)
+        shutil.rmtree(tmp_path / "store")
+    # then
+    assert len(set(keys)) == len(keys) == 4
 
 
 def received(store: QueueStore, policy: Policy, messages: int = 1) -> QueueTable:
