@@ -753,7 +753,7 @@ class Queue:
         :param run: a key: however often it is called with it, each rule makes one plan.
         """
         if dry_run:
-            return rule_runs.dry_run(self.reading, self.clock, rules)
+            return rule_runs.dry_run(self.reading, self.clock, rules, self.store.tables)
         return rule_runs.run_rules(self.table, self.clock, who=self.actor, store=self.store.tables, run=run)
 
     def redrive_on_new_handler(self, canary: Canary | Mapping[str, Any] | None) -> Canary | None:

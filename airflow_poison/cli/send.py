@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_poison.cli import values
@@ -179,7 +180,8 @@ def source_of(args: Namespace) -> Source:
         if getattr(args, name, None) is not None:
             raise wrong_usage(f"--{name}: expected with a pattern of files; a source that is named says itself what it reads.")
     values.importable_here()
-    found = values.imported("--source", args.source, "shop.feeds:bookings")
+    whole = Path.cwd() / args.source
+    found = values.imported("--source", args.source, f"shop.feeds:bookings, or a pattern of files by their whole path, such as {whole}")
     if not isinstance(found, Source):
         raise wrong_usage(f"--source {args.source}: expected a source (Files, Kafka, DeltaChanges, Jdbc …), not {type(found).__name__}.")
     return found

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_poison.desk import sql
 from airflow_poison.desk.actions import PlanAction, Verb
-from airflow_poison.desk.applying import apply, kept
+from airflow_poison.desk.applying import apply, check_target, kept
 from airflow_poison.desk.exports import export_files
 from airflow_poison.desk.plans import CHUNK, OPEN, cancel, facts_of, find_plan, id_of, plan, record
 from airflow_poison.desk.queries import files_of, groups
@@ -120,15 +120,19 @@ class _Look:
     has: tuple[_Has, ...]
 
 
-def dry_run(table: QueueTable, clock: Clock, rules: Sequence[Rule] | None = None) -> RulesResult:
-    """Say what each rule has and would take now. Writes nothing. Raises QueryError.
+def dry_run(table: QueueTable, clock: Clock, rules: Sequence[Rule] | None = None, store: QueueStore | None = None) -> RulesResult:
+    """Say what each rule has and would take now. Writes nothing. Raises QueryError, QueueNotFoundError for a queue that a rule would send to.
 
     :param rules: to try; None: those that are recorded in the queue.
+    :param store: of the queue; None: whether there are the queues that rules send to is not asked.
     """
     failed = list[Exception]()
     seen = _look(table, rules_of(table.snapshot().control) if rules is None else rules, clock.now(), failed)
     if failed:
         raise failed[0]
+    for has in seen.has:
+        if store is not None and has.now and has.rule.target:
+            check_target(has.rule.target, table, store)
     return _result(table, seen, clock, dry_run=True, rules=tuple(has.result for has in seen.has))
 
 

@@ -42,6 +42,11 @@ def test_rules_are_tried_declared_and_run(poison: Callable[..., Ran]) -> None:
     assert "orders: 2 messages in poison, 0 meet no rule. 0 messages done." in poison("rules orders").out
 
 
+def test_a_try_of_rules_names_a_queue_that_is_not_there(poison: Callable[..., Ran], here: Path) -> None:
+    (here / "rules.json").write_text(json.dumps([{"name": "elsewhere", "verb": "send_to", "target": "nowhere"}]))
+    assert "There is no queue 'nowhere'" in poison("rules orders --dry-run --declare rules.json", code=2).err
+
+
 def test_a_redrive_for_new_handlers_is_switched_on_and_off(poison: Callable[..., Ran]) -> None:
     assert poison("rules orders --redrive-on-new-handler 1:0.5").out
     assert "redrive for a new handler" not in poison(f"receive orders {TAKE} --handler-version 1").err
