@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from airflow_poison.passes.decide import Decision, choices
 from airflow_poison.passes.relay import dead_letter_queue
 from airflow_poison.rules.queue_disabling import REMOVAL, EndConversation
 from airflow_poison.ui.page_data import neutral_text
+from airflow_poison.values import json_text
 from airflow_poison.values.clock import show_instant
 from airflow_poison.values.schema import SubQueue, place_name
 from airflow_poison.values.texts import counted
@@ -173,7 +173,7 @@ def _body(message: MessageRow, most: int) -> Iterator[str]:
         is_cut = len(message.body) > most * 3 // 4
     else:
         shown, what, is_cut = text.text[:most], f"{size}, XML in {text.encoding}" if text.encoding else size, len(text.text) > most
-    language = "json" if text is not None and not is_cut and _is_json(text.text) else ""
+    language = "json" if text is not None and not is_cut and json_text.syntax_error(text.text.encode()) is None else ""
     yield f"**Body** ({what}{', the beginning' if is_cut else ''})\n\n{_block(shown, most, language)}"
 
 
@@ -200,14 +200,6 @@ def _code(text: str) -> str:
 
 def _longest(text: str) -> int:
     return max((len(found) for found in re.findall("`+", text)), default=0)
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True
 
 
 def meaning(options: Mapping[str, str], chosen: Sequence[str]) -> Decision | None:

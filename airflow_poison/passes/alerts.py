@@ -13,6 +13,7 @@ from airflow_poison.passes.halts import halt_of, what_halted, what_to_do_when_ha
 from airflow_poison.passes.history import BY_HAND, ENDED, Cursor, Subscription
 from airflow_poison.passes.runs import run_key
 from airflow_poison.rules.decisions import HALTS
+from airflow_poison.rules.settings import put
 from airflow_poison.values.clock import Clock, show_instant, show_recorded
 from airflow_poison.values.errors import AlertError
 from airflow_poison.values.events import Event, EventType
@@ -81,6 +82,10 @@ class Alert(Plain):
     reason: str
     what_to_do: str
     details: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Show each sign of what it quotes."""
+        put(self, reason=visible(self.reason), details={name: visible(fact, "\n\t") for name, fact in self.details.items()})
 
 
 def send_alerts(
@@ -172,7 +177,7 @@ def _is_news(event: Event) -> bool:
 
 def _alert(table: QueueTable, key: str, group: _Group) -> Alert:
     event, queue = group.first, table.name
-    details = {name: visible(fact, "\n\t") for name, fact in event.details.items() if fact}
+    details = {name: fact for name, fact in event.details.items() if fact}
     return Alert(
         key=key,
         kind=EVENTS[event.type],
@@ -180,7 +185,7 @@ def _alert(table: QueueTable, key: str, group: _Group) -> Alert:
         event=event.type.value,
         lookup_ids=tuple(group.lookup_ids),
         count=int(details["messages"]) if "messages" in details else group.count,
-        reason=visible(reason(queue, event, group.count)),
+        reason=reason(queue, event, group.count),
         what_to_do=what_to_do(queue, event),
         details=details,
     )

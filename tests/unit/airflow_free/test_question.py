@@ -111,6 +111,11 @@ def test_a_huge_message_makes_a_small_question() -> None:
     assert len(question(halt, message, 0).body) < 40_000
 
 
+def test_a_body_of_thousands_of_brackets_is_asked_about_as_text() -> None:
+    deep = "[" * 5_000 + "]" * 5_000
+    assert f"**Body** (10,000 bytes)\n\n```\n{deep}\n```" in question(HALT, row(body=deep.encode()), 0, most_of_body=20_000).body
+
+
 def test_binary_and_empty_bodies_are_told_as_such() -> None:
     assert "no UTF-8 text: Base64" in question(HALT, row(body=b"\xff\xfe"), 0).body
     assert "//4=" in question(HALT, row(body=b"\xff\xfe"), 0).body
