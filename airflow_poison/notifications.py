@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from airflow_poison.rules.settings import duration
@@ -123,20 +125,23 @@ class AlertTargets:
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:
         """Send every target the alerts for events since the last call; return the alerts. Raises AlertError."""
-        from airflow_poison.passes.alerts import send_alerts, send_backlog_alert
+        from airflow_poison.passes.alerts import send_alerts_to_each, send_backlog_alert
 
-        given: list[Alert] = []
+        given: dict[str, Alert] = {}
         errors: list[AlertError] = []
 
-        def tell(alert: Alert) -> None:
-            if targets := self.receivers(alert):
+        def tell(alert: Alert, among: Sequence[Target] | None = None) -> None:
+            receivers = [target for target in self.receivers(alert) if among is None or any(target is other for other in among)]
+            if not receivers:
+                return
+            if alert.key not in given:
                 log.warning("%s %s", alert.reason, alert.what_to_do)
-                tell_all(targets, alert, context, log)
-                given.append(alert)
+                given[alert.key] = alert
+            tell_all(receivers, alert, context, log)
 
         try:
             if kinds := self.kinds():
-                send_alerts(table, subscriber, tell, clock, kinds=kinds)
+                send_alerts_to_each(table, subscriber, {name: partial(tell, among=[each]) for name, each in self._named()}, clock, kinds=kinds)
         except AlertError as error:
             errors.append(error)
         try:
@@ -146,7 +151,21 @@ class AlertTargets:
             errors.append(error)
         if errors:
             raise errors[0]
-        return [alert.to_dict() for alert in given]
+        return [alert.to_dict() for alert in given.values()]
+
+    def _named(self) -> Iterator[tuple[str, Target]]:
+        """Yield the targets of events, each once, with names that are the same in every run."""
+        named, times = list[Target](), Counter[str]()
+        for target in (*self.queue_disabled, *self.poison, *self.blocked, *self.stopped, *self.outage, *self.outage_over, *self.told):
+            if not any(target is other for other in named):
+                named.append(target)
+                name = _name(target)
+                times[name] += 1
+                yield f"{name} {times[name]}", target
+
+
+def _name(target: Target) -> str:
+    return str(getattr(target, "__qualname__", type(target).__qualname__))
 
 
 def tell_all(targets: Sequence[Target], alert: Alert, context: Mapping[str, Any], log: Log) -> None:
@@ -166,7 +185,7 @@ def _tell(targets: Sequence[Target], context: Callable[[], dict[str, Any]], log:
         try:
             _call(copy(target), context())
         except (Exception, SystemExit) as error:
-            log.exception("%s could not be called.", getattr(target, "__qualname__", type(target).__qualname__))
+            log.exception("%s could not be called.", _name(target))
             errors.append(error if isinstance(error, Exception) else AlertError(f"it called sys.exit({error})"))
     if errors:
         raise errors[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -104,23 +104,71 @@ def send_alerts(
     return sent
 
 
-def _tell_range(subscription: Subscription, tell: Callable[[Alert], None]) -> tuple[list[Alert], bool]:
+def send_alerts_to_each(
+    table: QueueTable, subscriber: str, targets: Mapping[str, Callable[[Alert], None]], clock: Clock, *, kinds: Iterable[AlertKind]
+) -> None:
+    """Send alerts for the queue's events since the subscriber's last call to several targets: one that fails keeps none from the others.
+
+    What a target owes is noted in a cursor of its own: next time it gets the same range again, with the same keys, and all that has followed, while
+    the others get only what is new to them. Then it goes on with the others.
+
+    :param targets: by their names, which are the same in every run.
+    Raises AlertError when an alert failed.
+    """
+    main, errors = alert_subscription(table, subscriber, clock, kinds), list[AlertError]()
+    readers = {name: replace(main, reader=f"#{name}") for name in targets}
+    behind = {name for name, reader in readers.items() if reader.cursor.read(table.snapshot().control)[0] is not None}
+    failed, ended, until = set(behind), False, 0
+    while not ended:  # behind a range that a dead run has left lies what has happened since
+        with main.range() as found:
+            alerts = _alerts(table, found.key, found.events)
+            for name in [name for name in targets if name not in failed]:
+                try:
+                    _tell_all(table, alerts, targets[name])
+                except AlertError as error:
+                    errors.append(error)
+                    failed.add(name)
+                    readers[name].cursor.write((None, None), done=found.since, telling=found.until)
+        ended, until = not found.repeated, found.until
+    for name in behind:
+        try:
+            _catch_up(readers[name], targets[name], until)
+        except AlertError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _catch_up(reader: Subscription, tell: Callable[[Alert], None], until: int) -> None:
+    """Send a target what it owes, up to a version, and let it go on with the others."""
+    ended = False
+    while not ended:
+        _, ended = _tell_range(reader, tell, until)
+    reader.cursor.write(reader.cursor.read(reader.table.snapshot().control), done=None, telling=None)
+
+
+def _tell_range(subscription: Subscription, tell: Callable[[Alert], None], limit: int | None = None) -> tuple[list[Alert], bool]:
     """Send the alerts of one range; return them, and whether it was the last."""
-    table, failed = subscription.table, list[str]()
-    with subscription.range() as found:
-        alerts = _alerts(table, found.key, found.events)
-        for alert in alerts:
-            try:
-                tell(alert)
-            except Exception as error:  # noqa: BLE001  (any notifier's error; the others must still hear of it)
-                failed.append(f"{alert.event} ({type(error).__name__}: {error})")
-            reach("pass.alert.after_one")
-        if failed:
-            raise AlertError(
-                f"{len(failed)} of {len(alerts)} alerts of queue {table.name!r} failed: {'; '.join(failed)}. What the passes did is committed. "
-                "Mend the notifier and run the task again: the alerts are repeated with the same keys."
-            )
+    with subscription.range(limit) as found:
+        alerts = _alerts(subscription.table, found.key, found.events)
+        _tell_all(subscription.table, alerts, tell)
     return alerts, not found.repeated
+
+
+def _tell_all(table: QueueTable, alerts: Sequence[Alert], tell: Callable[[Alert], None]) -> None:
+    """Send every alert, also after one has failed. Raises AlertError then."""
+    failed = list[str]()
+    for alert in alerts:
+        try:
+            tell(alert)
+        except Exception as error:  # noqa: BLE001  (any notifier's error; the others must still hear of it)
+            failed.append(f"{alert.event} ({type(error).__name__}: {error})")
+        reach("pass.alert.after_one")
+    if failed:
+        raise AlertError(
+            f"{len(failed)} of {len(alerts)} alerts of queue {table.name!r} failed: {'; '.join(failed)}. What the passes did is committed. "
+            "Mend the notifier and run the task again: the alerts are repeated with the same keys."
+        )
 
 
 def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: Iterable[AlertKind] = tuple(AlertKind)) -> Subscription:

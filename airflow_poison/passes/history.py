@@ -132,12 +132,14 @@ class Subscription:
     """A subscriber to a queue's events, which gets each at least once and in ranges that stay the same when repeated; its cursor counts versions.
 
     :param name: who, the same in every run.
+    :param reader: one of its readers, which is behind the others and has a cursor of its own; empty: all the others.
     """
 
     table: QueueTable
     name: str
     types: Collection[EventType]
     clock: Clock
+    reader: str = ""
 
     def begin(self) -> None:
         """Start now, unless it has started before: earlier events are not sent."""
@@ -147,13 +149,17 @@ class Subscription:
             self.cursor.write(seen, done=snapshot.version, telling=None)
 
     @contextmanager
-    def range(self) -> Iterator[EventRange]:
-        """Give the events that are still to be sent. They count as sent when the block ends without an error."""
+    def range(self, limit: int | None = None) -> Iterator[EventRange]:
+        """Give the events that are still to be sent. They count as sent when the block ends without an error.
+
+        :param limit: up to this version only: as far as all readers have got, for one that was behind; where that is not behind any more, nothing.
+        """
         while True:
             snapshot = self.table.snapshot()
             seen = done, pending = self.cursor.read(snapshot.control)
-            since = FROM_THE_START if done is None else done
-            until = snapshot.version if pending is None else pending
+            newest = snapshot.version if limit is None else limit
+            since = done if done is not None else FROM_THE_START if limit is None else newest
+            until = newest if pending is None else pending
             events = self.table.events(since, until_version=until, types=self.types)
             first = list(islice(events, 1))
             if not first or pending is not None:
@@ -170,7 +176,7 @@ class Subscription:
     @property
     def cursor(self) -> Cursor:
         """Up to where it has got events."""
-        return Cursor(self.table, self.name, self.clock)
+        return Cursor(self.table, f"{self.name}{self.reader}", self.clock)
 
 
 def error_subscription(table: QueueTable, subscriber: str, clock: Clock) -> Subscription:

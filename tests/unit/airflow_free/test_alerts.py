@@ -384,6 +384,56 @@ def test_a_notifier_that_exits_or_changes_its_alert_or_has_no_text_takes_none_fr
     assert alert["details"]["endpoint"] == "orders"
 
 
+class Notifier:
+    """Notes the messages of its alerts by their keys; and cannot be reached for as long as it raises something."""
+
+    def __init__(self, raises: BaseException | None = None) -> None:
+        self.raises, self.heard, self.tried = raises, list[tuple[str, list[int]]](), list[str]()
+
+    def __call__(self, context: Any) -> None:
+        alert = context["poison_alert"]
+        self.tried.append(alert["key"])
+        if self.raises is not None:
+            raise self.raises
+        self.heard.append((alert["key"], alert["lookup_ids"]))
+
+
+def test_a_notifier_that_fails_keeps_no_alert_from_others_and_gets_all_later(store: QueueStore) -> None:
+    table, broken, pager = orders(store, "Move", messages=1), Notifier(ConnectionError("token expired")), Notifier()
+    targets = AlertTargets.of(on_poison=[broken, pager])
+    # when it fails in three runs, between which more has happened
+    for number in range(3):
+        receive(store, table, key=f"run {number}")
+        with pytest.raises(AlertError, match="token expired"):
+            targets.send(table, "me", {}, CLOCK, logging.getLogger("task"))
+        orders(store, "Move", messages=1)
+    # then
+    assert [ids for _, ids in pager.heard] == [[1], [2], [3]]
+    assert len(set(broken.tried)) == 1, "it gets the same alert again"
+    # when it is mended
+    broken.raises = None
+    targets.send(table, "me", {}, CLOCK, logging.getLogger("task"))
+    # then it has all, and goes on with the others
+    assert [number for _, ids in broken.heard for number in ids] == [1, 2, 3]
+    assert broken.heard[0][0] == broken.tried[0] == pager.heard[0][0]
+    receive(store, table, key="last")
+    targets.send(table, "me", {}, CLOCK, logging.getLogger("task"))
+    assert (broken.heard[-1], len(broken.heard), len(pager.heard)) == (pager.heard[-1], 3, 4)
+    assert not [name for name in table.snapshot().control.counters if "Notifier" in name]
+
+
+def test_a_run_that_dies_after_one_notifier_has_failed_leaves_the_alert_to_both(store: QueueStore) -> None:
+    table, broken, dying = orders(store, "Move", messages=1), Notifier(ConnectionError("no network")), Notifier(KeyboardInterrupt())
+    targets = AlertTargets.of(on_poison=[broken, dying])
+    receive(store, table)
+    with pytest.raises(KeyboardInterrupt):
+        targets.send(table, "me", {}, CLOCK, logging.getLogger("task"))
+    broken.raises = dying.raises = None
+    targets.send(table, "me", {}, CLOCK, logging.getLogger("task"))
+    assert broken.heard == dying.heard == [(broken.tried[0], [1])]
+    assert targets.send(table, "me", {}, CLOCK, logging.getLogger("task")) == []
+
+
 def test_asynchronous_functions_are_waited_for(store: QueueStore) -> None:
     heard: list[str] = []
 
