@@ -214,5 +214,7 @@ def listed(setting: str, targets: Targets) -> tuple[Target, ...]:
     listed = () if targets is None else tuple(targets) if isinstance(targets, Sequence) else (targets,)
     for target in listed:
         if not callable(target):
-            raise SettingError(setting, target, "Airflow notifiers and functions that take the context")
+            raise SettingError(
+                setting, target if isinstance(targets, list | tuple) else targets, "Airflow notifiers and functions that take the context"
+            )
     return listed

@@ -221,7 +221,7 @@ def lookup_ids_of(given: Sequence[int] | int | str) -> list[int]:
         text = value.strip()
         try:
             value = json.loads(text if text.startswith("[") else f"[{text}]")
-        except ValueError:
+        except (ValueError, RecursionError):
             value = given
     numbers = [value] if isinstance(value, int) else value
     if not isinstance(numbers, list | tuple) or not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):

@@ -283,7 +283,7 @@ def test_lookup_ids_are_numbers_or_text_of_them(given: Any, numbers: list[int]) 
     assert lookup_ids_of(given) == numbers
 
 
-@pytest.mark.parametrize("given", ["seven", "7.5", [7.5], ["7"], "[true]", True, None, {"a": 1}])
+@pytest.mark.parametrize("given", ["seven", "7.5", [7.5], ["7"], "[true]", True, None, {"a": 1}, "[" * 100_000])
 def test_anything_else_is_no_lookup_id(given: Any) -> None:
     with pytest.raises(SettingError, match="lookup_ids"):
         lookup_ids_of(given)

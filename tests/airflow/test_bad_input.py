@@ -208,6 +208,8 @@ def test_an_error_handler_that_is_none_is_refused_before_anything_is_claimed(ord
 def test_a_notifier_that_cannot_be_called_is_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(SettingError, match="on_poison='slack'"):
         QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", on_poison=["slack"])  # type: ignore[list-item]
+    with pytest.raises(SettingError, match="on_poison='slack'"):
+        QueueReceiveOperator(task_id="receive", queue_name="orders", handler="json:loads", on_poison="slack")  # type: ignore[arg-type]
 
 
 def test_a_store_that_cannot_be_reached_is_named(error_of: Callable[..., BaseException], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ def test_a_condition_that_is_none_is_refused_with_its_reason(poisoned: Queue, wh
         ({"counts": "moves>1"}, "move_count>=3"),
         ({"since": "yesterday"}, "ISO 8601"),
         ({"lookup_ids": ["a"]}, "whole numbers"),
+        ({"lookup_ids": [True]}, "whole numbers"),
         ({"properties": {"a": 1}}, "text values by name"),
         ({"text": 7}, "a text"),
         ({"text": "\ud800"}, "half of a surrogate pair"),
