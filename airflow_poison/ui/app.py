@@ -18,6 +18,8 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from anyio import to_thread
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
 from pydantic import AwareDatetime
 
 from airflow_poison.hooks.poison import QueueHook
@@ -87,6 +89,7 @@ def app() -> FastAPI:
         dependencies=guard,
         lifespan=_serving,
     )
+    served.add_exception_handler(RequestValidationError, _refuse_query)
     served.get("/ui/poison.js")(_script)
     for read in (_queues, _queue, _messages, _message, _events, _conversations, _conversation, _groups, _samples, _plans, _plan, _decisions, _rights):
         name = read.__name__.removeprefix("_")
@@ -94,6 +97,13 @@ def app() -> FastAPI:
     for change in posts.ROUTES:
         served.post(f"/api/{change.__name__}", dependencies=[Depends(refuse_forged), Depends(answers.acts)])(change)
     return served
+
+
+async def _refuse_query(request: Request, error: Exception) -> Response:
+    """Answer a query that cannot be as a body that cannot be is answered."""
+    assert isinstance(error, RequestValidationError), "it is what this is registered for"
+    first = error.errors()[0]
+    return await http_exception_handler(request, posts.wrong({**first, "loc": first["loc"][1:]}))
 
 
 @asynccontextmanager

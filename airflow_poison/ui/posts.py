@@ -6,7 +6,7 @@ answer one takes Airflow's own right to do so.
 
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
@@ -249,15 +249,23 @@ def _checked(kind: type[Fields], body: dict[str, Any]) -> Fields:
     try:
         return kind.model_validate(body)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        if first["type"] == "missing":
-            text = f"{name}: it is missing."
-        elif first["type"] == "extra_forbidden":
-            text = f"{name}: there is no such field. Fields: {', '.join(kind.model_fields)}."
-        else:
-            text = f"{name}={str(first['input'])[:100]!r}: {first['msg']}."
-        raise HTTPException(BAD, neutral_text(text), HEADERS) from error
+        raise wrong(error.errors(include_url=False)[0], kind.model_fields) from error
+
+
+def wrong(error: Mapping[str, Any], fields: Iterable[str] = ()) -> HTTPException:
+    """Return the answer to what cannot be: it names the field, its value and what was expected.
+
+    :param error: as Pydantic has it.
+    :param fields: those that there are.
+    """
+    name = ".".join(map(str, error["loc"]))
+    if error["type"] == "missing":
+        text = f"{name}: it is missing."
+    elif error["type"] == "extra_forbidden":
+        text = f"{name}: there is no such field. Fields: {', '.join(fields)}."
+    else:
+        text = f"{name}={str(error['input'])[:100]!r}: {error['msg']}."
+    return HTTPException(BAD, neutral_text(text), HEADERS)
 
 
 async def _done(act: Callable[[Asked[Any]], dict[str, object]], asked: Asked[Any], *, large: bool) -> Response:

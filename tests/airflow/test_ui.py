@@ -860,12 +860,20 @@ def test_what_is_not_there_is_said_plainly(
 
 @pytest.mark.parametrize(("name", "value"), [("conn_id", "a b"), ("conn_id", "<x>"), ("conn_id", "x" * 251), ("sub_queue", "lost"), ("limit", 201)])
 def test_what_cannot_be_is_refused(browser: Browser, orders: QueueTable, name: str, value: Any) -> None:
-    assert browser.ask("/api/messages", **{"queue": "orders", name: value}).status_code == 422
+    answer = browser.ask("/api/messages", **{"queue": "orders", name: value})
+    assert (answer.status_code, answer.json()["detail"].startswith(f"{name}={str(value)[:100]!r}: ")) == (400, True)
+
+
+def test_hostile_texts_of_a_query_stay_harmless(browser: Browser) -> None:
+    answer = browser.ask("/api/queues", conn_id="\x1b]0;owned\x07\u202e")
+    assert (answer.status_code, answer.json()["detail"].isprintable()) == (400, True)
 
 
 @pytest.mark.parametrize("asked", [{}, {"handle": ""}, {"handle": "x" * 201}, {"handle": HANDLE, "limit": 0}, {"handle": HANDLE, "limit": 201}])
 def test_a_handle_that_cannot_be_is_refused(browser: Browser, warehouse: QueueTable, asked: dict[str, Any]) -> None:
-    assert browser.ask("/api/conversation", queue="warehouse", **asked).status_code == 422
+    answer = browser.ask("/api/conversation", queue="warehouse", **asked)
+    assert (answer.status_code, answer.json()["detail"].startswith(("handle", "limit="))) == (400, True)
+    assert answer.headers["Cache-Control"] == "no-store"
 
 
 @pytest.mark.parametrize(
