@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, it } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 
 import { bytesOf, hexDump, isExact, pretty } from "../src/lib/body";
 import { parseFilter, selectionInWords } from "../src/lib/selection";
@@ -35,6 +35,26 @@ describe("times", () => {
   it("are in the zone that Airflow's UI is set to, with UTC beside it", () => {
     expect(timeIn("Asia/Kolkata", "2026-11-25T10:00:00Z")).toBe("2026-11-25 15:30:00");
     expect(timeInUtc("2026-11-25T10:00:00Z")).toBe("2026-11-25 10:00:00 UTC");
+  });
+
+  it.each(["Europe/Berlin", "America/New_York", "Australia/Lord_Howe"])("are right where clocks change, in whichever zone the browser is: %s", (zone) => {
+    vi.stubEnv("TZ", "America/New_York"); // its clock skips an hour on 2026-03-08
+    const clock = new Intl.DateTimeFormat("en-GB", { timeZone: zone, hourCycle: "h23", dateStyle: "short", timeStyle: "medium" });
+    for (const day of ["2026-03-07", "2026-03-28", "2026-04-04", "2026-10-03", "2026-10-24", "2026-10-31"]) {
+      for (let at = Date.parse(day); at < Date.parse(day) + 48 * 3_600_000; at += 30 * 60_000) {
+        const shown = toInput(zone, new Date(at).toISOString());
+        const [date = "", time = ""] = shown.split("T");
+        expect(clock.format(at)).toBe(`${date.split("-").reverse().join("/")}, ${time}`);
+        expect(toInput(zone, fromInput(zone, shown))).toBe(shown);
+      }
+    }
+    vi.unstubAllEnvs();
+  });
+
+  it("that a clock shows twice are the earlier ones, and those that it skips are as late behind the skip", () => {
+    expect(fromInput("Europe/Berlin", "2026-10-25T02:30")).toBe("2026-10-25T00:30:00.000Z");
+    expect(fromInput("Europe/Berlin", "2026-03-29T02:30:00")).toBe("2026-03-29T01:30:00.000Z");
+    expect(timeIn("Europe/Berlin", "2026-99-99T99:99:99Z")).toBe("2026-99-99T99:99:99Z");
   });
 
   it.each(["UTC", "Asia/Kolkata", "America/New_York"])("are typed in that zone: %s", (zone) => {
