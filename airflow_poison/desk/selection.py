@@ -75,8 +75,6 @@ class Selection(Plain):
         for name in values:
             if name not in known:
                 raise SettingError("selection", name, f"{', '.join(sorted(known))} (did you mean {nearest(str(name), known)!r}?)")
-            if values[name] == "" and name not in {"sub_queue", "lookup_ids"}:
-                raise SettingError(name, "", "a condition, or None; an empty text, such as an empty variable gives, would select everything")
         return cls(**{name: _READ.get(name, _text)(name, value) for name, value in values.items()})  # type: ignore[arg-type]  # read by name
 
     @property
@@ -118,7 +116,7 @@ def _place(name: str, value: object) -> SubQueue | None:
 
 
 def _instant(name: str, value: object) -> datetime | None:
-    if value is None:
+    if value is None or value == "":
         return None
     try:
         instant = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
