@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 
+import { draftOf, filterOf } from "../src/queue/filterDraft";
 import { termOf } from "../src/queue/searchText";
 
 const NOW = new Date("2026-11-28T12:00:00Z");
@@ -32,6 +33,7 @@ describe("what is typed into the search field", () => {
     ["since: soon", /“soon” is no time/],
     ["until: 2026-13-45", /is no time/],
     ["id: seven", /“seven” is no lookup id/],
+    ["until: 2026-02-30", /“2026-02-30” is no time/],
   ])("%s is none, and says why", (text, problem) => {
     expect(of(text).filter).toBeUndefined();
     expect(of(text).problem).toMatch(problem);
@@ -44,4 +46,9 @@ describe("what is typed into the search field", () => {
     expect(of("id: 2", before).filter?.lookup_ids).toEqual([1, 2]);
     expect(of("new", before).filter).toEqual({ ...before, text: "new" });
   });
+});
+
+it("a lookup id of more digits than JavaScript keeps is none: it would be another one", () => {
+  const { problems } = filterOf({ ...draftOf({}, "UTC"), lookup_ids: "9007199254740993" }, "UTC");
+  expect(problems.lookup_ids).toMatch(/“9007199254740993” is no lookup id/);
 });

@@ -50,7 +50,7 @@ export function filterOf(draft: FilterDraft, zone: string): { readonly filter: F
   const wrong = counts.find((each) => !COUNT.test(each));
   if (wrong !== undefined) problems.counts = `“${wrong}” is no condition: write abort_count>=3, move_count=0 or crash_count>0, with commas between them.`;
   const ids = parts(draft.lookup_ids, ",");
-  const noId = ids.find((each) => !/^\d+$/.test(each));
+  const noId = ids.find((each) => !/^\d{1,15}$/.test(each));
   if (noId !== undefined) problems.lookup_ids = `“${noId}” is no lookup id: write numbers with commas between them.`;
   const properties = parts(draft.properties, "\n").map((line) => [line.split("=", 1)[0]?.trim() ?? "", line.slice(line.indexOf("=") + 1).trim()] as const);
   const noProperty = parts(draft.properties, "\n").find((line) => line.indexOf("=") < 1);

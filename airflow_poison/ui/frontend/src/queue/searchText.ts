@@ -57,5 +57,6 @@ function instantOf(value: string, zone: string, now: Date): string | undefined {
   if (number !== undefined) return new Date(now.getTime() - Number(number) * (SECONDS[unit] ?? 0) * 1000).toISOString();
   const day = /^(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?))?$/.exec(value);
   const time = `${day?.[1] ?? ""}T${day?.[2] ?? "00:00"}`;
-  return day && !Number.isNaN(Date.parse(`${time}Z`)) ? fromInput(zone, time) : undefined;
+  const instant = new Date(`${time}Z`);
+  return day && !Number.isNaN(instant.getTime()) && instant.toISOString().startsWith(time) ? fromInput(zone, time) : undefined;
 }
