@@ -10,7 +10,7 @@ from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from airflow_poison.rules.settings import duration
 from airflow_poison.values.errors import AlertError, SettingError
@@ -141,22 +141,30 @@ class AlertTargets:
 
         try:
             if kinds := self.kinds():
-                send_alerts_to_each(table, subscriber, {name: partial(tell, among=[each]) for name, each in self._named()}, clock, kinds=kinds)
+                send_alerts_to_each(
+                    table, subscriber, {name: partial(tell, among=[each]) for name, each in self._named(self._of_events)}, clock, kinds=kinds
+                )
         except AlertError as error:
             errors.append(error)
-        try:
-            if self.backlog_older_than is not None:
-                send_backlog_alert(table, subscriber, self.backlog_older_than, tell, clock)
-        except AlertError as error:
-            errors.append(error)
+        for name, target in self._named(self.backlog):
+            who = subscriber if target is self.backlog[0] else f"{subscriber}#{name}"  # each hears of a backlog once, whichever other one fails
+            try:
+                send_backlog_alert(table, who, cast("timedelta", self.backlog_older_than), partial(tell, among=[target]), clock)
+            except AlertError as error:
+                errors.append(error)
         if errors:
             raise errors[0]
         return [alert.to_dict() for alert in given.values()]
 
-    def _named(self) -> Iterator[tuple[str, Target]]:
-        """Yield the targets of events, each once, with names that are the same in every run."""
+    @property
+    def _of_events(self) -> tuple[Target, ...]:
+        return (*self.queue_disabled, *self.poison, *self.blocked, *self.stopped, *self.outage, *self.outage_over, *self.told)
+
+    @staticmethod
+    def _named(targets: Sequence[Target]) -> Iterator[tuple[str, Target]]:
+        """Yield targets, each once, with names that are the same in every run."""
         named, times = list[Target](), Counter[str]()
-        for target in (*self.queue_disabled, *self.poison, *self.blocked, *self.stopped, *self.outage, *self.outage_over, *self.told):
+        for target in targets:
             if not any(target is other for other in named):
                 named.append(target)
                 name = _name(target)

@@ -422,6 +422,18 @@ def test_a_notifier_that_fails_keeps_no_alert_from_others_and_gets_all_later(sto
     assert not [name for name in table.snapshot().control.counters if "Notifier" in name]
 
 
+def test_a_notifier_that_fails_repeats_no_backlog_to_others(store: QueueStore) -> None:
+    table, broken, pager, clock = orders(store, "Move", messages=1), Notifier(ConnectionError("token expired")), Notifier(), VirtualClock()
+    clock.advance(timedelta(days=2))
+    targets = AlertTargets.of(on_backlog=[broken, pager], backlog_older_than=timedelta(days=1))
+    for _ in range(2):
+        with pytest.raises(AlertError, match="token expired"):
+            targets.send(table, "me", {}, clock, logging.getLogger("task"))
+    broken.raises = None
+    targets.send(table, "me", {}, clock, logging.getLogger("task"))
+    assert broken.heard == pager.heard == [(broken.tried[0], [1])]
+
+
 def test_a_run_that_dies_after_one_notifier_has_failed_leaves_the_alert_to_both(store: QueueStore) -> None:
     table, broken, dying = orders(store, "Move", messages=1), Notifier(ConnectionError("no network")), Notifier(KeyboardInterrupt())
     targets = AlertTargets.of(on_poison=[broken, dying])
