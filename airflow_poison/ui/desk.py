@@ -24,7 +24,7 @@ from airflow_poison.store.files import PlanState
 from airflow_poison.ui.answers import THREADS, large
 from airflow_poison.ui.page_data import NotReadableError, RefusedError, open_queue, shown, with_body
 from airflow_poison.values import errors, json_text
-from airflow_poison.values.errors import PoisonError
+from airflow_poison.values.errors import PlanStateError, PoisonError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -421,7 +421,7 @@ def dry_run(asked: Asked[Planned]) -> dict[str, object]:
     with asking(asked.conn_id, given.queue) as queue, limited(LIMITS):
         planned = queue.planned(given.selection, _values(given.action), limit=given.limit)
         _keep(asked.who, _question(queue, given, planned.view.version), planned)
-        return planned.view.to_dict()
+        return planned.view.to_dict() | {"queue_id": queue.reading.identity()}
 
 
 def begin(asked: Asked[Applied]) -> dict[str, object]:
@@ -431,6 +431,10 @@ def begin(asked: Asked[Applied]) -> dict[str, object]:
     given = asked.fields
     pace: dict[str, Any] = {"rate": given.rate, "chunk": given.chunk, "canary": None if given.canary is None else given.canary.model_dump()}
     with changing(asked) as queue:
+        if given.queue_id not in {"", queue.reading.identity()}:
+            raise PlanStateError(
+                f"Queue {given.queue!r} was removed and declared anew after this plan was shown. Nothing was done; make the plan anew."
+            )
         shown_before = _kept_plan(asked.who, _question(queue, given, given.version))
         with limited(LIMITS):
             if shown_before is None:

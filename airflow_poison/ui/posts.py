@@ -166,9 +166,10 @@ class Planned(_OfQueue):
 
 
 class Applied(Planned):
-    """A plan that was shown to the user."""
+    """A plan that was shown to the user; ``queue_id``, as the plan has it, says of which queue, should one of the same name take its place."""
 
     version: Annotated[int, Field(ge=0, lt=2**63)]
+    queue_id: Annotated[str, Field(max_length=100)] = ""
     reason: Annotated[str, Field(max_length=MOST_REASON)] = ""
     rate: Annotated[int, Field(ge=1)] | None = None
     chunk: Annotated[int, Field(ge=1)] | None = None

@@ -357,6 +357,7 @@ class Plan(_Shape):
     export_to: str = ""
     unfit: list[UnfitMessage] = []
     error: str = ""
+    queue_id: str = ""
     server: PlanServer | None = None
 
 

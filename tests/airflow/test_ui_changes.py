@@ -673,6 +673,17 @@ def test_a_plan_that_was_shown_is_applied_without_being_made_again(at_desk: Desk
     assert at_desk.poster.post("apply", ACTS["apply"] | {"version": shown["version"], "limit": 4}).status_code == 200  # planned again: kept once
 
 
+def test_a_plan_that_was_shown_is_of_the_queue_that_was_there_then(at_desk: Desk) -> None:
+    shown = at_desk.plan()
+    body = ACTS["apply"] | {"version": shown["version"]}
+    answer = at_desk.poster.post("apply", body | {"queue_id": "that of a queue which was there before"})
+    assert (answer.status_code, answer.json()["detail"].partition(".")[0]) == (
+        409,
+        "Queue 'orders' was removed and declared anew after this plan was shown",
+    )
+    assert at_desk.poster.post("apply", body | {"queue_id": shown["queue_id"]}).status_code == 200
+
+
 @pytest.mark.parametrize("changed", [{"limit": 3}, {"selection": {"error_type": "ValueError"}}, {"action": {"verb": "remove"}}])
 def test_another_plan_than_the_one_that_was_shown_is_made(at_desk: Desk, changed: dict[str, Any]) -> None:
     shown = at_desk.plan()

@@ -219,6 +219,7 @@ export class Mock {
       chunk: null,
       canary: null,
       undoable: action.verb !== "send_to",
+      queue_id: "id of orders",
       ...fields,
       action,
       selection,

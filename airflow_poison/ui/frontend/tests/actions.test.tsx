@@ -47,6 +47,7 @@ describe("a redrive", () => {
       selection: { sub_queue: "poison" },
       action: { verb: "put_back" },
       version: 412,
+      queue_id: "id of orders",
       reason: "the carrier is back",
       rate: 500,
       canary: { messages: 100, share: 0.95 },

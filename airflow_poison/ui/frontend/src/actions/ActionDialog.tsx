@@ -64,6 +64,7 @@ export function ActionDialog({ queue, selection, deed, about, one, filled, onClo
         selection,
         action: made.action,
         version: plan.version,
+        queue_id: plan.queue_id ?? "",
         reason: draft.reason.trim(),
         ...(made.limit === null ? {} : { limit: made.limit }),
         ...made.pace,

@@ -30,13 +30,14 @@ export interface Answer {
   readonly reason?: string;
 }
 
-/** A plan that was shown to the user. */
+/** A plan that was shown to the user; ``queue_id``, as the plan has it, says of which queue, should one of the same name take its place. */
 export interface Applied {
   readonly queue: string;
   readonly selection: Selection;
   readonly action: ActionRequest;
   readonly limit?: number | null;
   readonly version: number;
+  readonly queue_id?: string;
   readonly reason?: string;
   readonly rate?: number | null;
   readonly chunk?: number | null;
@@ -340,6 +341,7 @@ export interface Plan {
   readonly export_to?: string;
   readonly unfit?: readonly UnfitMessage[];
   readonly error?: string;
+  readonly queue_id?: string;
   readonly server?: PlanServer | null;
 }
 
