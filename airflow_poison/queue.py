@@ -14,7 +14,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -77,7 +77,7 @@ from airflow_poison.sources.bodies import batches_of
 from airflow_poison.sources.frames import Frame
 from airflow_poison.store import QueueStore, open_store
 from airflow_poison.values.clock import Clock, SystemClock
-from airflow_poison.values.errors import InputError, PlanNotFoundError, PlanStateError, SettingError, SourceError
+from airflow_poison.values.errors import CheckpointDamagedError, InputError, PlanNotFoundError, PlanStateError, SettingError, SourceError
 from airflow_poison.values.events import EventType, acting, is_anybody_acting
 from airflow_poison.values.machine import shell_user
 from airflow_poison.values.mapping import ColumnMapping
@@ -138,7 +138,8 @@ class Store:
     def queue(self, name: str) -> Queue:
         """Return a queue that exists. Raises QueueNotFoundError, QueueNameError."""
         queue = Queue(self, name)
-        _ = queue.reading
+        with suppress(CheckpointDamagedError):  # who reads is warned of it, who writes sets it aside
+            _ = queue.reading
         return queue
 
     def declare(

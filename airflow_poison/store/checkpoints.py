@@ -22,7 +22,7 @@ from urllib.parse import unquote
 from uuid import uuid4
 
 from airflow_poison.store import disk
-from airflow_poison.store.entries import HINT, LOG, actions, entry_path, is_readable, is_whole, read_marks, versions
+from airflow_poison.store.entries import HINT, LOG, actions, checkpoints, entry_path, is_readable, is_whole, read_marks, versions
 from airflow_poison.store.files import Shortened
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
@@ -84,10 +84,8 @@ def left_over(root: str, safe_age: float) -> Iterator[Path]:
 
 def _has_second_names(root: str, version: int, log: Path) -> bool:
     """Give the last whole checkpoint and the entries since a second name; False when the log was shortened meanwhile."""
-    first = _last_whole(root, version)
-    sources = [entry_path(root, number) for number in range(max(first, 0), version + 1)]
-    if first >= 0:
-        sources.append(checkpoint_path(root, first))
+    first, checkpoint = _last_whole(root, version)
+    sources = [*(entry_path(root, number) for number in range(max(first, 0), version + 1)), *checkpoint]
     try:
         for source in sources:
             _second_name(source, log / source.name)
@@ -115,12 +113,12 @@ def _sync_covered(root: str, log: Path) -> None:
     disk.sync(Path(root, LOG))
 
 
-def _last_whole(root: str, version: int) -> int:
-    for number in reversed(versions(Path(root, LOG), _NAME)):
+def _last_whole(root: str, version: int) -> tuple[int, list[Path]]:
+    for number, checkpoint in reversed(checkpoints(Path(root, LOG)).items()):
         with suppress(FileNotFoundError):
-            if number < version and is_whole(checkpoint_path(root, number)):
-                return number
-    return -1
+            if number < version and is_whole(checkpoint):
+                return number, checkpoint
+    return -1, []
 
 
 def _second_name(source: Path, target: Path) -> None:
@@ -297,8 +295,8 @@ def _last_unneeded_checkpoint(root: str, since: float) -> int | None:
     known = _entries(root)
     within = [version for version in known if _age_mark(entry_path(root, version)) > since]
     first_needed = within[0] - 1 if within else max(known, default=0)
-    checkpoints = _checkpoints(root)[: -_LEAST_CHECKPOINTS + 1]
-    return max((version for version in checkpoints if version <= first_needed), default=None)
+    older = _checkpoints(root)[: -_LEAST_CHECKPOINTS + 1]
+    return max((version for version in older if version <= first_needed), default=None)
 
 
 def _check(root: str, version: int) -> None:

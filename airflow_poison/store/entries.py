@@ -18,7 +18,7 @@ import re
 import time
 import weakref
 import zlib
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from airflow_poison.store.files import Commit, DataFile
 from airflow_poison.values.clock import EPOCH
 from airflow_poison.values.errors import TableChangedError
 from airflow_poison.values.fault_points import reach
-from airflow_poison.values.libraries import deltalake, pa
+from airflow_poison.values.libraries import deltalake, pa, pq
 from airflow_poison.values.schema import CONVERSATION, LANDING, OUTBOX, PLAN, TRANSMISSION_QUEUE, SubQueue
 
 WITH_STATISTICS = frozenset({*(place.value for place in SubQueue), OUTBOX, CONVERSATION, LANDING, PLAN, TRANSMISSION_QUEUE})
@@ -116,8 +116,8 @@ HINT = "_last_checkpoint"
 KEPT = 40  # marks; more than there are entries since the last checkpoint, which are those that a reader takes from the log
 ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+_PART = re.compile(r"\d{20}\.checkpoint\.\d{10}\.(\d{10})\.parquet")
 _MARK = re.compile(r"(\d{20})-(\d+)-([0-9a-f]{8})\.json")
-_MAGIC = b"PAR1"
 READS = 4
 _COLUMNS = {
     "path": "path",
@@ -291,14 +291,31 @@ def is_complete(content: bytes) -> bool:
         return False
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Whether a checkpoint ends as a Parquet file does."""
-    size = checkpoint.stat().st_size
-    if size < 2 * len(_MAGIC):
+def checkpoints(log: Path) -> dict[int, list[Path]]:
+    """Return the files of each checkpoint by version, in order: several where another writer has made it."""
+    found = defaultdict[int, list[Path]](list)
+    for name in sorted(names(log)):
+        if match := CHECKPOINT.fullmatch(name):
+            found[int(match[1])].append(log / name)
+    return dict(found)
+
+
+def is_whole(checkpoint: Sequence[Path]) -> bool:
+    """Whether all parts of a checkpoint are there, and all of them can be read. Raises FileNotFoundError, and OSError for a disk that fails."""
+    parts = [_PART.fullmatch(path.name) for path in checkpoint]
+    return any(part is None or int(part[1]) == len(parts) for part in parts) and all(map(_is_readable_parquet, checkpoint))
+
+
+def _is_readable_parquet(path: Path) -> bool:
+    try:
+        with pq.ParquetFile(path) as file:
+            for _ in file.iter_batches(use_threads=False):
+                pass
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
         return False
-    with checkpoint.open("rb") as file:
-        file.seek(-len(_MAGIC), os.SEEK_END)
-        return file.read() == _MAGIC
+    return True
 
 
 def remains(place: Path) -> bool:

@@ -87,15 +87,12 @@ def _is_ours(entry: Path) -> bool:
 def _shortcuts(log: Path, version: int) -> Iterator[Path]:
     """Yield what readers begin with and cannot use, or must not: a checkpoint of a version that does not count."""
     usable = set[int]()
-    for name in sorted(entries.names(log)):
-        match = CHECKPOINT.fullmatch(name)
-        if match is None:
-            continue
+    for number, checkpoint in entries.checkpoints(log).items():
         with suppress(FileNotFoundError):
-            if int(match[1]) <= version and is_whole(log / name):
-                usable.add(int(match[1]))
+            if number <= version and is_whole(checkpoint):
+                usable.add(number)
             else:
-                yield log / name
+                yield from checkpoint
     hint = log / entries.HINT
     with suppress(FileNotFoundError):
         try:

@@ -139,21 +139,19 @@ def read_past(root: str) -> Past:
         return Past((), _NOTHING, torn, f"the checkpoint of version {history[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
     if history[0].version:
         history = history[1:]  # the base is what it has left
-    buried = frozenset(path for checkpoint in _whole_checkpoints(log) for path in _removed(checkpoint))
+    buried = frozenset(path for checkpoint in _checkpoints(log).values() for part in checkpoint for path in _removed(part))
     named = {file.path for entry in (base, *history) for file in entry.adds} | {path for entry in history for path in entry.removes}
     return Past(history, base, torn, damage, buried | named, found.lost, gap, found.unmarked)
 
 
-def _checkpoints(log: Path) -> set[int]:
-    return {int(path.name[:20]) for path in _whole_checkpoints(log)}
-
-
-def _whole_checkpoints(log: Path) -> Iterator[Path]:
-    """Yield the whole checkpoints; a maintainer may remove some meanwhile."""
-    for path in log.glob("*.checkpoint.parquet"):
+def _checkpoints(log: Path) -> dict[int, list[Path]]:
+    """Return the files of the whole checkpoints by version; a maintainer may remove some meanwhile."""
+    found = dict[int, list[Path]]()
+    for version, checkpoint in entries.checkpoints(log).items():
         with suppress(FileNotFoundError):
-            if entries.is_whole(path):
-                yield path
+            if entries.is_whole(checkpoint):
+                found[version] = checkpoint
+    return found
 
 
 def covering(root: str) -> int | None:

@@ -17,14 +17,20 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from airflow_poison.fsck.check import check_queue
+from airflow_poison.fsck.files import Kind
+from airflow_poison.queue import Store
 from airflow_poison.store import checkpoints
 from airflow_poison.store.delta_store import DeltaStore
-from airflow_poison.values.errors import TableChangedError
+from airflow_poison.values.clock import SystemClock
+from airflow_poison.values.errors import CheckpointDamagedError, TableChangedError
 from airflow_poison.values.schema import SubQueue
 from tests.given import children
 from tests.given.tables import CONTROL, NOW, all_rows, claim, ids, put, rows_of, seal, send
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_poison.store.queue_table import QueueTable
     from tests.given.points import AtPoint
 
@@ -194,6 +200,57 @@ def test_nothing_happens_when_the_log_was_shortened_meanwhile(used: QueueTable) 
     Path(used.uri, "_delta_log", f"{25:020d}.json").rename(Path(used.uri, "kept"))
     checkpoints.make(used.uri, 30, durable=True)
     assert set(_checkpoints(used)) == {20}
+
+
+def _in_two_parts(queue: QueueTable, version: int) -> list[Path]:
+    """Write a checkpoint as Spark may write it."""
+    whole = _checkpoints(queue)[version]
+    rows = pq.read_table(whole)
+    parts = [whole.with_name(f"{version:020d}.checkpoint.{number:010d}.{2:010d}.parquet") for number in (1, 2)]
+    for part, path in zip((rows.slice(0, 10), rows.slice(10)), parts, strict=True):
+        pq.write_table(part, path)
+    whole.unlink()
+    (whole.parent / "_last_checkpoint").write_text(json.dumps({"version": version, "size": rows.num_rows, "parts": 2}))
+    return parts
+
+
+def _named_by_another_writer(queue: QueueTable, version: int) -> list[Path]:
+    whole = _checkpoints(queue)[version]
+    hint = {"version": version, "size": pq.read_metadata(whole).num_rows}
+    (whole.parent / "_last_checkpoint").write_text(json.dumps(hint))
+    return [whole.rename(whole.with_name(f"{version:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.parquet"))]
+
+
+@pytest.mark.parametrize("of_another_writer", [_in_two_parts, _named_by_another_writer])
+def test_a_checkpoint_of_another_writer_is_read_checked_and_built_upon(used: QueueTable, of_another_writer: Callable[..., object]) -> None:
+    before = ids(used)
+    of_another_writer(used, 20)
+    for entry in Path(used.uri, "_delta_log").glob("*.json"):
+        if int(entry.stem) < 20:
+            entry.unlink()
+    there = DeltaStore(str(Path(used.uri).parent))
+    assert ids(there.open("orders")) == before
+    assert not any(finding.where.startswith("_delta_log") for finding in check_queue(there, "orders", SystemClock()).findings)
+    checkpoints.make(used.uri, 38, durable=True)
+    assert pq.read_metadata(_checkpoints(used)[38]).num_rows > 60
+
+
+@pytest.mark.parametrize("damaged", ["a part is gone", "a part is cut", "pages are zeroed"])
+def test_a_checkpoint_that_cannot_be_read_is_done_without(used: QueueTable, damaged: str) -> None:
+    before = ids(used)
+    if damaged == "pages are zeroed":
+        content = _checkpoints(used)[20].read_bytes()
+        _checkpoints(used)[20].write_bytes(content[:200] + bytes(300) + content[500:])
+    elif damaged == "a part is gone":
+        _in_two_parts(used, 20)[0].unlink()
+    else:
+        os.truncate(_in_two_parts(used, 20)[1], 100)
+    there = DeltaStore(str(Path(used.uri).parent))
+    with pytest.raises(CheckpointDamagedError, match=r"checkpoint"):
+        there.open("orders", read_only=True)
+    assert Kind.CHECKPOINT_TORN in {finding.kind for finding in check_queue(there, "orders", SystemClock()).findings}
+    assert Store(there).queue("orders").send(["one more"]).sent == 1
+    assert ids(there.open("orders", read_only=True))[: len(before)] == before
 
 
 def test_a_torn_checkpoint_is_not_built_upon(used: QueueTable) -> None:
