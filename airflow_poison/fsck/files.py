@@ -249,6 +249,7 @@ class Intrusion:
 
     :param last_own: the version of ours before them.
     :param fresh: of the added files, those that no earlier version had.
+    :param unknown: the log begins with them, so what was there before is not known.
     :param seen: a commit of ours came after them: it let them stand.
     """
 
@@ -261,16 +262,17 @@ class Intrusion:
     columns: bool
     last_id: bool
     seen: bool
+    unknown: bool
 
     @property
     def changed(self) -> bool:
         """Whether anything differs from before."""
-        return bool(self.removed or self.added or self.properties or self.columns or self.last_id)
+        return bool(self.unknown or self.removed or self.added or self.properties or self.columns or self.last_id)
 
 
 def intrusions(past: Past) -> Iterator[Intrusion]:
     """Yield each row of foreign versions; those that made the table are none."""
-    entries = list(past.entries)
+    entries = [*([] if past.base.ours else [past.base]), *past.entries]
     own = [index for index, entry in enumerate(entries) if entry.ours]
     start = own[0] if own and entries[0].version <= 1 else 0
     index = start
@@ -296,8 +298,9 @@ def _intrusion(past: Past, entries: Sequence[Version], seen: bool) -> Intrusion:
         fresh=[file for file in added if file.path not in earlier],
         properties=past.protocol(last) != past.protocol(last_own) or past.configuration(last) != past.configuration(last_own),
         columns=past.columns(last) != past.columns(last_own),
-        last_id=any(SEQUENCE in entry.numbers for entry in entries),
+        last_id=any(SEQUENCE in entry.numbers for entry in entries if entry is not past.base),
         seen=seen,
+        unknown=entries[0] is past.base,
     )
 
 
@@ -315,9 +318,11 @@ def check_foreign(past: Past) -> Iterator[Finding]:
             ["changed the table's properties"] * found.properties
             + ["changed the columns"] * found.columns
             + ["changed the last lookup id"] * found.last_id
+            + ["the log is cut behind them, so what they changed is not known"] * found.unknown
         )
         mendable = restorable(found)
-        todo = REPAIR if mendable else f"look at what was changed, then RESTORE the table to version {found.last_own}"
+        undo = f"RESTORE the table to version {found.last_own}" if not found.unknown else "put the table back from a backup"
+        todo = REPAIR if mendable else f"look at what was changed, then {undo}"
         yield Finding(
             Kind.FOREIGN_COMMIT,
             Severity.ERROR,
@@ -330,6 +335,8 @@ def check_foreign(past: Past) -> Iterator[Finding]:
 
 def restorable(found: Intrusion) -> bool:
     """Whether going back to the last version of ours loses nothing: what was added was there before, or was written again from what was removed."""
+    if found.unknown:
+        return False
     again, back = sum(file.rows for file in found.fresh), sum(file.rows for file in found.removed)
     kept = again <= back and all(_inside(file, found.removed) for file in found.fresh)
     return kept and not found.last_id and not any(entry.protocol and entry.configuration is None for entry in found.entries)

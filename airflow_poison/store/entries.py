@@ -246,7 +246,7 @@ def acknowledge(root: str, version: int, mark: str = "", *, durable: bool) -> No
         content = read_entry(entry_path(root, number))
         if content is not None and is_complete(content):
             note(root, number, content, durable=durable)
-        elif content is not None or marks:  # without any, a checkpoint may stand for what is not there
+        elif content is not None or (marks and number > _oldest(root)):  # else a checkpoint may stand for what is not there
             raise _replaced(root, number)
     entry = read_entry(entry_path(root, version))
     known = marks.get(version)
@@ -259,6 +259,11 @@ def _replaced(root: str, version: int) -> TableChangedError:
         f"The entry of version {version} in the log of the queue table {root} is not what was written: somebody has changed, removed or "
         "replaced it at this moment. Find who changes files there; look at the table with 'airflow poison check', and run the task again."
     )
+
+
+def _oldest(root: str) -> int:
+    """Return the oldest version of which the log has an entry: a checkpoint stands for what was before it."""
+    return min(versions(Path(root, LOG)), default=0)
 
 
 def versions(log: Path, pattern: re.Pattern[str] = ENTRY) -> list[int]:
@@ -414,7 +419,7 @@ class Reader:
         if state.is_empty or state.version < last:
             return False
         if state.version > last and marks:  # not acknowledged yet
-            fresh = range(last + 1, state.version + 1)
+            fresh = range(max(last + 1, _oldest(self._root)), state.version + 1)
             if not (state.has_entry and all(is_readable(entry_path(self._root, each)) for each in fresh)):
                 return False
         for version, mark in marks.items():

@@ -134,7 +134,7 @@ def read_past(root: str) -> Past:
     if not history or (damage and history[0].version):
         return Past((), _NOTHING, torn, damage, lost=found.lost, gap=gap, unmarked=found.unmarked)
     try:
-        base = _base(root, history[0].version)
+        base = _base(root, history[0])
     except deltalake.exceptions.DeltaError as error:
         return Past((), _NOTHING, torn, f"the checkpoint of version {history[0].version} in {LOG} cannot be read: {error}", lost=found.lost)
     if history[0].version:
@@ -233,16 +233,17 @@ def _instant(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
-def _base(root: str, first: int) -> Version:
+def _base(root: str, first: Version) -> Version:
     """Return what was there before the first entry; for a log that was cleaned up what a checkpoint says of that entry's version."""
-    if first == 0:
+    if first.version == 0:
         return _NOTHING
-    table = deltalake.DeltaTable(root, version=first)
+    table = deltalake.DeltaTable(root, version=first.version)
     seq, metadata, protocol = table.transaction_version(SEQUENCE), table.metadata(), table.protocol()
     return Version(
-        version=first,
-        ours=True,
-        operation="",
+        version=first.version,
+        ours=first.ours,
+        operation=first.operation,
+        writer=first.writer,
         adds=files_of(table),
         numbers={} if seq is None else {SEQUENCE: seq},
         configuration=metadata.configuration,

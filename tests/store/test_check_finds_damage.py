@@ -18,6 +18,7 @@ from airflow_poison.passes.send import messages_to_batches, send
 from airflow_poison.store import checkpoints
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.values.clock import VirtualClock
+from airflow_poison.values.errors import TableChangedError
 from tests.faults import test_damage as faults
 from tests.given.tables import CONTROL, LATER, claim, park_all, put, rows_of, seal
 from tests.given.tables import send as send_some
@@ -143,6 +144,26 @@ def test_what_changes_nothing_is_no_foreign_commit_where_the_log_was_shortened_b
     _shorten(table)
     foreign.HARMLESS[name](DeltaTable(table.uri))
     assert Kind.FOREIGN_COMMIT not in found(table)
+
+
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_foreign_commits_with_which_the_log_begins_are_found_and_can_be_accepted(table: QueueTable, commits: int) -> None:
+    """A cleaner of another tool has removed what was before them: also entries of ours that nothing of theirs was built upon."""
+    for number in range(3):
+        DeltaTable(table.uri).alter.set_table_description(str(number))
+    version = DeltaTable(table.uri).version()
+    checkpoints.make(table.uri, version, durable=False)
+    for entry in Path(table.uri, "_delta_log").glob("*.json"):
+        if int(entry.stem) <= version - commits:
+            entry.unlink()
+    root = Path(table.uri)
+    store = DeltaStore(str(root.parent))
+    with pytest.raises(TableChangedError, match=r"Somebody else has committed .*--accept"):
+        store.open(root.name)
+    assert Kind.FOREIGN_COMMIT in found(table)
+    assert "accepted what somebody else has committed" in " ".join(repair(store, root.name, LONG_AFTER, accept=True).done)
+    assert Kind.FOREIGN_COMMIT not in found(table)
+    assert store.open(root.name).snapshot()
 
 
 @pytest.mark.parametrize("name", foreign.HARMLESS)
