@@ -205,13 +205,14 @@ class Queue:
     def send(self, messages: Iterable[Any], *, key: str | None = None, mapping: ColumnMapping | None = None) -> SendResult:
         """Add messages to ``main``. A disabled queue is no error for the sender (spec SB-19): its messages wait in ``transmission``.
 
-        :param messages: bodies (bytes, text), rows as dicts that become JSON, or a data frame in memory (Arrow, pandas, Polars), as rows.
+        :param messages: bodies (bytes, text), rows as dicts that become JSON, or a data frame in memory (Arrow, pandas, Polars), as rows;
+            or several data frames, one after the other.
         :param key: a second send with the same key sends nothing; None: each call sends.
         :param mapping: which fields of rows become which parts of a message.
         Raises InputError, MessageTooLargeError; then nothing was sent.
         """
         batches = batches_of(messages, mapping or ColumnMapping(), self.clock.now())
-        return send(self.table, batches, key=key or uuid4().hex, clock=self.clock)
+        return send(self.table, batches, key=_key(key), clock=self.clock)
 
     def receive(
         self,
@@ -235,10 +236,11 @@ class Queue:
         Raises HandlerNotFoundError and SettingError before anything is claimed, QueueHaltedError when the queue is not enabled.
         """
         check_handler_given(handler, options.get("transform"))
+        key = _key(key)
         settings = Receive.of(self.name, handler=handler, policy=policy, **options)
         engine = SupervisedEngine if spark is None else lambda: _spark_engine(spark, progress)
         receiving = self.receive_pass(settings, engine, progress=progress)
-        return receiving.run(run_key(receiving.table.uri, "receive", key or uuid4().hex))
+        return receiving.run(run_key(receiving.table.uri, "receive", key))
 
     def receive_pass(
         self,
@@ -1051,6 +1053,11 @@ def _spark_engine(spark: SparkSession, progress: Callable[[str], None]) -> Engin
     from airflow_poison.spark.engine import SparkEngine
 
     return SparkEngine(spark, progress)
+
+
+def _key(key: str | None) -> str:
+    """Return what names a call: its key, or one that no other call has. Raises SettingError for a blank one: it may have been meant to be one."""
+    return uuid4().hex if key is None else check_key(key)
 
 
 def _no_connections(conn_id: str) -> Connection:

@@ -24,6 +24,7 @@ from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import look_up
 from airflow_poison.passes.declaration import Canary
 from airflow_poison.passes.messages import Chosen
+from airflow_poison.passes.runs import check_key
 from airflow_poison.rules.settings import whole_number
 from airflow_poison.store.files import PlanState
 from airflow_poison.store.history import from_ranges
@@ -466,7 +467,7 @@ def record(
 
 def id_of(key: str) -> str:
     """Return the id of the plan that is recorded with a key."""
-    return sha256(key.encode()).hexdigest()[:12]
+    return sha256(check_key(key).encode()).hexdigest()[:12]
 
 
 def _members(members: pa.Table) -> pa.Table:

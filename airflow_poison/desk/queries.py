@@ -26,6 +26,7 @@ from airflow_poison.desk import sql
 from airflow_poison.desk.selection import Selection
 from airflow_poison.passes.browse import MessageRow, masked
 from airflow_poison.passes.history import BY_HAND
+from airflow_poison.rules.settings import instant, whole_number
 from airflow_poison.sources.rows import shown
 from airflow_poison.store import data_files, row_groups
 from airflow_poison.values import json_text
@@ -101,13 +102,14 @@ def find(
     """
     if order not in ORDERS:
         raise SettingError("order", order, ", ".join(ORDERS))
+    limit, offset = whole_number("limit", limit), whole_number("offset", offset)
     snapshot = table.snapshot()
     found = files_of(snapshot.files, selection)
     with sql.messages(table, found, unmask=unmask) as engine:
         where, values = sql.condition(engine, selection)
         engine.execute(f"create temp table found as select lookup_id, {order} as key from messages where {where}", values)
         [(total,)] = engine.execute("select count(*) from found").fetchall()
-        page = f"order by key {'desc' if descending else 'asc'} nulls last, lookup_id limit {min(limit, MOST_ROWS)} offset {max(offset, 0)}"
+        page = f"order by key {'desc' if descending else 'asc'} nulls last, lookup_id limit {min(limit, MOST_ROWS)} offset {offset}"
         chosen = [number for (number,) in engine.execute(f"select lookup_id from found {page}").fetchall()]
     rows = _rows(table, found, chosen, None if unmask else Masking.recorded(snapshot.control.desk))
     return FindResult(table.name, snapshot.version, tuple(rows[number] for number in chosen), total)
@@ -205,6 +207,7 @@ def groups(
     """
     if order not in GROUP_ORDERS:
         raise SettingError("order", order, ", ".join(GROUP_ORDERS))
+    limit, since = whole_number("limit", limit), None if since is None else instant("since", since)
     snapshot, now = table.snapshot(), clock.now()
     found = files_of(snapshot.files, selection)
     counts = _counts(table, found, selection, unmask=unmask)
@@ -353,11 +356,11 @@ _BATCH = 20_000
 
 @contextmanager
 def _asked(table: QueueTable, text: str, limit: int | None, *, unmask: bool) -> Iterator[duckdb.DuckDBPyRelation]:
+    most = "" if limit is None else f" limit {whole_number('limit', limit)}"
     with sql.messages(table, table.snapshot().files, events=True, unmask=unmask) as engine:
         asked = sql.checked_query(engine, text)
         described = engine.execute(f"describe select * from ({asked}) as asked").fetchall()
         columns = ", ".join(_shown(name, kind) for name, kind, *_ in described)
-        most = "" if limit is None else f" limit {int(limit)}"
         yield engine.sql(f"select {columns} from ({asked}) as asked{most}")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
+from airflow_poison.rules.settings import instant
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import Plain, is_utf8, nearest
@@ -116,13 +117,7 @@ def _place(name: str, value: object) -> SubQueue | None:
 
 
 def _instant(name: str, value: object) -> datetime | None:
-    if value is None or value == "":
-        return None
-    try:
-        instant = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-    except ValueError:
-        raise SettingError(name, value, "an instant in ISO 8601, for example 2026-11-25T10:00:00+00:00") from None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    return None if value is None or value == "" else instant(name, value)
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from airflow_poison.passes.messages import whole_ids
+from airflow_poison.rules.settings import choice, instant, whole_number
 from airflow_poison.values.errors import PoisonMessageError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
@@ -58,8 +60,11 @@ def recorded_events(
     :param lookup_ids: only events of these messages; None: all, also of the queue itself.
     :param limit: at most so many, the newest; None: all.
     """
+    lookup_ids = None if lookup_ids is None else whole_ids(lookup_ids)
+    types = None if types is None else [choice("types", each, EventType) for each in types]
+    since = None if since is None else instant("since", since)
     if limit is not None:
-        newest, earlier = table.newest_events(limit, lookup_ids=lookup_ids, types=types, since=since)
+        newest, earlier = table.newest_events(whole_number("limit", limit), lookup_ids=lookup_ids, types=types, since=since)
         return History(table.name, tuple(newest), earlier)
     events = table.events(types=types)
     found = (event for event in events if (lookup_ids is None or event.lookup_id in lookup_ids) and (since is None or event.at >= since))

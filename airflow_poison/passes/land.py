@@ -29,7 +29,7 @@ from airflow_poison.outputs.output import CORRECTIONS, PROVENANCE, Output, corre
 from airflow_poison.outputs.table_rules import TableRules, refused_rows, trial
 from airflow_poison.outputs.values import delta_type, fits_type, nullable, same_name
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.messages import with_columns
+from airflow_poison.passes.messages import whole_ids, with_columns
 from airflow_poison.passes.move import moved_events, moved_rows
 from airflow_poison.store.data_files import commit_version
 from airflow_poison.store.history import as_ranges, from_ranges
@@ -368,7 +368,7 @@ def take_out(
     """
     if target not in {None, SubQueue.MAIN, SubQueue.POISON}:
         raise SettingError("target", str(target), "main or poison; none removes the rows")
-    place, wanted, taken = None if target is None else SubQueue(target), None if lookup_ids is None else {*lookup_ids}, 0
+    place, wanted, taken = None if target is None else SubQueue(target), None if lookup_ids is None else whole_ids(lookup_ids), 0
     commits = [(version, files, {n for each in _landings(table, files) for n in _owners(each)}) for version, files in _by_commit(table)]
     missing = sorted((wanted or set()) - {number for _, _, owners in commits for number in owners})
     if missing or not commits:

@@ -16,9 +16,10 @@ from airflow_poison.fsck.check import SAFE_AGE, CheckResult, check_queue, give_u
 from airflow_poison.fsck.files import worked
 from airflow_poison.passes.due import return_held
 from airflow_poison.passes.relay import relay
+from airflow_poison.rules.settings import duration, whole_number
 from airflow_poison.store.disk import named
 from airflow_poison.store.files import Claim, PlanState
-from airflow_poison.values.errors import InputError, PoisonError, SettingError
+from airflow_poison.values.errors import InputError, PoisonError
 from airflow_poison.values.events import EventType
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import pa
@@ -246,11 +247,9 @@ def _remembered(since: datetime) -> Callable[[pa.Table], pa.Table]:
 
 
 def _check(retention: timedelta, safe_age: timedelta, min_files: int) -> None:
-    for name, value in (("retention", retention), ("safe_age", safe_age)):
-        if value < timedelta(0):
-            raise SettingError(name, value, "0 or more")
-    if min_files < 2:  # noqa: PLR2004
-        raise SettingError("min_files", min_files, "2 or more")
+    duration("retention", retention)
+    duration("safe_age", safe_age)
+    whole_number("min_files", min_files, 2)
 
 
 def _reported(claim: Claim) -> Mapping[str, object]:

@@ -30,6 +30,14 @@ _CHANGES = frozenset({EventType.RETURNED, EventType.MOVED_POISON, EventType.REQU
 """The events of a change by hand."""
 
 
+def whole_ids(lookup_ids: Collection[int]) -> frozenset[int]:
+    """Return lookup ids as whole numbers. Raises SettingError for what is none."""
+    try:
+        return frozenset(map(index, lookup_ids))
+    except TypeError:
+        raise SettingError("lookup_ids", lookup_ids, "a list of whole numbers, for example [7, 8]") from None
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Chosen messages: by lookup ids, in order, or all of a conversation."""
@@ -40,10 +48,7 @@ class Chosen:
     @classmethod
     def ids(cls, lookup_ids: Collection[int]) -> Chosen:
         """Choose messages by their lookup ids. Raises SettingError for what is none."""
-        try:
-            return cls(lookup_ids=tuple(sorted({index(number) for number in lookup_ids})))
-        except TypeError:
-            raise SettingError("lookup_ids", lookup_ids, "a list of whole numbers, for example [7, 8]") from None
+        return cls(lookup_ids=tuple(sorted(whole_ids(lookup_ids))))
 
     def may_be_in(self, file: DataFile) -> bool:
         """Whether the statistics of a file allow it to hold one of them."""

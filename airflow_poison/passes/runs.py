@@ -32,6 +32,8 @@ def run_key(*parts: object) -> str:
 
 def check_key(key: str) -> str:
     """Return a key that the table's log can keep. Raises SettingError."""
+    if not isinstance(key, str):
+        raise SettingError("key", key, "text")
     try:
         key.encode()
     except UnicodeEncodeError as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import Field, fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from math import isfinite
@@ -59,6 +59,15 @@ def duration(setting: str, value: object, least: timedelta = timedelta(0)) -> ti
     if not isinstance(value, timedelta) or not least <= value <= LONGEST:
         raise SettingError(setting, value, f"a timedelta from {least} to {LONGEST}")
     return timedelta(seconds=value.total_seconds())
+
+
+def instant(setting: str, value: object) -> datetime:
+    """Return an instant, of a text or a date, too; without an offset it is UTC. Raises SettingError."""
+    try:
+        found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise SettingError(setting, value, "an instant in ISO 8601, for example 2026-11-25T10:00:00+00:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def seconds(setting: str, value: object) -> timedelta:

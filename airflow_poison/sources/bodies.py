@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_poison.sources.kafka_topic import unreplaced
@@ -11,7 +12,7 @@ from airflow_poison.values import json_text
 from airflow_poison.values.data_frames import columns_of_frame, is_frame
 from airflow_poison.values.errors import InputError, PoisonError, SettingError, SourceError
 from airflow_poison.values.json_values import check_text, json_value, number_or_text, utf8
-from airflow_poison.values.mapping import BATCH, cells, check_named_once, rows_to_batches
+from airflow_poison.values.mapping import BATCH, ColumnMapping, cells, check_named_once, check_several, rows_to_batches
 from airflow_poison.values.schema import message_schema
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_poison.sources.schemas import Schema
-    from airflow_poison.values.mapping import ColumnMapping
 
 
 def with_fields(records: pa.RecordBatch, mapping: ColumnMapping, now: datetime) -> pa.RecordBatch:
@@ -104,17 +104,32 @@ def alone(batch: pa.RecordBatch, make: Callable[[pa.RecordBatch], pa.RecordBatch
 
 
 def batches_of(messages: Iterable[object], mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
-    """Yield messages of Python values (``rows_to_batches``), or of a data frame in memory, of which a row that cannot become one has an ``ERROR``.
+    """Yield messages of Python values (``rows_to_batches``), or of data frames in memory: one, or several, such as a generator of Arrow's batches.
 
-    Raises InputError for what concerns every row.
+    A row of a frame that cannot become a message has an ``ERROR``. Raises InputError for what concerns every row.
     """
+    if not isinstance(mapping, ColumnMapping):
+        raise InputError(f"mapping={mapping!r}: expected a ColumnMapping, for example ColumnMapping(body='text'). Nothing was sent.")
+    if is_frame(messages):
+        yield from _of_frame(messages, mapping, now)
+        return
+    check_several(messages)
+    rows = iter(messages)
+    first = [*islice(rows, 1)]
+    if not any(map(is_frame, first)):
+        yield from rows_to_batches(chain(first, rows), mapping, now)
+        return
+    for number, frame in enumerate(chain(first, rows)):
+        if not is_frame(frame):
+            raise InputError(f"messages[{number}] is {type(frame).__name__}; expected a data frame, as the first one is. Nothing was sent.")
+        yield from _of_frame(frame, mapping, now)
+
+
+def _of_frame(frame: object, mapping: ColumnMapping, now: datetime) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
-    if not is_frame(messages):
-        yield from rows_to_batches(messages, mapping, now)
-        return
     try:
-        columns = columns_of_frame(messages)
+        columns = columns_of_frame(frame)
     except ValueError as error:
         raise InputError(f"The rows cannot be read: {error}. Nothing was sent.") from error
     check_named_once([name for name, _ in columns], "the data frame")

@@ -116,6 +116,8 @@ def check_several(messages: object) -> None:
         raise InputError(
             f"messages={messages!r:.100} is {type(messages).__name__}; expected a list of messages. Write [...] around it. Nothing was sent."
         )
+    if not isinstance(messages, Iterable):
+        raise InputError(f"messages={messages!r:.100} is {type(messages).__name__}; expected a list of messages, or a data frame. Nothing was sent.")
 
 
 def check_priorities(batch: pa.RecordBatch, column: str | None) -> pa.RecordBatch:
