@@ -11,6 +11,7 @@ import sys
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from io import TextIOWrapper
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 _UNBOUNDED = 100_000
+_NARROWEST = 60
+"""Columns of a table are gone where it is narrower; a terminal that is narrower wraps its lines."""
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _STEP = 1024
 _SIZES = ("KiB", "MiB", "GiB", "TiB")
@@ -41,8 +44,9 @@ def screen(*, unbounded: bool = True) -> Console:
 
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    wide = unbounded and not sys.stdout.isatty() and not os.environ.get("COLUMNS")
-    return Screen(markup=False, highlight=False, emoji=False, width=_UNBOUNDED if wide else None)
+    wide = unbounded and not sys.stdout.isatty() and os.environ.get("COLUMNS", "0") == "0"
+    width = _UNBOUNDED if wide else max(get_terminal_size().columns, _NARROWEST)
+    return Screen(markup=False, highlight=False, emoji=False, width=width)
 
 
 def table(*headings: str, right: Collection[str] = (), cut: str = "", wrapped: bool = False) -> Table:

@@ -143,6 +143,16 @@ def test_every_table_fits_80_columns(poison: Callable[..., Ran]) -> None:
         assert max(map(len, poison(line).out.splitlines())) <= 80, line
 
 
+@pytest.mark.parametrize("columns", ["0", "1", "20", "-5", "many"])
+def test_no_column_is_gone_where_the_terminal_says_that_it_has_no_room(
+    poison: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    poison(f"send orders one {MOVE}")
+    monkeypatch.setenv("COLUMNS", columns)
+    assert re.search(r"^queue +state +main +retry +poison ", poison("list").out, re.MULTILINE)
+    assert re.search(r"^orders +enabled +1 ", poison("list").out, re.MULTILINE)
+
+
 def test_a_pipe_gets_one_line_for_each_row_without_colours(poison: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
     poison(f"send orders 'bad {'two ' * 40}' {MOVE}")
