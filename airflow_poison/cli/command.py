@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class Command:
 
     def __call__(self, args: Namespace) -> None:
         """Run it. Ends with the exit code of an error, of an interrupt, or of a reader that has gone away."""
+        open_streams()
         try:
             with errors_in_one_line():
                 from airflow_poison.values.clock import in_zone
@@ -331,6 +333,13 @@ def others_on_stderr() -> Iterator[None]:
             os.dup2(2, 1)
         restored.enter_context(redirect_stdout(sys.stderr))
         yield
+
+
+def open_streams() -> None:
+    """Have a standard stream that the caller has closed (``>&-``) lead nowhere. Its number would become the number of a file that is opened."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  (open as long as the process)
 
 
 def say(kind: str, text: str) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from airflow_poison.cli import changes, decisions, dialogs, plans, receive, send, settings, show
-from airflow_poison.cli.command import CANNOT, say
+from airflow_poison.cli.command import CANNOT, open_streams, say
 from airflow_poison.cli.values import completes
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Run a command. Raises SystemExit with 1 for a negative answer, and with 2 for an error of the user."""
+    open_streams()
     commands = parser()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete

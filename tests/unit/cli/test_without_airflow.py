@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,18 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize(
+    ("closed", "line", "code"),
+    [
+        (">&-", "policies", 0),
+        ("2>&-", "list --store {store} --timezone Nowhere", 2),
+        ("<&-", "send orders --file - --store {store} --system Msmq4 --set ReceiveErrorHandling=Move", 0),
+        ("<&- >&- 2>&-", "send orders one --store {store} --system Msmq4 --set ReceiveErrorHandling=Move", 0),
+    ],
+)
+def test_a_closed_stream_is_no_error(closed: str, line: str, code: int, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m airflow_poison {line.format(store=tmp_path)} {closed}"
+    ran = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
+    assert (ran.returncode, "Traceback" in ran.stderr) == (code, False)
