@@ -257,10 +257,15 @@ def _names(store: QueueStore, wanted: list[str]) -> list[str]:
 
 def _repaired(store: Store, names: list[str], args: Namespace, *, whole: bool) -> tuple[list[str], list[str]]:
     from airflow_poison.passes.maintain import repair, repair_store
+    from airflow_poison.values.errors import PoisonError
 
     done, failed = list(repair_store(store.tables)) if whole else [], list[str]()
     for name in names:
-        result = repair(store.tables, name, store.clock, accept=args.accept, accept_loss=args.accept_loss)
+        try:
+            result = repair(store.tables, name, store.clock, accept=args.accept, accept_loss=args.accept_loss)
+        except (PoisonError, OSError) as error:  # the others are mended
+            failed.append(f"{name}: {error}")
+            continue
         done += [f"{name}: {text}" for text in result.done]
         failed += [f"{name}: {text}" for text in result.failed]
     return done, failed

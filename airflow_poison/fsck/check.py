@@ -59,7 +59,7 @@ from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import deltalake, pa
 from airflow_poison.values.schema import LANDING, OUTBOX, SubQueue
-from airflow_poison.values.texts import Plain
+from airflow_poison.values.texts import Plain, first_line
 
 if TYPE_CHECKING:
     from airflow_poison.store.queue_table import QueueTable
@@ -110,9 +110,19 @@ def check_queue(store: QueueStore, name: str, clock: Clock, *, safe_age: timedel
 
 def check_store(store: QueueStore, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> tuple[CheckResult, ...]:
     """Check the store's own folder (under the name ``""``) and every queue in it, also those that no verb can open."""
-    queues = [check_queue(store, name, clock, safe_age=safe_age) for name in store.names()]
+    queues = [_checked(store, name, clock, safe_age) for name in store.names()]
     left = (*_left_creations(Path(store.uri), safe_age), *_other_tables(store))
     return (*([CheckResult("", store.uri, -1, left, Account())] if left else []), *queues)
+
+
+def _checked(store: QueueStore, name: str, clock: Clock, safe_age: timedelta) -> CheckResult:
+    """Check one of all queues. That it cannot be read is a finding: the others are checked."""
+    try:
+        return check_queue(store, name, clock, safe_age=safe_age)
+    except (PoisonError, OSError) as error:
+        todo = "give this user the right to read all of it, and look at the disk; the other queues are checked"
+        unread = Finding(Kind.QUEUE_UNREADABLE, Severity.ERROR, f"nothing was checked: {first_line(error)}", "", todo)
+        return CheckResult(name, f"{store.uri.rstrip('/')}/{name}", -1, (unread,), Account())
 
 
 def check_folder(name: str, root: str, clock: Clock, *, safe_age: timedelta = SAFE_AGE) -> CheckResult:

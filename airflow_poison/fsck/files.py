@@ -57,6 +57,7 @@ class Kind(StrEnum):
     FOREIGN_COMMIT = "foreign_commit"
     PROTECTION_MISSING = "protection_missing"
     FORMAT_NEWER = "format_newer"
+    QUEUE_UNREADABLE = "queue_unreadable"
     CONTROL_ROWS = "control_rows"
     CONTROL_UNREADABLE = "control_unreadable"
     BLOCK_INCONSISTENT = "block_inconsistent"

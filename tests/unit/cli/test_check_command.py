@@ -118,3 +118,24 @@ def test_the_reference_has_every_key_and_every_kind(capsys: Capture, orders: Que
     found = json.loads(checked(capsys, orders, "-o json").out)
     keys = {*found, *found["queues"][1], *found["queues"][1]["account"], *found["queues"][1]["findings"][0]}
     assert {key for key in keys if f"`{key}`" not in REFERENCE} == set()
+
+
+@pytest.mark.parametrize("damage", ["a link to itself", "a folder where an entry was"])
+def test_a_queue_that_cannot_be_read_keeps_no_other_one_from_being_checked_and_mended(capsys: Capture, orders: QueueTable, damage: str) -> None:
+    if damage == "a link to itself":
+        name, place = "loop", Path(orders.uri).parent / "loop"
+        place.symlink_to(place)
+    else:
+        name, place = "bills", Path(orders.uri).parent / "bills" / "_delta_log" / f"{3:020d}.json"
+        place.mkdir()
+    ran = checked(capsys, orders)
+    assert ran.code == 1
+    assert f"{name}: 1 finding(s)" in ran.out
+    assert "error queue_unreadable: nothing was checked: " in ran.out
+    assert "orders: nothing is wrong; version 3" in ran.out
+
+    newest = Path(orders.uri, "_delta_log", f"{3:020d}.json")
+    newest.write_bytes(b"")
+    ran = checked(capsys, orders, "--repair")
+    assert (ran.code, f"error: {name}: " in ran.err) == (1, True)
+    assert "mended: orders: put 1 damaged commit(s) back from their copies: version 3" in ran.out

@@ -135,7 +135,7 @@ def test_damage_is_found_and_nothing_else(worked: Queue, damage: Callable[[Queue
 
 def test_every_kind_of_finding_has_its_damage() -> None:
     tested = set().union(*(expected for _, expected, _ in DAMAGE.values()))
-    assert set(Kind) - tested == {Kind.CREATION_LEFT, Kind.OTHER_TABLE, Kind.FILE_UNREADABLE, Kind.CONDITION_IGNORED}
+    assert set(Kind) - tested == {Kind.CREATION_LEFT, Kind.OTHER_TABLE, Kind.FILE_UNREADABLE, Kind.CONDITION_IGNORED, Kind.QUEUE_UNREADABLE}
 
 
 def test_a_table_that_is_no_queue_is_named_once_and_never_opened(worked: Queue) -> None:
