@@ -270,7 +270,12 @@ def _sent(endpoint: ConversationEndpoint, messages: Sequence[tuple[str, bytes]],
     if not messages:
         raise InputError("There is no message to send: give at least one, as (message type, body).")
     sent = list[Outgoing]()
-    for number, (message_type, given) in enumerate(messages):
+    for number, message in enumerate(messages):
+        match message:
+            case (str() as message_type, given):
+                pass
+            case _:
+                raise InputError(f"messages[{number}] is {message!r:.100}; expected (message type, body). Nothing was sent.")
         body = utf8(given, f"messages[{number}], a {message_type!r}")
         if len(body) > MAX_BODY_BYTES:
             raise InputError(f"A message body has {len(body)} bytes; at most {MAX_BODY_BYTES} are allowed. Nothing was sent.")
