@@ -176,12 +176,12 @@ class _Rows:
             yield from _as(row_files.read(self._output, file, self._options), schema)
 
     def stream(self, schema: pa.Schema) -> pa.RecordBatchReader:
-        """Return them with these columns; of those with the same keys the last one. Raises as ``fitted``, and ValueError as ``_last_of_each``."""
+        """Return them with these columns; of those with the same keys the last one. Raises as ``fitted``, and ValueError as ``last_of_each``."""
         import pyarrow as pa
 
         rows = self.fitted(schema)
         if self._output.keys:
-            rows = _taken(rows, _last_of_each(self.fitted(schema), schema, self._output.keys))
+            rows = _taken(rows, last_of_each(self.fitted(schema), schema, self._output.keys))
         return pa.RecordBatchReader.from_batches(schema, rows if self._files else list(rows))  # what does not fit is known before
 
 
@@ -257,7 +257,7 @@ def _as(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Rec
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _last_of_each(rows: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str]) -> NDArray[np.int64]:
+def last_of_each(rows: Iterable[pa.RecordBatch], schema: pa.Schema, keys: Sequence[str]) -> NDArray[np.int64]:
     """Return the places of the last row of each key, as Delta's MERGE wants it; keys are equal as there.
 
     Raises ValueError for a key that is no column.

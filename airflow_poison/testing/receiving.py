@@ -19,6 +19,7 @@ from airflow_poison.dialogs.acts import ConversationEndpoint, ConversationState,
 from airflow_poison.dialogs.services import DEFAULT_CONTRACT, Contract, SentBy, Service
 from airflow_poison.dialogs.transaction import BegunDelivery, Conversation
 from airflow_poison.outputs.output import ONLY
+from airflow_poison.outputs.output_table import last_of_each
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.declaration import Receive, ReceiveOptions, check_handler_given
 from airflow_poison.passes.due import return_due
@@ -198,7 +199,7 @@ def receive(
     :param spark: the session on which it runs, best one of ``local[2]``; None: the active one of this process.
 
     :param options: settings of the receive, see ``ReceiveOptions``. Nothing is written to an ``output``: ``Received.rows`` and ``landed`` have what
-        would be, in the order of the deliveries: rows of one key (``output_keys``) are not merged. Rows that a Delta table cannot hold fail their
+        would be, in the order of the deliveries, of rows of one key (``output_keys``) the last. Rows that a Delta table cannot hold fail their
         messages; where a local path has a table, so do rows that its columns and constraints refuse. A call with a frame (``batch``) stands in
         ``calls`` of each of its messages, with its error. Passes with ``transform`` run on Spark.
 
@@ -217,10 +218,10 @@ def receive(
         table.move_files(lambda snapshot: snapshot.files, policy.reads, clock.now(), count_move=False)
     first_event = table.snapshot().version
     outputs = tuple(replace(each if "://" in each.uri else prepared([each])[0], uri="") for each in receive.outputs)
-    landed: dict[str, list[dict[str, Any]]] = {each.name: [] for each in outputs}
+    landed: dict[str, list[pa.Table]] = {each.name: [] for each in outputs}
 
     def take(table: pa.Table, key: str) -> None:
-        landed[key.rpartition("-")[2]] += table.to_pylist()
+        landed[key.rpartition("-")[2]].append(table)
 
     with nullcontext((transformation, None)) if handler is None else _lend(handler, clock, lands=bool(outputs)) as (called, watched):
         assert called is not None, "one of the two was given"
@@ -230,7 +231,16 @@ def receive(
     events = tuple(table.events(first_event))
     all_calls = _delivered(events) if watched is None else watched.calls
     outcomes = tuple(_outcomes(table, bodies, events, all_calls, load_types(receive.unprocessable)))
-    return Received(outcomes, tuple(passes), events, table, store, clock.now() - started, endless, landed)
+    rows = {each.name: _merged(landed[each.name], each.keys) for each in outputs}
+    return Received(outcomes, tuple(passes), events, table, store, clock.now() - started, endless, rows)
+
+
+def _merged(landed: Sequence[pa.Table], keys: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows that a new table would have when all have landed: of those with the same keys the last one."""
+    if not keys or not landed:
+        return [row for table in landed for row in table.to_pylist()]
+    rows = pa.concat_tables(landed, promote_options="permissive")
+    return rows.take(last_of_each(rows.to_batches(), rows.schema, keys)).to_pylist()
 
 
 def _outcomes(
@@ -377,7 +387,8 @@ def _lend(handler: HandlerLike, clock: VirtualClock, *, lands: bool) -> Iterator
 def _send(table: QueueTable, messages: Iterable[object], clock: VirtualClock) -> list[bytes]:
     """Send messages, and return their bodies. Raises InputError."""
     check_several(messages)
-    if is_frame(messages):
+    messages = messages if is_frame(messages) else [*messages]
+    if is_frame(messages) or any(map(is_frame, messages)):
         batches = [*batches_of(messages, ColumnMapping(), clock.now())]
         send(table, batches, key="test", clock=clock)
         return [body or b"" for batch in batches for body in batch.column("body").to_pylist()]

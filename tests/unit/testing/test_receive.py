@@ -278,3 +278,23 @@ def test_the_table_of_an_output_says_which_rows_fit_and_is_left_alone(tmp_path: 
     assert received.places == ["processed", "poison", "poison"]
     assert received.rows == [{"n": 5}]
     assert DeltaTable(str(tmp_path / "out")).to_pyarrow_table().to_pylist() == [{"n": 1}]
+
+
+def test_rows_of_one_key_are_merged_as_they_would_be_in_the_output() -> None:
+    def land(message: Message) -> list[dict[str, Any]]:
+        row = message.json()
+        if row["n"] == 3 and not message.move_count:
+            raise LookupError("later")
+        return [row, {"id": None, "n": row["n"]}]
+
+    sent = [{"id": 1, "n": 1}, {"id": 1, "n": 3}, {"id": 2, "n": 4}, {"id": 1, "n": 5}]
+    received = receive(land, sent, MOVE, output="/x", output_keys=["id"])
+    assert received.places == ["processed"] * 4
+    assert received.rows == [{"id": 2, "n": 4}, {"id": 1, "n": 3}, {"id": None, "n": 3}]
+    assert len(receive(land, sent, MOVE, output="/x").rows) == 8
+    assert receive(land, [], MOVE, output="/x", output_keys=["id"]).rows == []
+
+
+def test_several_data_frames_are_messages_as_of_a_send() -> None:
+    received = receive(refuse_bad, [pa.table({"a": [1]}), pd.DataFrame({"a": [2, 3]})], NOW)
+    assert [outcome.body for outcome in received] == [b'{"a":1}', b'{"a":2}', b'{"a":3}']
