@@ -231,6 +231,12 @@ def with_named_errors(kind: type[T]) -> type[T]:
     return kind
 
 
+_FORKED = (
+    "{} cannot be read or written in a process that was forked from one that has used a queue: delta-rs does not support that. Nothing was done. "
+    "Start processes with multiprocessing.get_context('spawn') or 'forkserver', or use queues only in the processes that are forked."
+)
+
+
 def _guarded(member: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(member)
     def act(self: object, *args: object, **kwargs: object) -> object:
@@ -242,6 +248,10 @@ def _guarded(member: Callable[..., object]) -> Callable[..., object]:
                 if isinstance(self, Table) and self.node:
                     raise_of_node(self.root, self.uri, error)
                 raise_named(self.uri, error)  # type: ignore[attr-defined]  # of the class, see ``with_named_errors``
+            raise
+        except BaseException as error:
+            if type(error).__name__ == "PanicException" and "Forked process" in str(error):  # no Exception: workers of a pool would wait for ever
+                raise StoreUnreachableError(_FORKED.format(self.uri)) from error  # type: ignore[attr-defined]  # of the class
             raise
         return _named_ones(self.uri, found) if inspect.isgenerator(found) else found  # type: ignore[attr-defined]
 
