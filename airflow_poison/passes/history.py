@@ -9,8 +9,7 @@ from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-from airflow_poison.passes.messages import whole_ids
-from airflow_poison.rules.settings import choice, instant, whole_number
+from airflow_poison.rules.settings import choice, instant, whole_ids, whole_number
 from airflow_poison.values.errors import PoisonMessageError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach

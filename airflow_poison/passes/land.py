@@ -29,8 +29,9 @@ from airflow_poison.outputs.output import CORRECTIONS, PROVENANCE, Output, corre
 from airflow_poison.outputs.table_rules import TableRules, refused_rows, trial
 from airflow_poison.outputs.values import delta_type, fits_type, nullable, same_name
 from airflow_poison.passes.history import BY_HAND
-from airflow_poison.passes.messages import whole_ids, with_columns
+from airflow_poison.passes.messages import with_columns
 from airflow_poison.passes.move import moved_events, moved_rows
+from airflow_poison.rules.settings import whole_ids
 from airflow_poison.store.data_files import commit_version
 from airflow_poison.store.history import as_ranges, from_ranges
 from airflow_poison.values.ddl import ddl_type

@@ -6,15 +6,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from operator import index
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_poison.rules.settings import whole_ids
 from airflow_poison.store.control import BLOCKED_BY, Control
 from airflow_poison.store.files import DataFile, Replacement, Snapshot
-from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError, SettingError, TableChangedError
+from airflow_poison.values.errors import MessageClaimedError, MessageNotFoundError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import SubQueue, place_name, table_schema
 
@@ -28,14 +28,6 @@ RUN = "run"
 """Which run changed a message by hand: what its event says, so that the run finds its own work when it is run again."""
 _CHANGES = frozenset({EventType.RETURNED, EventType.MOVED_POISON, EventType.REQUEUED, EventType.DROPPED})
 """The events of a change by hand."""
-
-
-def whole_ids(lookup_ids: Collection[int]) -> frozenset[int]:
-    """Return lookup ids as whole numbers. Raises SettingError for what is none."""
-    try:
-        return frozenset(map(index, lookup_ids))
-    except TypeError:
-        raise SettingError("lookup_ids", lookup_ids, "a list of whole numbers, for example [7, 8]") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import Field, fields
@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import partial
 from math import isfinite
+from operator import index
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from airflow_poison.values.clock import is_bare_number, read_duration
@@ -50,6 +51,14 @@ def whole_number(setting: str, value: object, least: int = 0, most: int = LARGES
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise error(setting, value, f"a whole number from {least} to {most}")
     return int(value)
+
+
+def whole_ids(lookup_ids: Collection[int]) -> frozenset[int]:
+    """Return lookup ids as whole numbers. Raises SettingError for what is none."""
+    try:
+        return frozenset(map(index, lookup_ids))
+    except TypeError:
+        raise SettingError("lookup_ids", lookup_ids, "a list of whole numbers, for example [7, 8]") from None
 
 
 def duration(setting: str, value: object, least: timedelta = timedelta(0)) -> timedelta:
