@@ -6,10 +6,9 @@ import re
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from itertools import chain
-from operator import index
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self
 
-from airflow_poison.rules.settings import instant
+from airflow_poison.rules.settings import instant, whole
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.values.texts import Plain, is_utf8, nearest
@@ -144,16 +143,10 @@ def _lookup_ids(name: str, value: object) -> tuple[int, ...] | None:
         return None
     given = _ranges(value) if isinstance(value, str) else value
     try:
-        numbers = tuple(sorted({_whole(each) for each in given}))  # type: ignore[attr-defined]  # what cannot be iterated is refused below
+        numbers = tuple(sorted({whole(each) for each in given}))  # type: ignore[attr-defined]  # what cannot be iterated is refused below
     except TypeError:
         raise SettingError(name, value, f"a list of whole numbers, for example [7, 8], or text such as 1,2,5-9, at most {_MOST_IDS:,}") from None
     return tuple(number for number in numbers if 0 <= number <= _LARGEST)
-
-
-def _whole(number: SupportsIndex) -> int:
-    if isinstance(number, bool):
-        raise TypeError("a truth value is no number")
-    return index(number)
 
 
 def _ranges(text: str) -> list[int] | None:

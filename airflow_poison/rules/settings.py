@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from math import isfinite
 from operator import index
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, SupportsIndex, TypeVar
 
 from airflow_poison.values.clock import is_bare_number, read_duration
 from airflow_poison.values.errors import ConfigurationWarning, SettingError
@@ -53,10 +53,17 @@ def whole_number(setting: str, value: object, least: int = 0, most: int = LARGES
     return int(value)
 
 
+def whole(number: SupportsIndex) -> int:
+    """Return a whole number of Python's or of numpy's. Raises TypeError for what is none, such as a truth value."""
+    if isinstance(number, bool):
+        raise TypeError("a truth value is no number")
+    return index(number)
+
+
 def whole_ids(lookup_ids: Collection[int]) -> frozenset[int]:
     """Return lookup ids as whole numbers. Raises SettingError for what is none."""
     try:
-        return frozenset(map(index, lookup_ids))
+        return frozenset(map(whole, lookup_ids))
     except TypeError:
         raise SettingError("lookup_ids", lookup_ids, "a list of whole numbers, for example [7, 8]") from None
 

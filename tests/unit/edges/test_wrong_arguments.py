@@ -56,7 +56,7 @@ def test_what_is_no_whole_number_is_refused(poisoned: Queue, verb: Callable[[Que
     assert poisoned.plans() == ()
 
 
-@pytest.mark.parametrize("wrong", [5, "1,2", [None], ["1"], [[1]], [1.5]])
+@pytest.mark.parametrize("wrong", [5, "1,2", [None], ["1"], [[1]], [1.5], [True]])
 @pytest.mark.parametrize(
     "verb",
     [lambda queue, ids: queue.history(lookup_ids=ids), lambda queue, ids: queue.take_out_rows(ids), lambda queue, ids: queue.put_back(ids)],
