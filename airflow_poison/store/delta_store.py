@@ -366,7 +366,7 @@ class DeltaLog:
                     return self._before_what_does_not_count(found)
             if found.lost or found.unmarked:
                 raise TableChangedError(log_damage.said(self._uri, found, cause))
-        error_of = CheckpointDamagedError if found.shortcuts else TableChangedError
+        error_of = CheckpointDamagedError if found.shortcuts and found.begins else TableChangedError
         raise error_of(log_damage.said(self._uri, found, cause))
 
     def _before_what_does_not_count(self, found: log_damage.Diagnosis) -> DeltaState:
@@ -374,7 +374,9 @@ class DeltaLog:
         if (self._root, found.version) not in _warned:
             _warned.add((self._root, found.version))
             names = ", ".join(path.name for path in (*found.torn, *found.shortcuts))
-            log.warning("%s in the log of %s is cut short and was never acknowledged: it does not count", names, self._uri)
+            log.warning(
+                "%s in the log of %s is damaged or was never acknowledged: it does not count, and no commit that counts is lost", names, self._uri
+            )
         table = deltalake.DeltaTable(self._root, version=found.version)
         return DeltaState(Loaded(table, EntryFingerprint.of(self._root, found.version)), damaged=True)
 
@@ -385,7 +387,7 @@ class DeltaLog:
         """Move incomplete, unacknowledged entries out of the log: see ``log_damage.set_aside``. Raises OSError."""
         for name in log_damage.set_aside(self._root, durable=self._durable):
             log.warning(
-                "%s was taken out of the log of %s: it was cut short and never acknowledged. A copy is in %s", name, self._uri, log_damage.ASIDE
+                "%s was taken out of the log of %s: it is damaged, or was never acknowledged. A copy is in %s", name, self._uri, log_damage.ASIDE
             )
 
     def commit(self, base: LogState, commit: Commit) -> bool:

@@ -39,6 +39,7 @@ class Diagnosis:
     :param shortcuts: checkpoints, and the file that names the last one, which cannot be read or say more than the entries do.
     :param lost: acknowledged versions whose entry is gone or changed, oldest first.
     :param unmarked: the log has no mark at all, so it is not known whether a damaged newest entry was acknowledged.
+    :param begins: whether its entries, or a checkpoint that can be read, say what the table was at first.
     """
 
     version: int = -1
@@ -46,6 +47,7 @@ class Diagnosis:
     shortcuts: tuple[Path, ...] = ()
     lost: tuple[entries.Acknowledged, ...] = ()
     unmarked: bool = False
+    begins: bool = True
 
     @property
     def harmless(self) -> bool:
@@ -68,7 +70,10 @@ def diagnose(root: str) -> Diagnosis:
         oldest = min(versions(log), default=oldest)
         lost = tuple(mark for mark in lost if mark.version >= oldest)
     unmarked = not marks and len(there) > 1 and not is_readable(entry_path(root, version))
-    return Diagnosis(version, tuple(torn), tuple(_shortcuts(log, max(version, last))), lost, unmarked)
+    shortcuts = tuple(_shortcuts(log, max(version, last)))
+    usable = (number for number, checkpoint in entries.checkpoints(log).items() if not {*checkpoint} & {*shortcuts})
+    begins = not there or there[0] == 0 or any(number >= there[0] - 1 for number in usable)
+    return Diagnosis(version, tuple(torn), shortcuts, lost, unmarked, begins)
 
 
 def _torn(root: str, there: Sequence[int], last: int) -> Sequence[int]:
@@ -255,8 +260,13 @@ def said(root: str, found: Diagnosis, cause: str) -> str:
             f"is not known, because the table has no folder {FOLDER!r} (it is older, or somebody removed that). Nothing was committed "
             f"by this verb. Restore {LOG} from a backup; or go on without that commit: 'airflow poison check {name} --repair --accept-loss'."
         )
+    names = ", ".join(path.name for path in found.shortcuts)
+    if not found.begins:
+        return (
+            f"The log of the queue table {root} is damaged: {names or 'its checkpoint'} in {LOG} cannot be read or is gone, and so are the entries "
+            f"from before it. Nothing was committed by this verb. Restore {LOG} from a backup, and find who changes files there."
+        )
     if found.shortcuts:
-        names = ", ".join(path.name for path in found.shortcuts)
         return (
             f"The log of the queue table {root} cannot be read from its checkpoint: {names} in {LOG} is damaged, or names what is gone. No message "
             f"is concerned. The next verb that writes sets it aside, and 'airflow poison check {name} --repair' does, too."

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from deltalake import DeltaTable
 
 from airflow_poison.store.delta_store import DeltaStore
-from airflow_poison.values.errors import PoisonError
+from airflow_poison.values.errors import CheckpointDamagedError, PoisonError, TableChangedError
 from airflow_poison.watching.poller import QueueReader
 from tests.given.broken_queues import DAMAGE, checked
 from tests.given.command import run
@@ -59,3 +61,17 @@ def test_a_writer_sets_a_damaged_checkpoint_aside_and_a_reader_says_what_is_dama
     assert DeltaStore(worked.store.uri).open("orders").snapshot().files
     assert [path.name[-16:] for path in Path(worked.table.uri, "_repaired").iterdir()] == ["_last_checkpoint"]
     assert DeltaStore(worked.store.uri).open("orders", read_only=True).snapshot().files
+
+
+def test_a_checkpoint_that_alone_has_what_was_before_it_is_no_shortcut_when_it_is_damaged(worked: Queue) -> None:
+    DeltaTable(worked.table.uri).create_checkpoint()
+    log = Path(worked.table.uri, "_delta_log")
+    checkpoint = max(log.glob("*.checkpoint.parquet"))
+    for path in log.iterdir():
+        if path.name[:20].isdecimal() and path.name[:20] < checkpoint.name[:20]:
+            path.unlink()
+    os.truncate(checkpoint, 20)
+    for read_only in (True, False):
+        with pytest.raises(TableChangedError, match=r"and so are the entries from before it.*Restore _delta_log from a backup") as caught:
+            DeltaStore(worked.store.uri).open("orders", read_only=read_only)
+        assert not isinstance(caught.value, CheckpointDamagedError)
