@@ -607,7 +607,7 @@ class Queue:
         act = action_of(action)
         if act.verb is Verb.SEND_TO and act.target:
             check_target(act.target, self.reading, self.store.tables)
-        return plan(self.reading, selection_of(selection), act, self.clock, limit=limit, version=version)
+        return plan(self.reading, selection_of(selection, act), act, self.clock, limit=limit, version=version)
 
     def record(
         self,
@@ -626,7 +626,8 @@ class Queue:
 
         :param version: of a plan that was shown: what has changed since then is left out. Raises PlanStateError when nothing else is left.
         """
-        wanted, act, first = selection_of(selection), action_of(action), canary_of(canary)
+        act, first = action_of(action), canary_of(canary)
+        wanted = selection_of(selection, act)
         if key:
             try:
                 return find_plan(self.table, id_of(key)).plan

@@ -312,11 +312,19 @@ def _called(function: Callable[[bytes], object], name: str) -> Callable[[bytes],
     return change
 
 
-def selection_of(given: object) -> Selection:
-    """Return the selection of a dict, JSON text of one, or nothing: all poison. Raises SettingError."""
+def selection_of(given: object, action: PlanAction | None = None) -> Selection:
+    """Return the selection of a dict, JSON text of one, or nothing: all poison. Raises SettingError.
+
+    :param action: what is done with its messages. A removal refuses an empty text, as a template has for an empty variable: it is no condition.
+    """
     if isinstance(given, Selection):
         return given
-    return Selection.from_dict(_values("selection", given, "conditions by name, for example {'error_type': 'KeyError'}"))
+    values = _values("selection", given, "conditions by name, for example {'error_type': 'KeyError'}")
+    if action is not None and action.verb is Verb.REMOVE:
+        for name, value in values.items():
+            if value == "":
+                raise SettingError(name, value, f"a condition, or no {name!r}: an empty text is none, and messages of all others would be removed")
+    return Selection.from_dict(values)
 
 
 def action_of(given: object) -> PlanAction:

@@ -422,6 +422,8 @@ def test_everything_that_people_do_says_who_and_why(table: QueueTable) -> None:
         ({"selection": "all of it"}, SettingError, "selection='all of it'"),
         ({"selection": "[1]"}, SettingError, "selection='[1]'"),
         ({"selection": 7}, SettingError, "selection=7"),
+        ({"selection": {"error_type": ""}, "action": "remove"}, SettingError, "error_type=''"),
+        ({"selection": '{"error_type": "KeyError", "where": ""}', "action": {"verb": "remove"}}, SettingError, "where=''"),
         ({"action": "reply"}, SettingError, "verb='reply'"),
         ({"action": {"verb": "move", "target": "attic"}}, SettingError, "target='attic'"),
         ({"action": {"verb": "edit"}}, SettingError, "edit="),
