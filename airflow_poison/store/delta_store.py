@@ -56,7 +56,7 @@ from airflow_poison.values.errors import CheckpointDamagedError, QueueNameError,
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import deltalake
 from airflow_poison.values.schema import table_schema
-from airflow_poison.values.texts import first_line
+from airflow_poison.values.texts import first_line, is_utf8
 
 if TYPE_CHECKING:
     from airflow_poison.store.control import Control
@@ -354,12 +354,7 @@ class DeltaLog:
             except (deltalake.exceptions.TableNotFoundError, deltalake.exceptions.DeltaError) as error:
                 cause = first_line(error)
             except OSError as error:
-                why_not = " ".join(str(error).split())
-                message = (
-                    f"The log of the queue table {self._uri} cannot be read: {why_not}. Check that the folder is mounted and that this user may "
-                    "read and write all of it, then run the task again; nothing was committed."
-                )
-                raise StoreUnreachableError(message) from error
+                raise StoreUnreachableError(f"The log of the queue table {self._uri} cannot be read: {self._why(error)}") from error
             found = log_damage.diagnose(self._root)
             if found.harmless:
                 with suppress(deltalake.exceptions.DeltaError):
@@ -368,6 +363,14 @@ class DeltaLog:
                 raise TableChangedError(log_damage.said(self._uri, found, cause))
         error_of = CheckpointDamagedError if found.shortcuts and found.begins else TableChangedError
         raise error_of(log_damage.said(self._uri, found, cause))
+
+    def _why(self, error: OSError) -> str:
+        """Return why the log cannot be read, and what to do about it."""
+        log = Path(self._root, entries.LOG)
+        strangers = [name for name in entries.names(log) if not is_utf8(name)]
+        if strangers:
+            return f"a file in {log} has a name that is no UTF-8, {strangers[0]!r}. Move it away, then run the task again; nothing was committed."
+        return f"{why(error)}; nothing was committed."
 
     def _before_what_does_not_count(self, found: log_damage.Diagnosis) -> DeltaState:
         """Return the last version that counts. Raises DeltaError."""

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_poison.store.delta_store import DeltaStore
-from airflow_poison.values.errors import CheckpointDamagedError, PoisonError, TableChangedError
+from airflow_poison.values.errors import CheckpointDamagedError, PoisonError, StoreUnreachableError, TableChangedError
 from airflow_poison.watching.poller import QueueReader
 from tests.given.broken_queues import DAMAGE, checked
 from tests.given.command import run
@@ -75,3 +75,9 @@ def test_a_checkpoint_that_alone_has_what_was_before_it_is_no_shortcut_when_it_i
         with pytest.raises(TableChangedError, match=r"and so are the entries from before it.*Restore _delta_log from a backup") as caught:
             DeltaStore(worked.store.uri).open("orders", read_only=read_only)
         assert not isinstance(caught.value, CheckpointDamagedError)
+
+
+def test_a_file_of_the_log_whose_name_is_no_text_is_named(worked: Queue) -> None:
+    Path(os.fsdecode(os.fsencode(worked.table.uri) + b"/_delta_log/\xff")).touch()
+    with pytest.raises(StoreUnreachableError, match=r"a file in .*_delta_log has a name that is no UTF-8, '\\udcff'\. Move it away"):
+        DeltaStore(worked.store.uri).open("orders", read_only=True)
