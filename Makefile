@@ -5,8 +5,11 @@ SHELL := /bin/bash
 MARKED = -m "not long and not campaign"
 LONG = -m "long and not campaign"
 LONG_PARTS := test-long-others test-long-folders test-long-spark test-long-airflow
-# What is tested on each store but in an object store's memory: make test has its queues in this process, make test-long in folders.
-ON_EACH_STORE := tests/unit/passes tests/unit/desk tests/unit/sources tests/unit/watching
+# What is tested on each store but in an object store's memory: make test has its queues in this process, make test-long those of passes in folders,
+# make faults those of the others.
+OF_PASSES := tests/unit/passes
+OF_OTHERS := tests/unit/desk tests/unit/sources tests/unit/watching
+IN_FOLDERS := $(MARKED) -k "[delta or -delta]"
 PARTS := test-unit test-airflow test-spark test-store test-passes test-sessions test-front test-docs test-faults
 LIVE := test-live test-places test-tutorial test-buckets test-azure
 SUBMITTED := $(addprefix tests/airflow/test_submit,.py _bucket.py _kubernetes.py _yarn.py)
@@ -68,7 +71,7 @@ format: setup  ## format and fix what can be fixed
 test: setup  ## the tests: the page, unit and store, Airflow, Spark, real processes, the documentation, a short fault campaign; two runs at a time, the output of each when it has ended; SEED=... repeats a run
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(PARTS)
 
-test-long: setup  ## the tests that make test leaves out, as they take long, and the rules with queues in folders
+test-long: setup  ## the tests that make test leaves out, as they take long, and passes with queues in folders
 	@$(MAKE) --no-print-directory --keep-going --jobs=2 $(if $(filter output-sync,$(.FEATURES)),--output-sync=target) $(LONG_PARTS)
 
 test-long-airflow: setup
@@ -78,7 +81,7 @@ test-long-others: setup
 	$(IN_MEMORY) $(PYTEST) tests/unit tests/store tests/sessions tests/faults tests/docs $(LONG) --ignore tests/docs/test_tutorial.py
 
 test-long-folders: setup
-	$(IN_MEMORY) $(PYTEST) $(ON_EACH_STORE) $(MARKED) -k "[delta or -delta]"
+	$(IN_MEMORY) $(PYTEST) $(OF_PASSES) $(IN_FOLDERS)
 
 test-long-spark: setup
 	$(PYTEST) tests/spark $(LONG) --ignore tests/spark/places
@@ -109,7 +112,7 @@ test-buckets: setup  # passes over queues in an object store; what is tested on 
 
 test-azure: setup  # the tests of all stores, over Azurite; needs Node
 	POISON_BUCKETS=azure $(IN_MEMORY) $(PYTEST) tests/store --ignore tests/store/s3 -k bucket $(MARKED)
-	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) $(ON_EACH_STORE) -k memory -m "not campaign"
+	POISON_STORES=memory $(IN_MEMORY) $(PYTEST) $(OF_PASSES) $(OF_OTHERS) -k memory -m "not campaign"
 
 test-sessions: setup
 	$(IN_MEMORY) $(PYTEST) tests/sessions $(MARKED)
@@ -139,6 +142,7 @@ else
 	@$(PYTEST) -q tests/spark --ignore tests/spark/places -m campaign
 	@$(PYTEST) -q tests/unit tests/store tests/faults -m campaign
 	@$(PYTEST) -q tests/airflow -m campaign
+	@$(IN_MEMORY) $(PYTEST) -q $(OF_OTHERS) $(IN_FOLDERS)
 	@POISON_EXAMPLES=all $(IN_MEMORY) $(PYTEST) -q tests/unit tests/store tests/sessions -m "hypothesis and not campaign"
 	@$(BIN)/python -m tests.faults $(FAULTS)
 endif
