@@ -130,26 +130,24 @@ class AlertTargets:
         given: dict[str, Alert] = {}
         errors: list[AlertError] = []
 
-        def tell(alert: Alert, among: Sequence[Target] | None = None) -> None:
-            receivers = [target for target in self.receivers(alert) if among is None or any(target is other for other in among)]
-            if not receivers:
+        def tell(target: Target, alert: Alert) -> None:
+            if not any(target is each for each in self.receivers(alert)):
                 return
             if alert.key not in given:
                 log.warning("%s %s", alert.reason, alert.what_to_do)
                 given[alert.key] = alert
-            tell_all(receivers, alert, context, log)
+            tell_all([target], alert, context, log)
 
         try:
             if kinds := self.kinds():
-                send_alerts_to_each(
-                    table, subscriber, {name: partial(tell, among=[each]) for name, each in self._named(self._of_events)}, clock, kinds=kinds
-                )
+                named = self._named(self._of_events)
+                send_alerts_to_each(table, subscriber, {name: partial(tell, target) for name, target in named}, clock, kinds=kinds)
         except AlertError as error:
             errors.append(error)
         for name, target in self._named(self.backlog):
             who = subscriber if target is self.backlog[0] else f"{subscriber}#{name}"  # each hears of a backlog once, whichever other one fails
             try:
-                send_backlog_alert(table, who, cast("timedelta", self.backlog_older_than), partial(tell, among=[target]), clock)
+                send_backlog_alert(table, who, cast("timedelta", self.backlog_older_than), partial(tell, target), clock)
             except AlertError as error:
                 errors.append(error)
         if errors:

@@ -117,7 +117,8 @@ def send_alerts_to_each(
     """
     main, errors = alert_subscription(table, subscriber, clock, kinds), list[AlertError]()
     readers = {name: replace(main, reader=f"#{name}") for name in targets}
-    behind = {name for name, reader in readers.items() if reader.cursor.read(table.snapshot().control)[0] is not None}
+    control = table.snapshot().control
+    behind = {name for name, reader in readers.items() if reader.cursor.read(control)[0] is not None}
     failed, ended, until = set(behind), False, 0
     while not ended:  # behind a range that a dead run has left lies what has happened since
         with main.range() as found:

@@ -120,30 +120,14 @@ def test_a_dialog_goes_to_the_queue_of_its_service_in_order(two: Two) -> None:
 )
 def test_what_is_no_pair_of_a_type_and_a_body_is_refused_by_its_place(two: Two, pairs: Any) -> None:
     with pytest.raises(InputError, match=r"messages\[0\] is .*; expected \(message type, body\)"):
-        begin_dialogs(
-            two.orders,
-            service="Orders",
-            far_service="Warehouse",
-            contract=PARTS.name,
-            dialogs=[Dialog(messages=pairs)],
-            key="odd",
-            clock=two.clock,
-        )
+        two.begun([Dialog(messages=pairs)], "odd")
     assert states(two.orders) == []
 
 
 @pytest.mark.parametrize(("body", "why"), [(None, "NoneType is no body"), ({"n": 1}, "dict is no body"), ("\ud800", "has a lone surrogate")])
 def test_a_dialog_begins_with_bytes_or_text(two: Two, body: Any, why: str) -> None:
     with pytest.raises(InputError, match=rf"messages\[0\], a 'order': .*{why}"):
-        begin_dialogs(
-            two.orders,
-            service="Orders",
-            far_service="Warehouse",
-            contract=PARTS.name,
-            dialogs=[Dialog(messages=[("order", body)])],
-            key=two.key(),
-            clock=two.clock,
-        )
+        two.begun([Dialog(messages=[("order", body)])], "odd")
     assert states(two.orders) == []
 
 
