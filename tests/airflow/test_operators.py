@@ -134,10 +134,10 @@ def test_messages_come_from_an_earlier_task_and_each_mapped_task_sends_its_own(s
     assert bodies(store) == [b"a", b"b", b"c"]
 
 
-@pytest.mark.parametrize(("key", "sent", "warned"), [("once", [b"a"], True), ("each {{ ti.map_index }}", [b"a", b"c"], False)])
+@pytest.mark.parametrize(("key", "count", "warned"), [("once", 1, True), ("each {{ ti.map_index }}", 2, False)])
 def test_one_send_key_for_all_instances_of_a_mapped_task_warns(  # noqa: PLR0917
     key: str,
-    sent: list[bytes],
+    count: int,
     warned: bool,  # noqa: FBT001
     store: QueueStore,
     run_dag: Callable[..., Ran],
@@ -147,7 +147,10 @@ def test_one_send_key_for_all_instances_of_a_mapped_task_warns(  # noqa: PLR0917
         QueueSendOperator.partial(task_id="send", queue_name="orders", policy=MOVE, send_key=key).expand(messages=[["a"], ["c"]])
     ran = run_dag(dag)
     assert ran.state == "success", ran.errors
-    assert bodies(store) == sent
+    sent = bodies(store)
+    assert len(sent) == count, "Airflow runs the instances of a mapped task in no fixed order: with one key, whichever runs first is sent"
+    assert set(sent) <= {b"a", b"c"}
+    assert len(set(sent)) == count
     assert ("give each a send_key of its own" in capsys.readouterr().out) == warned
 
 
