@@ -125,7 +125,7 @@ class AlertTargets:
 
     def send(self, table: QueueTable, subscriber: str, context: Mapping[str, Any], clock: Clock, log: Log) -> list[dict[str, object]]:
         """Send every target the alerts for events since the last call; return the alerts. Raises AlertError."""
-        from airflow_poison.passes.alerts import send_alerts_to_each, send_backlog_alert
+        from airflow_poison.passes.alerts import send_alerts, send_backlog_alert
 
         given: dict[str, Alert] = {}
         errors: list[AlertError] = []
@@ -141,7 +141,7 @@ class AlertTargets:
         try:
             if kinds := self.kinds():
                 named = self._named(self._of_events)
-                send_alerts_to_each(table, subscriber, {name: partial(tell, target) for name, target in named}, clock, kinds=kinds)
+                send_alerts(table, subscriber, {name: partial(tell, target) for name, target in named}, clock, kinds=kinds)
         except AlertError as error:
             errors.append(error)
         for name, target in self._named(self.backlog):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ from airflow_poison.values.schema import OUTBOX, SubQueue
 from airflow_poison.values.texts import Plain, counted, visible
 
 if TYPE_CHECKING:
+    from airflow_poison.store.control import Control
     from airflow_poison.store.files import DataFile, Snapshot
     from airflow_poison.store.queue_table import QueueTable
 
@@ -89,75 +90,84 @@ class Alert(Plain):
 
 
 def send_alerts(
-    table: QueueTable, subscriber: str, tell: Callable[[Alert], None], clock: Clock, *, kinds: Iterable[AlertKind] = tuple(AlertKind)
+    table: QueueTable,
+    subscriber: str,
+    targets: Mapping[str, Callable[[Alert], None]],
+    clock: Clock,
+    *,
+    kinds: Iterable[AlertKind] = tuple(AlertKind),
 ) -> list[Alert]:
-    """Send alerts for the queue's events since the subscriber's last call; return them.
+    """Send alerts for the queue's events since the subscriber's last call to its targets; return those that were sent to one at least.
+
+    A target that fails keeps no alert from the others. What it owes is noted in a cursor of its own: next time it gets the same range again, with the
+    same keys, and all that has followed, while the others get only what is new to them. Then it goes on with the others. What a target owes that is
+    not there any more, or has another name now, goes to all that are there.
 
     :param subscriber: its name, the same in every run; a new one gets all events that the queue has recorded, unless it has begun before.
-    :param tell: called once for each alert; after an error the other alerts are sent all the same.
-    Raises AlertError when an alert failed: all of this range are sent again next time, with the same keys.
-    """
-    subscription, sent, ended = alert_subscription(table, subscriber, clock, kinds), list[Alert](), False
-    while not ended:  # behind a range that a dead run has left lies what has happened since
-        alerts, ended = _tell_range(subscription, tell)
-        sent += alerts
-    return sent
-
-
-def send_alerts_to_each(
-    table: QueueTable, subscriber: str, targets: Mapping[str, Callable[[Alert], None]], clock: Clock, *, kinds: Iterable[AlertKind]
-) -> None:
-    """Send alerts for the queue's events since the subscriber's last call to several targets: one that fails keeps none from the others.
-
-    What a target owes is noted in a cursor of its own: next time it gets the same range again, with the same keys, and all that has followed, while
-    the others get only what is new to them. Then it goes on with the others.
-
-    :param targets: by their names, which are the same in every run.
+    :param targets: by their names, which are the same in every run; each is called once for each alert, also after an error.
     Raises AlertError when an alert failed.
     """
-    main, errors = alert_subscription(table, subscriber, clock, kinds), list[AlertError]()
+    main, sent, errors = alert_subscription(table, subscriber, clock, kinds), dict[str, Alert](), list[AlertError]()
     readers = {name: replace(main, reader=f"#{name}") for name in targets}
-    control = table.snapshot().control
+    control = _hand_on(main, readers.values())
     behind = {name for name, reader in readers.items() if reader.cursor.read(control)[0] is not None}
-    failed, ended, until = set(behind), False, 0
+    current, ended, until = [name for name in targets if name not in behind], False, 0
     while not ended:  # behind a range that a dead run has left lies what has happened since
         with main.range() as found:
             alerts = _alerts(table, found.key, found.events)
-            for name in [name for name in targets if name not in failed]:
+            for name in tuple(current):
                 try:
-                    _tell_all(table, alerts, targets[name])
+                    sent |= _send_all(table, alerts, targets[name])
                 except AlertError as error:
                     errors.append(error)
-                    failed.add(name)
+                    current.remove(name)
                     readers[name].cursor.write((None, None), done=found.since, telling=found.until)
         ended, until = not found.repeated, found.until
     for name in behind:
         try:
-            _catch_up(readers[name], targets[name], until)
+            sent |= _catch_up(readers[name], targets[name], until)
         except AlertError as error:
             errors.append(error)
     if errors:
         raise errors[0]
+    return list(sent.values())
 
 
-def _catch_up(reader: Subscription, tell: Callable[[Alert], None], until: int) -> None:
-    """Send a target what it owes, up to a version, and let it go on with the others."""
-    ended = False
+def _hand_on(main: Subscription, readers: Collection[Subscription]) -> Control:
+    """Let all targets owe, too, what is owed by those that are not there any more; return the queue's control row."""
+    prefix, there = main.cursor.names[0] + "#", {reader.cursor.names[0] for reader in readers}
+
+    def gone(control: Control) -> list[Cursor]:
+        names = [name for name in control.counters if name.startswith(prefix) and name not in there]
+        return [replace(main, reader=f"#{name.removeprefix(prefix)}").cursor for name in names]
+
+    def change(control: Control) -> Control:
+        changed = dict[str, int | None]()
+        for reader in readers if (debts := [cursor.read(control) for cursor in gone(control)]) else ():
+            owed = [(done, telling) for done, telling in (*debts, reader.cursor.read(control)) if done is not None]
+            first = min(owed, key=lambda each: each[0])
+            changed |= zip(reader.cursor.names, first, strict=True)
+        for cursor in gone(control):
+            changed |= dict.fromkeys(cursor.names)
+        return control.with_counters(changed)
+
+    control = main.table.snapshot().control
+    return main.table.alter(change) if readers and gone(control) else control
+
+
+def _catch_up(reader: Subscription, tell: Callable[[Alert], None], until: int) -> dict[str, Alert]:
+    """Send a target what it owes, up to a version, and let it go on with the others; return the alerts by their keys."""
+    ended, sent = False, dict[str, Alert]()
     while not ended:
-        _, ended = _tell_range(reader, tell, until)
+        with reader.range(until) as found:
+            sent |= _send_all(reader.table, _alerts(reader.table, found.key, found.events), tell)
+        ended = not found.repeated
     reader.cursor.write(reader.cursor.read(reader.table.snapshot().control), done=None, telling=None)
+    return sent
 
 
-def _tell_range(subscription: Subscription, tell: Callable[[Alert], None], limit: int | None = None) -> tuple[list[Alert], bool]:
-    """Send the alerts of one range; return them, and whether it was the last."""
-    with subscription.range(limit) as found:
-        alerts = _alerts(subscription.table, found.key, found.events)
-        _tell_all(subscription.table, alerts, tell)
-    return alerts, not found.repeated
-
-
-def _tell_all(table: QueueTable, alerts: Sequence[Alert], tell: Callable[[Alert], None]) -> None:
-    """Send every alert, also after one has failed. Raises AlertError then."""
+def _send_all(table: QueueTable, alerts: Sequence[Alert], tell: Callable[[Alert], None]) -> dict[str, Alert]:
+    """Send every alert, also after one has failed; return them by their keys. Raises AlertError when one failed."""
     failed = list[str]()
     for alert in alerts:
         try:
@@ -170,6 +180,7 @@ def _tell_all(table: QueueTable, alerts: Sequence[Alert], tell: Callable[[Alert]
             f"{len(failed)} of {len(alerts)} alerts of queue {table.name!r} failed: {'; '.join(failed)}. What the passes did is committed. "
             "Mend the notifier and run the task again: the alerts are repeated with the same keys."
         )
+    return {alert.key: alert for alert in alerts}
 
 
 def alert_subscription(table: QueueTable, subscriber: str, clock: Clock, kinds: Iterable[AlertKind] = tuple(AlertKind)) -> Subscription:

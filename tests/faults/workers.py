@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from airflow_poison.fsck.files import worked
 from airflow_poison.outputs.output import outputs_of
-from airflow_poison.passes.alerts import AlertKind, send_alerts_to_each
+from airflow_poison.passes.alerts import AlertKind, send_alerts
 from airflow_poison.passes.alter import declare
 from airflow_poison.passes.due import return_due
 from airflow_poison.passes.engines import LocalEngine
@@ -97,7 +97,7 @@ def alerts(actor: Actor) -> None:
     def tell(alert: Alert) -> None:
         note("told", queue=alert.queue, key=alert.key, event=alert.event, count=alert.count, ids=alert.lookup_ids)
 
-    send_alerts_to_each(actor.table, SUBSCRIBER, {"notes": tell}, actor.clock, kinds=AlertKind)
+    send_alerts(actor.table, SUBSCRIBER, {"notes": tell}, actor.clock, kinds=AlertKind)
 
 
 def declares(actor: Actor) -> None:

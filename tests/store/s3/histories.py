@@ -111,5 +111,5 @@ def _end(queue: QueueTable) -> None:
     send(queue, 10, "for retry")
     _pass(queue, "into retry", SubQueue.RETRY, EventType.MOVED_RETRY, 10)
     send(queue, 10, "waits")
-    send_alerts(queue, SUBSCRIBER, lambda _alert: None, VirtualClock(NOW))
+    send_alerts(queue, SUBSCRIBER, {"notes": lambda _alert: None}, VirtualClock(NOW))
     alter(queue, VirtualClock(NOW), settings={"retry_cycle_delay": 900})

@@ -130,7 +130,7 @@ def verbs(queue: QueueTable, store: BucketStore) -> Iterable[tuple[str, Callable
     yield "look", partial(look, queue)
     yield "overview", lambda: overview(queue, CLOCK)
     yield "browse", lambda: browse(queue, SUB_QUEUES, 10)
-    yield "alert look", lambda: send_alerts(queue, histories.SUBSCRIBER, lambda _alert: None, CLOCK)
+    yield "alert look", lambda: send_alerts(queue, histories.SUBSCRIBER, {"notes": lambda _alert: None}, CLOCK)
     yield "send", lambda: send(queue, [numbered(10)], key="ten", clock=CLOCK)
     yield "receive", lambda: receive(queue, store, "mine")
     yield "return", lambda: return_due(queue, CLOCK)
@@ -142,7 +142,7 @@ def verbs(queue: QueueTable, store: BucketStore) -> Iterable[tuple[str, Callable
     yield "alter", lambda: alter(queue, CLOCK, settings={"retry_cycle_delay": 77})
     yield "disable", lambda: disable(queue, CLOCK, "for a test")
     yield "enable", lambda: enable(queue, CLOCK)
-    yield "alert", lambda: send_alerts(queue, histories.SUBSCRIBER, lambda _alert: None, CLOCK)
+    yield "alert", lambda: send_alerts(queue, histories.SUBSCRIBER, {"notes": lambda _alert: None}, CLOCK)
     store.create("others", CONTROL)
     yield "send on", lambda: send_to(queue, store, CLOCK, main[4:6], "others")
 

@@ -70,19 +70,19 @@ def test_messages_that_went_to_poison_make_one_alert_and_only_once(store: QueueS
     table = orders(store, "Move", messages=25)
     receive(store, table)
     told: list[Alert] = []
-    assert send_alerts(table, "me", told.append, CLOCK) == told
+    assert send_alerts(table, "me", {"notes": told.append}, CLOCK) == told
     [alert] = told
     assert (alert.kind, alert.event, alert.queue, alert.count) == (AlertKind.POISON, "MOVED_POISON", "orders", 25)
     assert alert.lookup_ids == tuple(range(1, 21))
     assert "QueueHook().queue('orders').put_back()" in alert.what_to_do
-    assert send_alerts(table, "me", told.append, CLOCK) == []
+    assert send_alerts(table, "me", {"notes": told.append}, CLOCK) == []
 
 
 @pytest.mark.parametrize(("handling", "event", "word"), [("Drop", "DROPPED", "gone"), ("Reject", "REJECTED", "orders.dead-letter")])
 def test_dropped_and_rejected_messages_are_alerted_with_what_to_do(store: QueueStore, handling: str, event: str, word: str) -> None:
     table = orders(store, handling)
     receive(store, table)
-    [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
+    [alert] = send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK)
     assert (alert.event, alert.count) == (event, 3)
     assert word in alert.what_to_do
 
@@ -91,7 +91,7 @@ def test_a_halted_queue_is_alerted_with_its_reason_and_its_message(store: QueueS
     table = orders(store, "Fault")
     receive(store, table)
     assert table.snapshot().control.state is QueueState.FAULTED
-    [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
+    [alert] = send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK)
     assert (alert.kind, alert.event, alert.lookup_ids) == (AlertKind.QUEUE_DISABLED, "FAULTED", (1,))
     assert alert.reason == "Message 1 of queue 'orders' halted it (faulted): ValueError: no."
     assert "queue('orders').remove(1)" in alert.what_to_do
@@ -107,7 +107,7 @@ def test_what_an_error_says_steers_no_reader_of_an_alert(store: QueueStore) -> N
     table = orders(store, "Fault")
     rules = Msmq4(receive_retry_count=0, max_retry_cycles=0)
     ReceivePass(table=table, policy=rules, handler=hostile, engine=LocalEngine, clock=CLOCK, isolation="none").run("run")
-    [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
+    [alert] = send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK)
     assert alert.reason == r"Message 1 of queue 'orders' halted it (faulted): ValueError: \u202egnp.\x1b[31m."
     assert alert.details["error"] == r"ValueError: \u202egnp.\x1b[31m"
 
@@ -120,7 +120,7 @@ def test_a_queue_that_was_made_anew_has_other_keys(tmp_path: Path) -> None:
         table = orders(store, "Fault")
         receive(store, table)
         # when
-        send_alerts(table, "me", lambda alert: keys.append(alert.key), clock)
+        send_alerts(table, "me", {"notes": lambda alert: keys.append(alert.key)}, clock)
         clock.advance(timedelta(hours=1))
         send_backlog_alert(table, "me", timedelta(minutes=1), lambda alert: keys.append(alert.key), clock)
         shutil.rmtree(tmp_path / "store")
@@ -137,7 +137,7 @@ def received(store: QueueStore, policy: Policy, messages: int = 1) -> QueueTable
 
 
 def alerts_of(table: QueueTable) -> list[Alert]:
-    return send_alerts(table, "me", lambda _alert: None, CLOCK)
+    return send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK)
 
 
 def test_sb_5_sb_16_a_disabled_queue_makes_one_alert_that_carries_the_event_document(store: QueueStore) -> None:
@@ -199,7 +199,7 @@ def test_every_halt_is_an_alert_of_its_own_also_when_several_are_told_together(s
         raise ConnectionError
 
     with pytest.raises(AlertError, match="2 of 2 alerts"):
-        send_alerts(table, "me", broken, CLOCK)
+        send_alerts(table, "me", {"notes": broken}, CLOCK)
     assert [(alert.event, alert.lookup_ids, alert.count) for alert in tried] == [("FAULTED", (1,), 1), ("FAULTED", (2,), 1)]
     assert tried[0].key != tried[1].key
     assert [alert.key for alert in alerts_of(table)] == [alert.key for alert in tried]
@@ -467,13 +467,45 @@ def test_an_alert_that_fails_is_given_again_with_the_same_key_though_more_has_ha
         raise ConnectionError("no network")
 
     with pytest.raises(AlertError, match=r"1 of 1 alerts of queue 'orders' failed: MOVED_POISON \(ConnectionError: no network\)"):
-        send_alerts(table, "me", broken, CLOCK)
+        send_alerts(table, "me", {"notes": broken}, CLOCK)
     orders(store, "Move", messages=2)
     receive(store, table, key="later")
-    [again, later] = send_alerts(table, "me", tried.append, CLOCK)
+    [again, later] = send_alerts(table, "me", {"notes": tried.append}, CLOCK)
     assert (again.key, again.count) == (tried[0].key, 3)
     assert (later.count, later.lookup_ids) == (2, (4, 5))
     assert later.key != again.key
+
+
+def test_what_a_target_owes_that_has_another_name_now_goes_to_all_that_are_there(store: QueueStore) -> None:
+    """A notifier whose token has expired is replaced by another function: the new one was without the alerts that the old one owed."""
+    table, renamed, other = orders(store, "Move"), list[Alert](), list[Alert]()
+    receive(store, table)
+    with pytest.raises(AlertError):
+        send_alerts(table, "me", {"old": fails}, CLOCK)
+    receive_more(store, table)
+    sent = send_alerts(table, "me", {"new": renamed.append, "other": other.append}, CLOCK)
+    assert [alert.count for alert in sent] == [3, 1]
+    assert renamed == other == sent
+    assert not [name for name in table.snapshot().control.counters if "#" in name]
+    assert send_alerts(table, "me", {"new": renamed.append}, CLOCK) == []
+
+
+def test_of_several_targets_that_are_gone_the_oldest_debt_is_the_one_that_counts(store: QueueStore) -> None:
+    table, heard = orders(store, "Move"), list[Alert]()
+    receive(store, table)
+    with pytest.raises(AlertError):
+        send_alerts(table, "me", {"first": fails, "second": lambda _: None}, CLOCK)
+    receive_more(store, table)
+    with pytest.raises(AlertError):
+        send_alerts(table, "me", {"second": fails, "third": lambda _: None, "first": fails}, CLOCK)
+    with pytest.raises(AlertError):
+        send_alerts(table, "me", {"third": fails}, CLOCK)
+    send_alerts(table, "me", {"fourth": heard.append}, CLOCK)
+    assert [alert.count for alert in heard] == [3, 1]
+
+
+def fails(_alert: Alert) -> None:
+    raise ConnectionError("no network")
 
 
 def test_a_process_that_dies_while_telling_leaves_the_alert_to_the_next(store: QueueStore) -> None:
@@ -486,8 +518,8 @@ def test_a_process_that_dies_while_telling_leaves_the_alert_to_the_next(store: Q
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        send_alerts(table, "me", die, CLOCK)
-    [alert] = send_alerts(table, "me", lambda _alert: None, CLOCK)
+        send_alerts(table, "me", {"notes": die}, CLOCK)
+    [alert] = send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK)
     assert [alert.key] == keys
 
 
@@ -495,21 +527,21 @@ def test_what_has_happened_since_a_run_died_is_told_by_the_same_run_that_repeats
     table = orders(store, "Move")
     receive(store, table)
     with pytest.raises(KeyboardInterrupt):
-        send_alerts(table, "me", dies, CLOCK)
+        send_alerts(table, "me", {"notes": dies}, CLOCK)
     receive(store, orders(store, "Move"), key="later")
-    told = send_alerts(table, "me", lambda _: None, CLOCK)
+    told = send_alerts(table, "me", {"notes": lambda _: None}, CLOCK)
     assert [alert.lookup_ids for alert in told] == [(1, 2, 3), (4, 5, 6)]
-    assert send_alerts(table, "me", lambda _: None, CLOCK) == []
+    assert send_alerts(table, "me", {"notes": lambda _: None}, CLOCK) == []
 
 
 def test_a_range_that_a_dead_run_left_is_closed_though_nothing_of_it_is_wanted_any_more(store: QueueStore) -> None:
     table = orders(store, "Move")
     receive(store, table)
     with pytest.raises(KeyboardInterrupt):
-        send_alerts(table, "me", dies, CLOCK, kinds=[AlertKind.POISON])
-    assert send_alerts(table, "me", lambda _: None, CLOCK, kinds=[AlertKind.QUEUE_DISABLED]) == []
+        send_alerts(table, "me", {"notes": dies}, CLOCK, kinds=[AlertKind.POISON])
+    assert send_alerts(table, "me", {"notes": lambda _: None}, CLOCK, kinds=[AlertKind.QUEUE_DISABLED]) == []
     receive(store, orders(store, "Move"), key="later")
-    assert [alert.lookup_ids for alert in send_alerts(table, "me", lambda _: None, CLOCK)] == [(4, 5, 6)]
+    assert [alert.lookup_ids for alert in send_alerts(table, "me", {"notes": lambda _: None}, CLOCK)] == [(4, 5, 6)]
 
 
 def dies(alert: Alert) -> None:
@@ -526,11 +558,11 @@ def test_a_run_that_another_one_overtakes_before_it_begins_to_tell_takes_nothing
         monkeypatch.undo()
         found = list(looked(*given, **how))
         receive_more(store, table)
-        send_alerts(table, "me", lambda alert: told.append(alert.key), CLOCK)
+        send_alerts(table, "me", {"notes": lambda alert: told.append(alert.key)}, CLOCK)
         return iter(found)
 
     monkeypatch.setattr(type(table), "events", overtaken)
-    assert send_alerts(table, "me", lambda alert: told.append(alert.key), CLOCK) == []
+    assert send_alerts(table, "me", {"notes": lambda alert: told.append(alert.key)}, CLOCK) == []
     assert alerts_of(table) == []
     assert len(told) == 1
 
@@ -542,11 +574,11 @@ def test_a_run_that_ends_behind_another_one_takes_nothing_back(store: QueueStore
     def tell(alert: Alert) -> None:
         told.append(alert.key)
         if len(told) == 1:
-            send_alerts(table, "me", tell, CLOCK)  # the same range, which this run leaves unfinished
+            send_alerts(table, "me", {"notes": tell}, CLOCK)  # the same range, which this run leaves unfinished
             receive_more(store, table)
-            send_alerts(table, "me", tell, CLOCK)
+            send_alerts(table, "me", {"notes": tell}, CLOCK)
 
-    send_alerts(table, "me", tell, CLOCK)
+    send_alerts(table, "me", {"notes": tell}, CLOCK)
     assert alerts_of(table) == []
     assert len(told) == 3
     assert told[0] == told[1] != told[2]
@@ -561,21 +593,21 @@ def test_every_subscriber_is_told_and_one_that_begins_now_hears_nothing_of_the_p
     table = orders(store, "Move")
     receive(store, table)
     alert_subscription(table, "late", CLOCK).begin()
-    assert len(send_alerts(table, "early", lambda _alert: None, CLOCK)) == 1
-    assert len(send_alerts(table, "other", lambda _alert: None, CLOCK)) == 1
-    assert send_alerts(table, "late", lambda _alert: None, CLOCK) == []
+    assert len(send_alerts(table, "early", {"notes": lambda _alert: None}, CLOCK)) == 1
+    assert len(send_alerts(table, "other", {"notes": lambda _alert: None}, CLOCK)) == 1
+    assert send_alerts(table, "late", {"notes": lambda _alert: None}, CLOCK) == []
 
 
 def test_only_the_kinds_that_somebody_wants_are_told(store: QueueStore) -> None:
     table = orders(store, "Move")
     receive(store, table)
-    assert send_alerts(table, "me", lambda _alert: None, CLOCK, kinds=[AlertKind.QUEUE_DISABLED]) == []
+    assert send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK, kinds=[AlertKind.QUEUE_DISABLED]) == []
 
 
 def test_a_run_without_anything_to_tell_writes_nothing(store: QueueStore) -> None:
     table = orders(store, "Move")
     version = table.snapshot().version
-    send_alerts(table, "me", lambda _alert: None, CLOCK)
+    send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK)
     assert table.snapshot().version == version
 
 

@@ -72,7 +72,7 @@ def test_a_removal_is_recorded_and_alerts_nobody(table: QueueTable) -> None:
     remove(table, 2, CLOCK)
     [event] = table.events()
     assert (event.type.value, event.lookup_id, event.details["by"]) == ("DROPPED", 2, "hand")
-    assert send_alerts(table, "me", lambda _alert: None, CLOCK) == []
+    assert send_alerts(table, "me", {"notes": lambda _alert: None}, CLOCK) == []
 
 
 def test_a_message_that_is_not_there_cannot_be_removed(table: QueueTable) -> None:

@@ -158,7 +158,7 @@ def test_failures_are_alike_whatever_is_hidden_in_them(shop: Queue) -> None:
 def test_alerts_have_none(shop: Queue) -> None:
     sent(shop.having(policy=ServiceBroker()), order(1)).receive()
     told: list[object] = []
-    send_alerts(shop.table, "ops", told.append, shop.clock)
+    send_alerts(shop.table, "ops", {"notes": told.append}, shop.clock)
     has_none(told)
     assert told
 

@@ -57,7 +57,7 @@ def in_poison(queue: Queue) -> list[int]:
 
 def alerts(queue: Queue) -> list[Alert]:
     heard: list[Alert] = []
-    send_alerts(queue.table, "me", heard.append, queue.clock, kinds=[AlertKind.DESK])
+    send_alerts(queue.table, "me", {"notes": heard.append}, queue.clock, kinds=[AlertKind.DESK])
     return heard
 
 

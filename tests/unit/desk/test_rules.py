@@ -58,7 +58,7 @@ def in_place(queue: Queue, place: SubQueue) -> list[int]:
 
 def told(queue: Queue) -> list[Alert]:
     heard: list[Alert] = []
-    send_alerts(queue.table, "me", heard.append, queue.clock, kinds=[AlertKind.DESK])
+    send_alerts(queue.table, "me", {"notes": heard.append}, queue.clock, kinds=[AlertKind.DESK])
     return heard
 
 
@@ -269,7 +269,7 @@ def test_a_recorded_rule_that_is_none_stops_no_rule_before_it_and_gives_nothing_
 
 
 def test_people_are_told_once_of_each_message(poisoned: Queue) -> None:
-    send_alerts(poisoned.table, "me", lambda _alert: None, poisoned.clock)
+    send_alerts(poisoned.table, "me", {"notes": lambda _alert: None}, poisoned.clock)
     assert run(poisoned, rule("card", "tell", when=KEYS)).rules[0].done == 4
     [alert] = told(poisoned)
     assert (alert.event, alert.lookup_ids, alert.count) == ("TOLD", (1, 2, 3, 4), 4)

@@ -112,7 +112,7 @@ def received(queue: Queue, body: bytes = b"bad", properties: dict[str, str] | No
     by_error = groups(queue.table, Selection(), queue.clock).groups
     assert sum(group.messages for group in by_error) == 2
     told: list[object] = []
-    assert send_alerts(queue.table, "me", told.append, queue.clock)
+    assert send_alerts(queue.table, "me", {"notes": told.append}, queue.clock)
     return f"{found} {by_error} {browse(queue.table, [SubQueue.POISON], 10)} {told} {queue.rows(SubQueue.POISON)[2]['last_error']}"
 
 

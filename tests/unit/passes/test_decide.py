@@ -159,14 +159,14 @@ def test_wcf_21_a_faulted_message_that_is_returned_is_delivered_as_often_as_a_ne
 def test_the_events_say_what_people_did_and_alert_nobody(store: QueueStore, tmp_path: Path) -> None:
     queue = halted(store, tmp_path, ServiceBroker())
     told: list[Alert] = []
-    send_alerts(queue.table, "people", told.append, queue.clock)
+    send_alerts(queue.table, "people", {"notes": told.append}, queue.clock)
 
     decided(queue, "remove")
 
     [removed, started] = list(queue.table.events())[-2:]
     assert (removed.type, removed.lookup_id, removed.details) == (EventType.MOVED_POISON, 1, {"place": "poison", "by": "hand", "run": "decision"})
     assert (started.type, started.details) == (EventType.QUEUE_ENABLED, {"run": "decision"})
-    send_alerts(queue.table, "people", told.append, queue.clock)
+    send_alerts(queue.table, "people", {"notes": told.append}, queue.clock)
     assert [alert.event for alert in told] == ["QUEUE_DISABLED"]
 
 

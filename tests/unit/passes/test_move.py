@@ -86,7 +86,7 @@ def test_moves_to_poison_are_told_and_alert_nobody(queue: Queue) -> None:
     assert [(kind, number, facts) for kind, number, _, _, facts in events(queue)] == [
         ("MOVED_POISON", number, {"place": "poison", "by": "hand"}) for number in (2, 4, 8)
     ]
-    assert send_alerts(queue.table, "us", lambda _alert: None, queue.clock) == []
+    assert send_alerts(queue.table, "us", {"notes": lambda _alert: None}, queue.clock) == []
 
 
 def test_everything_else_of_a_moved_message_stays(queue: Queue) -> None:

@@ -525,7 +525,7 @@ def test_people_are_told_once_when_it_begins_and_once_when_it_is_over(tmp_path: 
     queue, told = a_queue_of(RETRIES, tmp_path, *["good"] * 60), list[tuple[str, str, str]]()
 
     def tell() -> None:
-        send_alerts(queue.table, "me", lambda alert: told.append((alert.kind.value, alert.reason, alert.what_to_do)), queue.clock)
+        send_alerts(queue.table, "me", {"notes": lambda alert: told.append((alert.kind.value, alert.reason, alert.what_to_do))}, queue.clock)
 
     database.away = True
     for number in range(4):

@@ -132,7 +132,7 @@ def test_a_dialog_from_its_begin_to_its_end(sides: Sides) -> None:
     assert sides.receive(sides.warehouse, ship).settled == 0
     for table in (sides.orders, sides.warehouse):
         alerted: list[Alert] = []
-        send_alerts(table, "people", alerted.append, sides.clock)
+        send_alerts(table, "people", {"notes": alerted.append}, sides.clock)
         assert alerted == [], "how every dialog ends is no news"
 
 

@@ -86,7 +86,7 @@ def test_alerts_say_who_halted(poisoned: Queue) -> None:
     poisoned.receive("reader", policy=FAULTING)
     told: list[Alert] = []
 
-    send_alerts(poisoned.table, "us", told.append, poisoned.clock)
+    send_alerts(poisoned.table, "us", {"notes": told.append}, poisoned.clock)
 
     reasons = [alert.reason for alert in told if alert.event == "FAULTED"]
     assert len(reasons) == 1

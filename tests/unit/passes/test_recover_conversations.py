@@ -334,7 +334,7 @@ def test_section_11_1_a_decision_lets_in_first_what_the_local_broker_kept_back(s
 
 
 def test_sb_32_the_alert_and_the_failed_task_advise_to_end_the_conversation_of_the_partner(shop: Shop) -> None:
-    [alert] = send_alerts(shop.table, "people", lambda _alert: None, shop.clock)
+    [alert] = send_alerts(shop.table, "people", {"notes": lambda _alert: None}, shop.clock)
     call = f"QueueHook().queue('warehouse').end_conversation('{shop.d1}', error=127, description='Unable to process message.', key='poison')"
     shell = f"airflow poison end-conversation warehouse {shop.d1} --error 127 --description 'Unable to process message.'"
     assert call in alert.what_to_do
@@ -352,7 +352,7 @@ def test_a_strict_inspection_that_disables_the_queue_names_the_conversation_too(
     enable(shop.table, shop.clock)
     for _ in range(5):
         inspect(shop.table, shop.clock, mode="strict")
-    alerts = send_alerts(shop.table, "people", lambda _alert: None, shop.clock)
+    alerts = send_alerts(shop.table, "people", {"notes": lambda _alert: None}, shop.clock)
     assert [f"'{shop.d1}', error=127" in alert.what_to_do for alert in alerts] == [True, True]
 
 

@@ -64,7 +64,7 @@ def test_sb_4_sb_5_five_rollbacks_disable_all_queues_with_an_event_each(three: T
     three.orders.sent("bad")
     three.receive()
     assert (three.states, three.counts, three.disabled()) == ([OFF] * 3, [5, 5, 5], [1, 1, 1])
-    [alert] = send_alerts(three.bills, "people", lambda _alert: None, three.orders.clock)
+    [alert] = send_alerts(three.bills, "people", {"notes": lambda _alert: None}, three.orders.clock)
     assert "Queue 'bills' was halted (disabled) with queue 'orders': a transaction received from both." in alert.reason
     assert QueueDisabledDocument.from_xml(alert.details["document"]).queue == "bills"
     with pytest.raises(QueueHaltedError, match="disabled"):

@@ -104,4 +104,4 @@ def test_nobody_is_alerted_of_messages_that_went_with_a_conversation_that_somebo
         assert row is not None
         end_conversation(warehouse, row, error=1, key=f"e{number}", clock=clock)
     assert [event.type.value for event in warehouse.events()].count("DROPPED") == 2
-    assert (send_alerts(warehouse, "me", told.append, clock), reader.told(clock.now())) == ([], [])
+    assert (send_alerts(warehouse, "me", {"notes": told.append}, clock), reader.told(clock.now())) == ([], [])
