@@ -381,14 +381,14 @@ class Interest:
     """A watcher of a queue.
 
     :param happening: what it is about.
-    :param seen: the version that was last looked into, or the text of the error; None: nothing yet.
+    :param seen: the mark, or the version, that was last looked into, or the text of the error; None: nothing yet.
     :param not_before: when time alone may bring something, at the earliest.
     """
 
     queue_name: str
     happening: Happening
     poll_interval: float
-    seen: int | str | None = None
+    seen: Hashable = None
     not_before: datetime | None = None
 
     def wants(self, sight: Reading | PoisonError, now: datetime) -> bool:
@@ -489,8 +489,10 @@ def interests(conn_id: str) -> Interests:
     return _interests.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, Interests())
 
 
-def _what(sight: Reading | PoisonError) -> int | str:
-    return str(sight) if isinstance(sight, PoisonError) else sight.snapshot.version
+def _what(sight: Reading | PoisonError) -> Hashable:
+    if isinstance(sight, PoisonError):
+        return str(sight)
+    return sight.snapshot.version if sight.mark is None else sight.mark
 
 
 class NoticeProducer(SharedStreamProducer):

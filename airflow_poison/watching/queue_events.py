@@ -50,19 +50,21 @@ class Position:
 
     :param version: of the queue; events of later ones are still to be sent.
     :param marks: of the files or the halted endpoints that were sent; only the ones that are still the same.
+    :param queue: identity of the queue; empty: not looked at yet.
     """
 
     version: int = -1
     marks: frozenset[str] = frozenset()
+    queue: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values."""
-        return {"version": self.version, "marks": sorted(self.marks)}
+        return {"version": self.version, "marks": sorted(self.marks), "queue": self.queue}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
         """Return the position of a JSON form."""
-        return cls(int(record["version"]), frozenset(record["marks"]))
+        return cls(int(record["version"]), frozenset(record["marks"]), record.get("queue", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +103,15 @@ def begin(happening: Happening, snapshot: Snapshot) -> Position:
 def news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: Position, now: datetime) -> News:
     """Return what is new since a position. Reads the queue's events where it must.
 
-    A position ahead of the queue, because an older copy was put in its place, begins again where that one ends.
+    A position ahead of the queue, because an older copy was put in its place, begins again where that one ends. All events of a queue that was
+    made anew in the same place are new.
     """
+    identity = table.identity()
+    found = _news(happening, table, snapshot, position if position.queue in {"", identity} else Position(), now)
+    return replace(found, position=replace(found.position, queue=identity))
+
+
+def _news(happening: Happening, table: QueueTable, snapshot: Snapshot, position: Position, now: datetime) -> News:
     types = _recorded().get(happening)
     if types is None:
         return _begun(happening, table, snapshot, position, now)

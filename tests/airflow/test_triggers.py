@@ -20,6 +20,7 @@ from airflow_poison.passes.alter import declare
 from airflow_poison.passes.engines import LocalEngine
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.passes.send import messages_to_batches, send
+from airflow_poison.store import open_store
 from airflow_poison.triggers import QueueEventTrigger, QueueTrigger, poller_at
 from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import SettingError
@@ -28,6 +29,7 @@ from airflow_poison.watching.poller import poller_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -314,6 +316,30 @@ def test_a_queue_that_is_made_later_is_watched_from_its_first_version(store: Que
 
     within(60, scenario)
     assert ids(recorded) == [1]
+
+
+def test_a_queue_that_is_made_anew_while_it_is_watched_is_watched_from_its_first_version(
+    store: QueueStore, orders: QueueTable, tmp_path: Path
+) -> None:
+    """It has as many versions as the one before when the watcher looks again."""
+    recorded, state = list[Any](), State()
+    beside = open_store(str(tmp_path / "beside"))
+    poison(store, orders, "one")
+    anew = declare(beside, "orders", MOVE, CLOCK)
+    poison(beside, anew, "one")
+    poison(store, orders, "two")
+    poison(beside, anew, "two")
+    assert anew.snapshot().version == orders.snapshot().version
+
+    async def scenario() -> None:
+        async with a_triggerer(recorded, watcher(state)) as triggerer:
+            await triggerer.until(lambda: state.is_settled)
+            (tmp_path / "store" / "orders").rename(tmp_path / "gone")
+            (tmp_path / "beside" / "orders").rename(tmp_path / "store" / "orders")
+            await triggerer.until(lambda: bool(recorded))
+
+    within(20, scenario)
+    assert ids(recorded) == [1, 2]
 
 
 def test_without_a_state_store_it_watches_what_happens_from_now_on(store: QueueStore, orders: QueueTable) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,15 @@ from airflow_poison.passes.move import remove
 from airflow_poison.passes.receive import ReceivePass
 from airflow_poison.rules.default_messaging import DefaultMessaging
 from airflow_poison.rules.msmq4 import Msmq4
+from airflow_poison.store import open_store
 from airflow_poison.values.clock import VirtualClock
 from airflow_poison.values.schema import SubQueue
 from airflow_poison.watching.queue_events import Happening, Position, begin, news, ripens
-from tests.given.tables import LATER, LEASE, NOW, claim, park_all, send
+from tests.given.tables import CONTROL, LATER, LEASE, NOW, claim, park_all, send
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from airflow_poison.rules.policy import Policy
     from airflow_poison.store import QueueStore
@@ -261,6 +264,27 @@ def test_a_queue_that_was_put_back_to_an_older_copy_goes_on_from_there(queue: Qu
     reader.position = Position(10_000)
     assert reader.told() == []
     assert reader.position.version == queue.snapshot().version
+
+
+@pytest.mark.parametrize("quiet", [0, 30])
+def test_all_events_of_a_queue_that_was_made_anew_are_news(quiet: int, tmp_path: Path) -> None:
+    """Its versions begin anew: below the position, events waited until it had as many; above it, they were taken for sent."""
+    told, reader = list[dict[str, Any]](), None
+    for turn in range(2):
+        store = open_store(str(tmp_path / "store"))
+        queue = store.create("orders", CONTROL)
+        reader = reader or Reader(Happening.POISONED, queue)
+        reader.queue = queue
+        send(queue, 1)
+        receive(store, queue, "poisons")
+        for _ in range(quiet * turn):
+            disable(queue, VirtualClock(NOW))
+            enable(queue, VirtualClock(NOW))
+        told += reader.told()
+        assert reader.told() == []
+        shutil.rmtree(tmp_path / "store")
+    assert [each["count"] for each in told] == [1, 1]
+    assert told[0]["key"] != told[1]["key"]
 
 
 def test_files_that_moved_are_other_files(queue: QueueTable) -> None:
