@@ -72,7 +72,7 @@ from airflow_poison.passes.take import SourcePosition, TakeResult, positions, re
 from airflow_poison.passes.to_kafka import SendToKafkaResult, send_to_kafka, take_back_from_kafka
 from airflow_poison.rules import policy_from_dict
 from airflow_poison.rules.policy import Policy, Restart
-from airflow_poison.rules.settings import choice
+from airflow_poison.rules.settings import checks_arguments, choice
 from airflow_poison.sources.bodies import batches_of
 from airflow_poison.sources.frames import Frame
 from airflow_poison.store import QueueStore, open_store
@@ -106,6 +106,7 @@ NOT_AT_ALL = timedelta(0)
 _log = logging.getLogger(__name__)
 
 
+@checks_arguments
 class Store:
     """The queues under one root.
 
@@ -170,6 +171,7 @@ class Store:
         return check_store(self.tables, self.clock)
 
 
+@checks_arguments
 class Queue:
     """A queue of a store. Opened when a verb needs it; verbs that only read change nothing in its folder.
 

@@ -28,7 +28,7 @@ from airflow_poison.delivery.handlers import (
 from airflow_poison.outputs.output import Output, outputs_of
 from airflow_poison.rules import checked_policy
 from airflow_poison.rules.outage import Outage, checked_outage
-from airflow_poison.rules.settings import flag
+from airflow_poison.rules.settings import flag, several
 from airflow_poison.store.parking import check_parking
 from airflow_poison.values.errors import SettingError
 from airflow_poison.values.masking import checked_mask
@@ -192,14 +192,13 @@ class Receive:
         )
         if given["redrive_on_new_handler"] is not None and given["handler_version"] is None:
             raise SettingError("handler_version", None, "a text that changes with each version of the handler, where redrive_on_new_handler is set")
-        if isinstance(given["spans"], str):
-            raise SettingError("spans", given["spans"], "a list of queue names")
+        several("spans", given["spans"], "a list of queue names")
         schema = given["schema"]
         made = cls(
             handler=handler if transform is None else Transformation(transform, schema, given["mixes_rows"]),
             policy=checked_policy(policy),
             source=given["source"],
-            services=tuple(given["services"]),
+            services=tuple(several("services", given["services"], "a list of services")),
             max_messages=whole("max_messages", given["max_messages"]),
             isolation=given["isolation"],
             unprocessable=importable_types(given["unprocessable"], inline=given["isolation"] == "none"),
@@ -308,8 +307,7 @@ def importable_types(kinds: Iterable[str | type[BaseException]], *, inline: bool
 
     :param inline: handlers run in this process, which has its own ``__main__``.
     """
-    if isinstance(kinds, str | type):
-        raise SettingError("unprocessable", kinds, "a list of exception types, or of their names as 'module:Type'")
+    several("unprocessable", kinds, "a list of exception types, or of their names as 'module:Type'")
     return tuple(kind if isinstance(kind, str) else _importable(kind, inline=inline) for kind in kinds)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import Field, fields
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import partial
+from functools import partial, wraps
+from inspect import isfunction, signature
 from math import isfinite
 from operator import index
 from typing import Any, ClassVar, Protocol, SupportsIndex, TypeVar
@@ -34,6 +36,7 @@ Meaning = Callable[[str, str, object], object]
 """Returns what a value means: of the word that was given for a setting, the setting's name, and the value."""
 
 Choice = TypeVar("Choice", bound=StrEnum)
+Class = TypeVar("Class", bound=type)
 
 _quiet: ContextVar[bool] = ContextVar("_quiet", default=False)
 
@@ -121,6 +124,13 @@ def flag(setting: str, value: object) -> bool:
     return value
 
 
+def several(setting: str, value: object, of: str = "a list") -> Iterable[Any]:
+    """Return several values; a text is none. Raises SettingError."""
+    if isinstance(value, str | type) or not isinstance(value, Iterable):
+        raise SettingError(setting, value, of)
+    return value
+
+
 def choice(setting: str, value: object, choices: type[Choice]) -> Choice:
     """Return the member of an enum that a text names. Raises SettingError."""
     if isinstance(value, str) and value in set(choices):
@@ -131,6 +141,78 @@ def choice(setting: str, value: object, choices: type[Choice]) -> Choice:
 def optional(check: Check) -> Check:
     """Return the check of a setting that can have no value."""
     return lambda setting, value: value if value is None else check(setting, value)
+
+
+def checks_arguments(of: Class) -> Class:
+    """Let the public methods of a class refuse arguments that are plainly none, by what their annotations say; durations may be texts with a unit.
+
+    The methods raise SettingError then, before anything is done.
+    """
+    for name, method in list(vars(of).items()):
+        if isfunction(method) and not name.startswith("_"):
+            setattr(of, name, _checked(method))
+    return of
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    described = signature(method)
+    checks = {name: check for name, each in described.parameters.items() if (check := _check_of(str(each.annotation))) is not None}
+
+    @wraps(method)
+    def checking(*args: Any, **kwargs: Any) -> Any:
+        given = described.bind(*args, **kwargs)
+        for name, value in given.arguments.items():
+            if name in checks:
+                given.arguments[name] = checks[name](name, value)
+        return method(*given.args, **given.kwargs)
+
+    return checking if checks else method
+
+
+def _check_of(annotation: str) -> Check | None:
+    kind = annotation.removesuffix(" | None")
+    check: Check | None = next((check for form, check in _CHECKS.items() if re.fullmatch(form, kind)), None)
+    if kind in _OF_CLASS:
+        check = partial(_instance, kind)
+    return check if check is None or kind == annotation else optional(check)
+
+
+def _text(setting: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise SettingError(setting, value, "text")
+    return value
+
+
+def _index(setting: str, value: Any) -> int:
+    try:
+        return whole(value)
+    except TypeError:
+        raise SettingError(setting, value, "a whole number") from None
+
+
+def _called(setting: str, value: object) -> object:
+    if not callable(value):
+        raise SettingError(setting, value, "a function")
+    return value
+
+
+def _instance(kind: str, setting: str, value: object) -> object:
+    if not any(each.__name__ == kind for each in type(value).__mro__):
+        raise SettingError(setting, value, f"a {kind}")
+    return value
+
+
+_CHECKS: Mapping[str, Check] = {
+    r"(\w+ \| )?str": _text,
+    "int": _index,
+    "bool": flag,
+    "timedelta": duration,
+    "datetime": instant,
+    r"Callable\[.*": _called,
+    r"(Collection|Iterable)\[(?!int|Any).*": several,
+}
+_OF_CLASS = frozenset({"Policy", "Receive", "Plan", "Kafka", "DataFrame", "SparkSession", "Conversation"})
+"""Names of classes that are not imported for the check of an argument: it would cost Spark."""
 
 
 def put(policy: object, **checked: object) -> None:
@@ -195,6 +277,8 @@ def from_json(policy: type[Settings], settings: Mapping[str, object], meant: Mea
     arguments: dict[str, Any] = {}
     aliases = {alias.lower(): name for alias, name in policy.aliases.items()}
     for given, value in settings.items():
+        if not isinstance(given, str):
+            raise SettingError("settings", settings, "a dict of settings by their names")
         name = given if given in defaults else aliases.get(given.lower(), given)
         if name in arguments:
             raise SettingError(given, value, f"one word for {name}: it was given twice")

@@ -51,7 +51,7 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> Queue:
     ],
 )
 def test_what_is_no_whole_number_is_refused(poisoned: Queue, verb: Callable[[Queue, Any], object], wrong: object) -> None:
-    with pytest.raises(SettingError, match="a whole number from"):
+    with pytest.raises(SettingError, match="a whole number"):
         verb(poisoned, wrong)
     assert poisoned.plans() == ()
 
@@ -131,3 +131,33 @@ def test_what_comes_between_data_frames_is_refused(poisoned: Queue) -> None:
     with pytest.raises(InputError, match=r"messages\[1\] is dict; expected a data frame, as the first one is"):
         poisoned.send([pa.table({"a": [1]}), {"a": 2}])
     assert poisoned.find({"sub_queue": ""}).total == 3
+
+
+@pytest.mark.parametrize(
+    ("verb", "named"),
+    [
+        (lambda queue: queue.conversation(5), "conversation=5 is not allowed; allowed: text"),
+        (lambda queue: queue.inspect(conversation_id=5), "conversation_id=5 is not allowed; allowed: text"),
+        (lambda queue: queue.remove_conversation(b"x"), "conversation_id=b'x' is not allowed; allowed: text"),
+        (lambda queue: queue.groups(search=5), "search=5 is not allowed; allowed: text"),
+        (lambda queue: queue.groups(descending="no"), "descending='no' is not allowed; allowed: True or False"),
+        (lambda queue: queue.alter({5: 5}), "a dict of settings by their names"),
+        (lambda queue: queue.return_due("x"), "policy='x' is not allowed; allowed: a Policy"),
+        (lambda queue: queue.apply("plan", patience=5), "patience=5 is not allowed; allowed: a timedelta"),
+        (lambda queue: queue.apply("plan", stop=5), "stop=5 is not allowed; allowed: a function"),
+        (lambda queue: queue.remove(1, reason=b"x"), "reason=b'x' is not allowed; allowed: text"),
+        (lambda queue: queue.move([1], []), r"target=\[\] is not allowed; allowed: text"),
+        (lambda queue: queue.receive(_fail, unprocessable=5), "unprocessable=5 is not allowed; allowed: a list of exception types"),
+        (lambda queue: queue.receive(_fail, services=5), "services=5 is not allowed; allowed: a list of services"),
+        (lambda queue: queue.declare(services=5), "services=5 is not allowed; allowed: a list"),
+        (lambda queue: queue.history(types=5), "types=5 is not allowed; allowed: a list"),
+        (lambda queue: queue.planned(version=-1), "version=-1 is not allowed; allowed: a whole number from 0"),
+        (lambda queue: queue.receive_frame([1], key="k"), r"frame=\[1\] is not allowed; allowed: a DataFrame"),
+        (lambda queue: queue.send_to_kafka([1], "topic", key="k"), "kafka='topic' is not allowed; allowed: a Kafka"),
+    ],
+)
+def test_an_argument_that_is_plainly_none_is_refused_by_name(poisoned: Queue, verb: Callable[[Any], object], named: str) -> None:
+    version = poisoned.reading.snapshot().version
+    with pytest.raises(SettingError, match=named):
+        verb(poisoned)
+    assert poisoned.reading.snapshot().version == version
