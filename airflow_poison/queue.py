@@ -70,7 +70,7 @@ from airflow_poison.passes.runs import ReceiveResult, check_key, run_key
 from airflow_poison.passes.send import SendResult, send
 from airflow_poison.passes.take import SourcePosition, TakeResult, positions, reset_position, take
 from airflow_poison.passes.to_kafka import SendToKafkaResult, send_to_kafka, take_back_from_kafka
-from airflow_poison.rules import policy_from_dict
+from airflow_poison.rules import checked_policy, policy_from_dict
 from airflow_poison.rules.policy import Policy, Restart
 from airflow_poison.rules.settings import checks_arguments, choice
 from airflow_poison.sources.bodies import batches_of
@@ -506,7 +506,7 @@ class Queue:
 
         :param policy: None: the one that is recorded in the queue.
         """
-        ruling = policy or policy_from_dict(self.table.snapshot().control.policy)
+        ruling = checked_policy(policy) or policy_from_dict(self.table.snapshot().control.policy)
         return return_due(self.table, self.clock, return_order=ruling.return_order)
 
     # Rows that wait for their outputs --------------------------------------------------------------------------------

@@ -340,7 +340,7 @@ def plan(
         whole_number("limit", limit, 1)
     snapshot = table.snapshot()
     masking = Masking.recorded(snapshot.control.desk)
-    version = snapshot.version if version is None else whole_number("version", version)
+    version = snapshot.version if version is None else whole_number("version", version, most=2**63 - 1)
     found = [file for file in files_of(table.files_at(version), selection) if file.sub_queue in action.places]
     taken = [str(table.folder.here(file.path)) for file in found if file.path in snapshot.claimed_paths]
     with sql.messages(table, found, unmask=unmask) as engine:

@@ -211,7 +211,7 @@ _CHECKS: Mapping[str, Check] = {
     r"Callable\[.*": _called,
     r"(Collection|Iterable)\[(?!int|Any).*": several,
 }
-_OF_CLASS = frozenset({"Policy", "Receive", "Plan", "Kafka", "DataFrame", "SparkSession", "Conversation"})
+_OF_CLASS = frozenset({"Receive", "Plan", "Kafka", "DataFrame", "SparkSession", "Conversation"})
 """Names of classes that are not imported for the check of an argument: it would cost Spark."""
 
 

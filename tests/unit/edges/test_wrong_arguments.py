@@ -142,7 +142,7 @@ def test_what_comes_between_data_frames_is_refused(poisoned: Queue) -> None:
         (lambda queue: queue.groups(search=5), "search=5 is not allowed; allowed: text"),
         (lambda queue: queue.groups(descending="no"), "descending='no' is not allowed; allowed: True or False"),
         (lambda queue: queue.alter({5: 5}), "a dict of settings by their names"),
-        (lambda queue: queue.return_due("x"), "policy='x' is not allowed; allowed: a Policy"),
+        (lambda queue: queue.return_due("x"), "policy='x' is not allowed; allowed: a policy of airflow_poison"),
         (lambda queue: queue.apply("plan", patience=5), "patience=5 is not allowed; allowed: a timedelta"),
         (lambda queue: queue.apply("plan", stop=5), "stop=5 is not allowed; allowed: a function"),
         (lambda queue: queue.remove(1, reason=b"x"), "reason=b'x' is not allowed; allowed: text"),
