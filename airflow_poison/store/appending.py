@@ -15,7 +15,7 @@ from airflow_poison.store import disk
 from airflow_poison.store.data_files import SEND_LOCK, commit_prefix, describe, new_path, read_columns, renamed, write_events, write_new
 from airflow_poison.store.files import COUNTS, SEQUENCE, Advance, Commit, DataFile, LogState, Sent
 from airflow_poison.store.plans import Advancing
-from airflow_poison.values.errors import InputError, SourceTakenError, StoreUnreachableError
+from airflow_poison.values.errors import InputError, SourceTakenError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.fault_points import reach
 from airflow_poison.values.libraries import np, pa, pc, pq
@@ -64,11 +64,8 @@ def append(
         sending.write(batches, of_source=of_source)
         if advance is not None:
             sending.advancing = Advancing(table, advance())
-    except BaseException as error:
+    except BaseException:
         sending.discard()
-        if isinstance(error, OSError) and table.folder.root in str(error):  # other errors come from the source of the batches
-            message = f"The queue table {table.uri} cannot be written: {error}. Check free space and the rights of this user there; nothing was sent."
-            raise StoreUnreachableError(message) from error
         raise
     reach("store.append.after_files")
     try:

@@ -165,12 +165,12 @@ class DeltaStore(QueueStore):
     def others(self) -> Sequence[str]:
         """Return the names of Delta tables in the root that are no queues, sorted: outputs, for example. Raises StoreUnreachableError."""
         try:
-            there = sorted(path for path in self._root.iterdir() if not path.name.startswith(".") and (path / LOG).is_dir())
+            there = sorted(path for path in self._root.iterdir() if not path.name.startswith("."))
         except FileNotFoundError:
             return []
         except OSError as error:
             raise StoreUnreachableError(self._unreachable("read", error)) from error
-        return [path.name for path in there if not _is_queue(path)]
+        return [path.name for path in there if not _is_queue(path) and os.path.isdir(path / LOG)]  # noqa: PTH112  (pathlib raises without rights)
 
     def copied(self, name: str) -> AbstractContextManager[str]:
         return nullcontext(str(self._root / name))

@@ -16,8 +16,11 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 
+from airflow_poison.fsck.check import check_store
+from airflow_poison.fsck.files import Kind
 from airflow_poison.store.delta_store import DeltaStore
 from airflow_poison.store.files import Replacement
+from airflow_poison.values.clock import SystemClock
 from airflow_poison.values.errors import QueueNotFoundError, StoreUnreachableError, TableChangedError
 from airflow_poison.values.events import Event, EventType
 from airflow_poison.values.schema import CONVERSATION, TRANSMISSION_QUEUE, SubQueue, table_schema
@@ -374,7 +377,7 @@ def _without_rights(root: str, verb: str) -> None:
     os.setgid(65534)
     os.setuid(65534)
     act: Callable[[QueueTable], object] = (lambda table: claim(table, "late")) if verb == "claim" else lambda table: send(table, 1, "late")
-    with pytest.raises(StoreUnreachableError, match=r"cannot be (read|written).*(Permission denied|right)"):
+    with pytest.raises(StoreUnreachableError, match=r"(?i)cannot be (read|written).*permission denied.*Give this user the right"):
         act(DeltaStore(root, durable=False).open("orders"))
 
 
@@ -398,6 +401,32 @@ def test_rights_that_were_taken_away_are_told(given: Given, path: str, mode: int
     file = next(file.path for file in given.table.snapshot().files if file.min_lookup_id == 8)
     Path(given.table.uri, file if path == "file" else path).chmod(mode)
     child = start(_without_rights, given.root, verb)
+    child.join()
+    assert child.exitcode == 0
+
+
+def _checks_all_but(root: str, hidden: str) -> None:
+    os.setgid(65534)
+    os.setuid(65534)
+    found = {each.queue: [finding.kind for finding in each.findings] for each in check_store(DeltaStore(root, durable=False), SystemClock())}
+    assert found.pop(hidden) == [Kind.QUEUE_UNREADABLE]
+    assert found.pop("") == [Kind.OTHER_TABLE]
+    assert [*found] == ["bills"], found
+    assert Kind.QUEUE_UNREADABLE not in found["bills"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="takes another user's place")
+@pytest.mark.parametrize("hidden", ["orders", "orders/_delta_log"])
+def test_a_queue_without_rights_keeps_no_check_from_the_others(given: Given, hidden: str) -> None:
+    DeltaStore(given.root).create("bills", CONTROL)
+    write_deltalake(str(Path(given.root, "output")), pa.table({"a": [1]}))
+    for place in (Path(given.root), *Path(given.root).rglob("*")):
+        place.chmod(0o777)
+    for parent in Path(given.root).parents:
+        if parent.stat().st_uid == os.getuid() and len(parent.parts) > 2:
+            parent.chmod(0o755)
+    Path(given.root, hidden).chmod(0o000)
+    child = start(_checks_all_but, given.root, "orders")
     child.join()
     assert child.exitcode == 0
 
