@@ -96,7 +96,10 @@ def main(given: Sequence[str] | None = None) -> None:
         import argcomplete
 
         argcomplete.autocomplete(commands)
-    args = commands.parse_args(sys.argv[1:] if given is None else given)
+    words = sys.argv[1:] if given is None else given
+    if words and words[0].startswith("-") and words[0] not in {"-h", "--help"}:
+        commands.error(f"{words[0]} stands before the command: options come after it, for example list --store FOLDER")
+    args = commands.parse_args(words)
     logging.basicConfig(format="%(message)s")  # on standard error; a root that has handlers keeps them
     logging.getLogger("airflow_poison").setLevel(logging.INFO)
     args.function(args)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_poison.cli.main import main
 from tools import house
 
 HEAVY = {"airflow", "pyspark", "py4j", "deltalake", "pyarrow", "pandas", "numpy", "pendulum"}
@@ -67,3 +68,15 @@ def test_a_closed_stream_is_no_error(closed: str, line: str, code: int, tmp_path
     command = f"{sys.executable} -m airflow_poison {line.format(store=tmp_path)} {closed}"
     ran = subprocess.run(command, shell=True, check=False, capture_output=True, text=True)
     assert (ran.returncode, "Traceback" in ran.stderr) == (code, False)
+
+
+@pytest.mark.parametrize("words", [["--store", "q", "list"], ["--store=q", "list"], ["--json"]])
+def test_an_option_before_the_command_is_refused_by_its_name(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The folder was said to be no command."""
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    said = capsys.readouterr().err
+    assert (
+        said
+        == f"error: {words[0]} stands before the command: options come after it, for example list --store FOLDER; see python -m airflow_poison --help\n"
+    )
