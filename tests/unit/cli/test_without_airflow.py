@@ -75,8 +75,5 @@ def test_an_option_before_the_command_is_refused_by_its_name(words: list[str], c
     """The folder was said to be no command."""
     with pytest.raises(SystemExit, match="2"):
         main(words)
-    said = capsys.readouterr().err
-    assert (
-        said
-        == f"error: {words[0]} stands before the command: options come after it, for example list --store FOLDER; see python -m airflow_poison --help\n"
-    )
+    wrong = f"error: {words[0]} stands before the command: options come after it, for example list --store FOLDER; "
+    assert capsys.readouterr().err == f"{wrong}see python -m airflow_poison --help\n"
